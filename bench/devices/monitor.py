@@ -234,23 +234,6 @@ class Monitor(AbstractContextManager["Monitor"]):
         energy, power = (self.reasons.get((uuid, name), silent) for name in (ENERGY, POWER))
         return f"the GPU tells neither energy nor power (energy: {energy}; power: {power})"
 
-    def temperature_c(self, uuid: str) -> float | None:
-        """Return the temperature of the die in degrees Celsius."""
-        # The newer function is not in drivers of 2024.
-        celsius = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
-        return None if celsius is None else float(celsius)
-
-    def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
-        """Return the current clocks of the multiprocessors and of the memory in MHz."""
-        kinds = (self.library.NVML_CLOCK_SM, self.library.NVML_CLOCK_MEM)
-        sm, memory = (self.read(uuid, "nvmlDeviceGetClockInfo", kind) for kind in kinds)
-        return sm, memory
-
-    def utilization_pct(self, uuid: str) -> float | None:
-        """Return the share of the last sample period in which a kernel ran, in percent."""
-        rates = self.read(uuid, "nvmlDeviceGetUtilizationRates")
-        return None if rates is None else float(rates.gpu)
-
     def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
         """Return the active reasons for the clocks, by the names of ``REASONS``."""
         # By the name that drivers before 535 have, too.
@@ -258,10 +241,6 @@ class Monitor(AbstractContextManager["Monitor"]):
         if bits is None:
             return None
         return tuple(name for bit, name in REASONS.items() if bits & bit)
-
-    def throttle_seconds(self, uuid: str) -> dict[str, float]:
-        """Return the counters of ``THROTTLE_FIELDS`` that answer, in seconds."""
-        return {name: value / 1e9 for name, value in self.fields(uuid, THROTTLE_FIELDS).items()}
 
     def process_loads(self, uuid: str) -> Callable[[], dict[int, float]]:
         """Begin to watch which processes compute, by the driver's samples, each of 1/6 s to 1 s.
@@ -293,19 +272,22 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def sample(self, uuid: str, placement: str) -> Sample:
         """Read everything that telemetry holds."""
-        reasons = self.clock_event_reasons(uuid)
-        sm_clock_mhz, memory_clock_mhz = self.clocks_mhz(uuid)
+        rates = self.read(uuid, "nvmlDeviceGetUtilizationRates")
         memory = self.memory(uuid)
+        # The newer function for the temperature is not in drivers of 2024.
+        temperature = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
+        clock = "nvmlDeviceGetClockInfo"
+        reasons = self.clock_event_reasons(uuid)
         return Sample(
             time_s=time.time(),
             placement=placement,
             uuid=uuid,
-            utilization_pct=self.utilization_pct(uuid),
+            utilization_pct=rates.gpu if rates else None,
             memory_used_bytes=memory.used if memory else None,
             power_w=self.power_w(uuid),
-            temperature_c=self.temperature_c(uuid),
-            sm_clock_mhz=sm_clock_mhz,
-            memory_clock_mhz=memory_clock_mhz,
+            temperature_c=temperature,
+            sm_clock_mhz=self.read(uuid, clock, self.library.NVML_CLOCK_SM),
+            memory_clock_mhz=self.read(uuid, clock, self.library.NVML_CLOCK_MEM),
             throttle_reasons=None if reasons is None else "+".join(reasons) or NO_REASON,
         )
 
@@ -323,23 +305,25 @@ class ThrottleTimes:
 
     def __init__(self, monitor: Monitor, uuid: str) -> None:
         self._monitor, self._uuid = monitor, uuid
-        self._last = monitor.throttle_seconds(uuid)
+        self._last_ns = monitor.fields(uuid, THROTTLE_FIELDS)
 
     @property
     def counted(self) -> frozenset[str]:
         """The reasons whose time is counted."""
-        return frozenset(THROTTLE_FIELDS[name] for name in self._last)
+        return frozenset(THROTTLE_FIELDS[name] for name in self._last_ns)
 
     def since(self, elapsed_s: float) -> dict[str, float]:
         """Return the seconds since the last call by reason, without those that did not hold."""
-        now = self._monitor.throttle_seconds(self._uuid)
+        before_ns, now_ns = self._last_ns, self._monitor.fields(self._uuid, THROTTLE_FIELDS)
+        self._last_ns = {}
         held: dict[str, float] = {}
-        for name, before_s in list(self._last.items()):
-            self._last[name] = now.get(name, before_s)
-            growth_s = self._last[name] - before_s
+        for name, last_ns in before_ns.items():
+            next_ns = now_ns.get(name, last_ns)
+            growth_s = (next_ns - last_ns) / 1e9
             if growth_s > elapsed_s + LAG_S:
-                del self._last[name]
-            elif growth_s > 0:  # a counter that fell was reset
+                continue
+            self._last_ns[name] = next_ns
+            if growth_s > 0:  # a counter that fell was reset
                 reason = THROTTLE_FIELDS[name]
                 held[reason] = max(held.get(reason, 0.0), growth_s)
         return held

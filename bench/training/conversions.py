@@ -31,16 +31,19 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, precision.layer_multiple))}
-    kept |= {name: "kept in fp32" for name, layer in layers.items() if layer in stay}
+    kept = {}
+    for name, layer in layers.items():
+        misfit = "kept in fp32" if layer in stay else _misfit(name, layer, precision.layer_multiple)
+        if misfit:
+            kept[name] = misfit
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
     twin = _TWINS[precision.conversion or ""](precision)
-    chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
-    twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
-    for layer, converted in twins.items():
-        converted.train(layer.training)
+    twins: dict[Any, Any] = {}
+    for name, layer in layers.items():
+        if name not in kept:
+            twins[layer] = twin(layer).train(layer.training)
     for parent in list(model.modules()):  # a layer may stand in several places
         for name, child in list(parent._modules.items()):
             if child in twins:

@@ -57,7 +57,7 @@ def test_gpus_are_described_in_their_units(machine):
 
 def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(machine):
     nvml = machine(FakeGpu("GPU-c", sm_clock_mhz=3), FakeGpu("GPU-a", sm_clock_mhz=1), FakeGpu("GPU-b", sm_clock_mhz=2))
-    assert [nvml.clocks_mhz(uuid) for uuid in ("GPU-a", "b", "GPU-c")] == [(1, 2600), (2, 2600), (3, 2600)]
+    assert [nvml.sample(uuid, "0").sm_clock_mhz for uuid in ("GPU-a", "b", "GPU-c")] == [1, 2, 3]
     assert nvml.describe("b")["uuid"] == "GPU-b"
     with pytest.raises(DeviceLostError, match="GPU-z"):
         nvml.power_w("GPU-z")
@@ -87,7 +87,7 @@ def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown
 def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
     gpu = FakeGpu("GPU-a", energy_start_j=1000.0, errors={"nvmlDeviceGetTotalEnergyConsumption": fake.NO_PERMISSION})
     nvml = machine(gpu)
-    assert (nvml.total_energy_j("GPU-a"), nvml.temperature_c("GPU-a")) == (None, 50.0)
+    assert (nvml.total_energy_j("GPU-a"), nvml.sample("GPU-a", "0").temperature_c) == (None, 50.0)
     gpu.errors.clear()
     assert nvml.total_energy_j("GPU-a") == 1000.0
 

@@ -219,8 +219,6 @@ def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
     assert torch.equal(arm.model.two.weight, weight.half())
 
 
-
-
 def test_masters_count_as_parameters_in_memory():
     result = []
     for name in ("fp16", "fp16-master"):

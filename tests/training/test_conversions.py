@@ -1,22 +1,18 @@
 """Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.measure.operations import observe
-from bench.phases.numerics import measure as numerics
-from bench.results.records import Numeric, Operations
+from bench.results.records import Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training.conversions import convert
 from bench.training.step import training_step
-from tests.arms import arms
 from tests.libraries import WITHOUT_TORCHAO
-from tests.phases.conftest import of_kind, result_of, use_suite
+from tests.phases.conftest import use_suite
 from tests.training.conftest import batch, make, wide
 
 if WITHOUT_TORCHAO:
@@ -142,5 +138,3 @@ def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_no
     arm = make("mxfp8:emulated=on", model=wide)
     with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
         training_step(arm, batch(8))
-
-
