@@ -9,14 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bench.data import sampling
 from bench.data.batch import Batch, cut, first_dimension, to_device
-from bench.data.cache import Dataset, Images, Storage, choose_storage
+from bench.data.cache import Dataset, Images, fits
 from bench.data.prepare import is_synthetic, load
 from bench.data.sampling import WHOLE, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Chain, Text, Tokens, chain
@@ -90,7 +90,8 @@ class Batches(ABC):
     shard: Shard = WHOLE
     """This rank's part of every batch."""
     steps_per_epoch: int = field(init=False)
-    storage: Storage = field(init=False, default="device")
+    storage: Literal["device", "host", "file"] = field(init=False, default="device")
+    """Where samples come from while training."""
     entropy_nats: float | None = field(init=False, default=None)
     """The entropy rate of tokens, where it is known."""
     has_test = True
@@ -127,7 +128,7 @@ class ImageBatches(Batches):
     dataset: Dataset
 
     def __post_init__(self) -> None:
-        """Load the images onto the device or into host memory if they fit; else leave them in their file."""
+        """Load the images onto the device if they fit; else leave them in their file."""
         train, test = self.dataset.train, self.dataset.test
         left = len(train.labels) % self.batch_size
         takes_left = self.data.keep_last and left >= self.shard.ranks
@@ -136,9 +137,10 @@ class ImageBatches(Batches):
         self._size = (self.data.input_shape[1], self.data.input_shape[2])
         self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
         size_bytes = train.images.nbytes + test.images.nbytes
-        self.storage = choose_storage(size_bytes, self.device, self.shard.ranks)
-        self._train = Images(train, self.storage, self.device)
-        self._test = Images(test, self.storage, self.device)
+        is_mapped = not fits(size_bytes, self.device, self.shard.ranks)
+        self.storage = "file" if is_mapped else "device"
+        self._train = Images(train, self.device, is_mapped=is_mapped)
+        self._test = Images(test, self.device, is_mapped=is_mapped)
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
@@ -287,7 +289,8 @@ def random_batches(
     batches = []
     for _ in range(count):
         if data.tokens:
-            tokens = torch.randint(data.classes or 1, (batch_size, data.input_shape[0] + 1), **drawing)
+            shape = (batch_size, data.input_shape[0] + 1)
+            tokens = torch.randint(data.classes or 1, shape, **drawing)
             batches.append(_shifted(tokens))
             continue
         inputs = torch.randn((batch_size, *data.input_shape), **drawing)

@@ -124,8 +124,11 @@ def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     """List the images below the folders of the classes in a split's ``folder``, as torchvision's ImageFolder does."""
     labels = {name: label for label, name in enumerate(classes)}
     samples = make_dataset(folder, labels, IMG_EXTENSIONS, allow_empty=True)
-    paths = [path for path, _ in samples]
-    return Listing(np.array(paths, dtype=str), np.array([label for _, label in samples], dtype=int))
+    paths, numbers = [], []
+    for path, label in samples:
+        paths.append(path)
+        numbers.append(label)
+    return Listing(np.array(paths, dtype=str), np.array(numbers, dtype=int))
 
 
 def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDArray[np.bool_]:

@@ -22,8 +22,9 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
 
     numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a seed.
     """
-    seed = np.random.SeedSequence([word % 2**64 for word in words]).generate_state(1)[0]
-    return torch.Generator(device).manual_seed(int(seed))
+    sequence = np.random.SeedSequence([word % 2**64 for word in words])
+    seed = int(sequence.generate_state(1)[0])
+    return torch.Generator(device).manual_seed(seed)
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
@@ -45,8 +46,10 @@ class Shard:
 
     def of(self, start: int, stop: int) -> slice:
         """Return this rank's samples of a batch; the shards of all ranks together are the whole batch."""
-        count, rank, ranks = stop - start, self.rank, self.ranks
-        return slice(start + count * rank // ranks, start + count * (rank + 1) // ranks)
+        count = stop - start
+        first = start + count * self.rank // self.ranks
+        last = start + count * (self.rank + 1) // self.ranks
+        return slice(first, last)
 
 
 WHOLE = Shard()
@@ -108,7 +111,8 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return the images if they have ``size``, (height, width); else resized as float32, bilinear, and antialiased."""
     if images.shape[2:] == size:
         return images
-    shrinks = size[0] < images.shape[2] or size[1] < images.shape[3]
+    height, width = images.shape[2:]
+    shrinks = size[0] < height or size[1] < width
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
 
@@ -123,7 +127,8 @@ def normalizer(mean: tuple[float, ...], std: tuple[float, ...], device: torch.de
     Returns:
         A function that returns (B, C, H, W) float32 of images of 0..255, of any dtype.
     """
-    means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, -1, 1, 1)
+    both = torch.tensor([mean, std], dtype=torch.float64)
+    means, stds = both.view(2, -1, 1, 1)
     scale = (1 / (255 * stds)).to(device, torch.float32)
     shift = (-means / stds).to(device, torch.float32)
     return lambda images: torch.mul(images, scale).add_(shift)

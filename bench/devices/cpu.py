@@ -72,7 +72,11 @@ class Cpu(Backend):
 
     def matrix_types(self) -> frozenset[torch.dtype]:
         has: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-        return frozenset(dtype for dtype, flags in MATRIX_FLAGS.items() if any(has.get(flag) for flag in flags))
+        types = set[torch.dtype]()
+        for dtype, flags in MATRIX_FLAGS.items():
+            if any(has.get(flag) for flag in flags):
+                types.add(dtype)
+        return frozenset(types)
 
     def record_event(self, *, timing: bool = False) -> Event:
         return CpuEvent()

@@ -94,9 +94,13 @@ def busy(environment: Environment, exclusive: bool) -> list[str]:
     devices = [device for device in environment.devices if device.is_gpu]
     if not devices:
         return []
-    names = {uuid: f"GPU {word}" for device in devices for uuid, word in device.gpus.items()}
     known = gpu_processes()
-    text = describe({uuid: processes for uuid, processes in known.items() if uuid in names}, names)
+    names: dict[str, str] = {}
+    for device in devices:
+        for uuid, word in device.gpus.items():
+            names[uuid] = f"GPU {word}"
+    ours = {uuid: processes for uuid, processes in known.items() if uuid in names}
+    text = describe(ours, names)
     if text and exclusive:
         raise UsageError(f"{text} Wait, name other GPUs, or leave out --exclusive.")
     if exclusive:

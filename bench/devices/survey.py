@@ -154,7 +154,8 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
     best, begin = float("inf"), time.perf_counter()
     for _ in range(8):
         start = time.perf_counter()
-        float((a @ a.t() + a @ a + a.t() @ a)[0, 0])  # waits for the products
+        products = a @ a.t() + a @ a + a.t() @ a
+        float(products[0, 0])  # waits for them
         best = min(best, time.perf_counter() - start)
         if start - begin > 0.25:
             break

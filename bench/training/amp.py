@@ -99,7 +99,9 @@ class Weights:
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
         if self._dtype is None:
             return
-        shared = {id(tensor) for module in kept for tensor in module.parameters(recurse=False)}
+        shared = set[int]()
+        for module in kept:
+            shared.update(map(id, module.parameters(recurse=False)))
         for name, module in model.named_modules():
             if module in kept or (precision.master and isinstance(module, _BatchNorm)):
                 continue
@@ -134,10 +136,17 @@ class Weights:
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Copy the masters into the weights after each step that ``optimizer`` takes: its own, for a step may go on."""
-        updated = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        pairs = [(weight, master) for weight, master in self._masters.items() if id(master) in updated]
-        if pairs:
-            optimizer.register_step_post_hook(partial(_copy_masters, *map(list, zip(*pairs, strict=True))))
+        updated = set[int]()
+        for group in optimizer.param_groups:
+            updated.update(map(id, group["params"]))
+        weights: list[Tensor] = []
+        masters: list[Tensor] = []
+        for weight, master in self._masters.items():
+            if id(master) in updated:
+                weights.append(weight)
+                masters.append(master)
+        if weights:
+            optimizer.register_step_post_hook(partial(_copy_masters, weights, masters))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the model's state dict with masters in place of their 16-bit weights."""

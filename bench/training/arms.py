@@ -139,7 +139,10 @@ def open_context(trial: Trial) -> Context:
 
 def by_shape(batches: Sequence[Batch]) -> list[Batch]:
     """Return one of the batches for each combination of their tensors' shapes."""
-    return list({tuple(tensor.shape for tensor in tensors(batch)): batch for batch in batches}.values())
+    shapes: dict[tuple[torch.Size, ...], Batch] = {}
+    for batch in batches:
+        shapes[tuple(tensor.shape for tensor in tensors(batch))] = batch
+    return list(shapes.values())
 
 
 def _set_to(name: str, device: torch.device) -> Precision:
@@ -265,8 +268,8 @@ class TrainingRunner:
             operations: what a step computed; None if it is unknown.
             measured: other fields of the result, such as ``speed``.
         """
-        precision, both = self.arm.precision, (self.wanted or switches, switches)
-        before, after = (f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}" for each in both)
+        precision = self.arm.precision
+        before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)
         if before != after and status != "nonfinite":
             status, detail = (
                 "invalid",
@@ -308,6 +311,11 @@ class TrainingRunner:
     def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
         """Return the parts of a training step that compile: forward and backward."""
         return [partial(self.arm.gradients, self.arm, batch)]
+
+
+def _fp32_of(switches: Switches) -> str:
+    matmul, conv, rnn = switches.fp32_matmul, switches.fp32_conv, switches.fp32_rnn
+    return f"matmul {matmul}, conv {conv}, rnn {rnn}"
 
 
 def until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) -> float:

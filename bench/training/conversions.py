@@ -83,7 +83,9 @@ def _float8_twins(precision: Precision) -> Twins:
 
         def forward(self, input: Tensor) -> Tensor:
             _require_rows(precision, input.numel() // self.in_features)
-            output: Tensor = super().forward(input.to(_autocast_type(input)) if precision.emulated else input)
+            if precision.emulated:
+                input = input.to(_autocast_type(input))
+            output: Tensor = super().forward(input)
             return output
 
     config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)

@@ -69,7 +69,8 @@ def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
     for optimizer in arm.optimizers.values():  # outside of the meta device: it reads the step's number
         optimizer.step()
     gradient_bytes = sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
-    kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in memory.states(arm.optimizers.values()))
+    states = memory.states(arm.optimizers.values())
+    kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in states)
     cpu, size = (
         torch.device("cpu"),
         suite.batch_size,

@@ -144,7 +144,7 @@ def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
         assert all(map(torch.equal, whole, joined(halves)))
 
 
-@pytest.mark.parametrize(("storage", "times"), [("device", 4.0), ("host", 3.9), ("host", 2.0), ("file", 1.9)])
+@pytest.mark.parametrize(("storage", "times"), [("device", 4.0), ("file", 3.9)])
 def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, times):
     expected, tested = epoch_of(open_(**AUGMENTED), 0), next(open_().test())
     monkeypatch.setattr(cache, "available_bytes", lambda: int(times * 22 * 3 * 8 * 8))
@@ -163,7 +163,7 @@ def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, m
         return take(*given, **options)
 
     monkeypatch.setattr(np, "take", watched)
-    monkeypatch.setattr(batches_module, "choose_storage", lambda *_: "file")
+    monkeypatch.setattr(batches_module, "fits", lambda *_: False)
     epoch = open_(batch_size=4).train(0)
     next(epoch)
     assert gathered.acquire(timeout=10)
@@ -176,15 +176,15 @@ def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, m
 
 def test_several_ranks_share_the_hosts_memory(monkeypatch):
     monkeypatch.setattr(cache, "available_bytes", lambda: 1000)
-    assert [cache.choose_storage(500, CPU, ranks) for ranks in (1, 2)] == ["host", "file"]
+    assert [cache.fits(250, CPU, ranks) for ranks in (1, 2)] == [True, False]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("storage", ["file", "host", "device"])
-def test_a_gpu_gets_the_same_batches(open_, monkeypatch, storage):
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_gpu_gets_the_same_batches(open_, monkeypatch, on_device):
     expected, labels = epoch_of(open_(**AUGMENTED), 0)
-    monkeypatch.setattr(batches_module, "choose_storage", lambda *_: storage)
+    monkeypatch.setattr(batches_module, "fits", lambda *_: on_device)
     inputs, there = epoch_of(open_(device=torch.device("cuda", 0), **AUGMENTED), 0)
     assert inputs.is_cuda
     torch.testing.assert_close(inputs.cpu(), expected, rtol=0, atol=2e-6)

@@ -48,8 +48,8 @@ class Training:
     train_energy_j: Derived | None = None
     """Energy that the board drew in all epochs' training; of several devices, the sum of their boards'."""
     data_storage: str = ""
-    """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
-    gathered one batch ahead."""
+    """Where the samples were while training: `device`; `file`, mapped from the disk and gathered one batch ahead;
+    `host` memory of a suite's own batches."""
     quality: Derived | None = None
     """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
     quality_name: str = ""
