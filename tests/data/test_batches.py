@@ -65,7 +65,10 @@ def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(op
     [(5, 1, [5, 5, 2]), (10, 2, [5, 1]), (5, 5, [1, 1])],  # two samples are too few for five ranks
 )
 def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(data, source, batch_size, ranks, sizes):
-    data, given = replace(data, keep_last=True), {"batch_size": batch_size, "device": CPU, "seed": 0}
+    data, given = (
+        replace(data, keep_last=True),
+        {"batch_size": batch_size, "device": CPU, "seed": 0},
+    )
     batches = open_batches(data, source, shard=Shard(rank=0, ranks=ranks), **given)
     assert [len(labels) for _, labels in batches.train(0)] == sizes
     assert batches.steps_per_epoch == len(sizes)
@@ -206,7 +209,10 @@ def test_random_inputs_and_targets_are_normal_and_classes_uniform():
     counts = labels.bincount(minlength=10)
     assert len(counts) == 10
     assert ((counts - 200).abs() < 75).all()  # 5.6 standard deviations
-    for values, shape, tolerance in ((inputs, (2000, 3, 8, 8), 0.01), (targets, (2000, 4, 2), 0.05)):
+    for values, shape, tolerance in (
+        (inputs, (2000, 3, 8, 8), 0.01),
+        (targets, (2000, 4, 2), 0.05),
+    ):
         assert (values.shape, values.dtype) == (shape, torch.float32)
         assert (values.mean().item(), values.std().item()) == pytest.approx((0, 1), abs=tolerance)
 
@@ -227,5 +233,9 @@ def test_features_are_synthetic_whatever_the_source_and_synthetic_data_need_no_f
     source = DataSource(kind=kind, directory=str(tmp_path / "kept"))
     assert prepare(data, source).train_samples is None
     batches = open_batches(data, source, batch_size=16, device=CPU, seed=0)
-    assert (batches.steps_per_epoch, batches.has_test, list(batches.test())) == (data.steps_per_epoch, False, [])
+    assert (batches.steps_per_epoch, batches.has_test, list(batches.test())) == (
+        data.steps_per_epoch,
+        False,
+        [],
+    )
     assert not (tmp_path / "kept").exists()

@@ -109,5 +109,16 @@ def test_the_digits_are_all_there_with_their_mean_and_deviation_and_a_plan_knows
     assert (pixels.mean().item(), pixels.std().item()) == pytest.approx((data.mean[0], data.std[0]), abs=5e-3)
     assert prepare(data, DataSource(kind="digits")).train_samples == TRAIN_SAMPLES["digits"] == len(pixels)
     labels = torch.cat([digits.train.labels, digits.test.labels])
-    assert torch.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's own
+    assert torch.bincount(labels).tolist() == [
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]  # scikit-learn's own
     assert digits.test.images.shape == (597, 3, 8, 8)

@@ -25,7 +25,11 @@ LABELS = np.repeat([0, 1], 6)
 
 def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, stored):
     prepared = prepare(data, source)
-    assert (prepared.classes, prepared.train_samples, prepared.fingerprint) == (2, 12, fingerprint(source.path))
+    assert (prepared.classes, prepared.train_samples, prepared.fingerprint) == (
+        2,
+        12,
+        fingerprint(source.path),
+    )
     dataset = load(data, source)
     assert dataset.classes == ("cat", "dog")
     for split, name, count in ((dataset.train, "train", 6), (dataset.test, "test", 5)):
@@ -143,7 +147,10 @@ def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, he
 @pytest.mark.parametrize("size", [(8, 8), (4, 4)])
 @pytest.mark.parametrize(("split", "index", "kept_bytes"), [("train", 0, 0), ("train", 9, 60), ("test", 9, 150)])
 def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder, *, size, split, index, kept_bytes):
-    data, path = replace(data, input_shape=(3, *size)), sorted(folder.glob(f"{split}/*/*.png"))[index]
+    data, path = (
+        replace(data, input_shape=(3, *size)),
+        sorted(folder.glob(f"{split}/*/*.png"))[index],
+    )
     before = getattr(load(data, source), split)
     path.write_bytes(path.read_bytes()[:kept_bytes])
     prepared = prepare(data, source)

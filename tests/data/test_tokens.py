@@ -36,13 +36,18 @@ def joined(batches):
     return [torch.cat(parts) for parts in zip(*batches, strict=True)]
 
 
-def test_the_first_bytes_are_trained_on_the_last_tenth_is_validated_on_and_the_split_is_known(source):
+def test_the_first_bytes_are_trained_on_the_last_tenth_is_validated_on_and_the_split_is_known(
+    source,
+):
     prepared = prepare(DATA, source)
     assert (prepared.train_tokens, prepared.validation_tokens) == (TRAINED, VALIDATED)
     assert (prepared.classes, prepared.train_samples) == (BYTES, None)
     batches = opened(source, data=replace(DATA, steps_per_epoch=300))
     inputs, targets = joined(batches.train(1))
-    assert (int(inputs.min()), int(targets.max())) == (0, TRAINED - 1)  # both ends are reached, and not passed
+    assert (int(inputs.min()), int(targets.max())) == (
+        0,
+        TRAINED - 1,
+    )  # both ends are reached, and not passed
     inputs, targets = joined(batches.test())
     assert (int(inputs.min()), int(targets.max())) == (200, 200 + VALIDATED - 4)
 

@@ -101,7 +101,10 @@ def test_torchs_own_fp32_is_refused_where_it_is_the_same_as_fp32(card):
         assert "the same as fp32" in backend.unsupported_reason(PRECISIONS["default"])
 
 
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has a switch for the CPU from 2.9 on")
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"),
+    reason="torch has a switch for the CPU from 2.9 on",
+)
 def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     monkeypatch.setattr(capabilities, "matmul_error", lambda device: 2e-7)
     assert "IEEE" in CPU.unsupported_reason(PRECISIONS["tf32"])

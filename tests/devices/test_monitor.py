@@ -6,7 +6,13 @@ import time
 
 import pytest
 
-from bench.devices.monitor import DeviceLostError, Monitor, ThrottleTimes, monitor_problem, open_monitor
+from bench.devices.monitor import (
+    DeviceLostError,
+    Monitor,
+    ThrottleTimes,
+    monitor_problem,
+    open_monitor,
+)
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -30,7 +36,10 @@ def machine(monkeypatch):
     ("prepare", "problem"),
     [
         (fake.without_driver, "Shared Library Not Found"),
-        (lambda patch: FakeDriver(init_code=fake.DRIVER_NOT_LOADED).install(patch), "NVML does not start: "),
+        (
+            lambda patch: FakeDriver(init_code=fake.DRIVER_NOT_LOADED).install(patch),
+            "NVML does not start: ",
+        ),
     ],
 )
 def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(monkeypatch, prepare, problem):
@@ -56,7 +65,11 @@ def test_gpus_are_described_in_their_units(machine):
 
 
 def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(machine):
-    nvml = machine(FakeGpu("GPU-c", sm_clock_mhz=3), FakeGpu("GPU-a", sm_clock_mhz=1), FakeGpu("GPU-b", sm_clock_mhz=2))
+    nvml = machine(
+        FakeGpu("GPU-c", sm_clock_mhz=3),
+        FakeGpu("GPU-a", sm_clock_mhz=1),
+        FakeGpu("GPU-b", sm_clock_mhz=2),
+    )
     assert [nvml.sample(uuid, "0").sm_clock_mhz for uuid in ("GPU-a", "b", "GPU-c")] == [1, 2, 3]
     assert nvml.describe("b")["uuid"] == "GPU-b"
     with pytest.raises(DeviceLostError, match="GPU-z"):
@@ -85,7 +98,11 @@ def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown
 
 
 def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
-    gpu = FakeGpu("GPU-a", energy_start_j=1000.0, errors={"nvmlDeviceGetTotalEnergyConsumption": fake.NO_PERMISSION})
+    gpu = FakeGpu(
+        "GPU-a",
+        energy_start_j=1000.0,
+        errors={"nvmlDeviceGetTotalEnergyConsumption": fake.NO_PERMISSION},
+    )
     nvml = machine(gpu)
     assert (nvml.total_energy_j("GPU-a"), nvml.sample("GPU-a", "0").temperature_c) == (None, 50.0)
     gpu.errors.clear()
@@ -120,8 +137,16 @@ def test_a_sample_holds_every_reading(machine):
     sample = machine(gpu).sample("GPU-a", "3")
     assert before <= sample.time_s <= time.time()
     assert (sample.placement, sample.uuid) == ("3", "GPU-a")
-    assert (sample.utilization_pct, sample.memory_used_bytes, sample.power_w) == (90.0, 10 * GiB, 321.5)
-    assert (sample.temperature_c, sample.sm_clock_mhz, sample.memory_clock_mhz) == (50.0, 1500, 2600)
+    assert (sample.utilization_pct, sample.memory_used_bytes, sample.power_w) == (
+        90.0,
+        10 * GiB,
+        321.5,
+    )
+    assert (sample.temperature_c, sample.sm_clock_mhz, sample.memory_clock_mhz) == (
+        50.0,
+        1500,
+        2600,
+    )
     assert sample.throttle_reasons == "sw_power_cap+sw_thermal"
 
 
@@ -131,7 +156,11 @@ def test_a_mig_slice_has_its_own_memory_its_boards_clocks_and_no_power(machine):
     nvml = machine(FakeGpu("GPU-b"), board)
     sample = nvml.sample("MIG-s", "0")
     assert (sample.memory_used_bytes, nvml.process_bytes("MIG-s")) == (GiB, {1: GiB})
-    assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (1234, 66.0, "hw_thermal")
+    assert (sample.sm_clock_mhz, sample.temperature_c, sample.throttle_reasons) == (
+        1234,
+        66.0,
+        "hw_thermal",
+    )
     assert sample.power_w is sample.utilization_pct is nvml.total_energy_j("MIG-s") is None
     assert "MIG slice" in nvml.energy_problem("MIG-s")
     assert (nvml.memory("MIG-s").free, nvml.describe("MIG-s")["power_limit_w"]) == (8 * GiB, None)
@@ -147,7 +176,9 @@ def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
     assert nvml.sample("GPU-b", "1").power_w == 200.0
 
 
-def test_a_throttle_counter_that_grows_faster_than_time_is_dropped_and_one_that_begins_anew_counts_on(machine):
+def test_a_throttle_counter_that_grows_faster_than_time_is_dropped_and_one_that_begins_anew_counts_on(
+    machine,
+):
     gpu = FakeGpu("GPU-a", fields={POWER: 0, THERMAL: 500 * MS})
     times = ThrottleTimes(machine(gpu), "GPU-a")
     gpu.fields = {POWER: 60_000 * MS, THERMAL: 0}

@@ -56,7 +56,9 @@ def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left
 
 
 @pytest.mark.parametrize(
-    ("gpustat", "reason"), [("works", "Not Supported"), (None, "import of gpustat halted")], ids=["query", "import"]
+    ("gpustat", "reason"),
+    [("works", "Not Supported"), (None, "import of gpustat halted")],
+    ids=["query", "import"],
 )
 def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(monkeypatch, caplog, gpustat, reason):
     FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(monkeypatch)

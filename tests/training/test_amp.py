@@ -74,7 +74,11 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
     matmul_switch, cudnn_switch = SimpleNamespace(allow_tf32=None), SimpleNamespace(allow_tf32=None)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_switch), cudnn=cudnn_switch)
     monkeypatch.setattr(capabilities, "_backends", backends)
-    for name, switches in {"tf32": (True, True), "default": (False, True), "fp32": (False, False)}.items():
+    for name, switches in {
+        "tf32": (True, True),
+        "default": (False, True),
+        "fp32": (False, False),
+    }.items():
         amp.apply(PRECISIONS[name])
         assert (matmul_switch.allow_tf32, cudnn_switch.allow_tf32) == switches
         read = amp.read_back(PRECISIONS[name], CPU)
@@ -84,7 +88,10 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
 
 def test_only_fp16_precisions_scale_their_loss_and_with_torchs_own_defaults():
     scalers = {name: amp.grad_scaler(p, CPU) for name, p in PRECISIONS.items()}
-    assert [name for name, scaler in scalers.items() if scaler.is_enabled()] == ["amp-fp16", "fp16-master"]
+    assert [name for name, scaler in scalers.items() if scaler.is_enabled()] == [
+        "amp-fp16",
+        "fp16-master",
+    ]
     assert {str(scaler.state_dict()) for scaler in scalers.values() if scaler.is_enabled()} == {
         str(torch.amp.GradScaler("cpu").state_dict())
     }
@@ -105,12 +112,20 @@ def test_autocast_caches_its_copies_of_weights_unless_told_not_to():
 
 def layers(_data=None):
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.LayerNorm(64), nn.Linear(64, 3)
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.LayerNorm(64),
+        nn.Linear(64, 3),
     )
 
 
 def make(name, **given):
-    usual = {"model": layers, "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9)}
+    usual = {
+        "model": layers,
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    }
     return conftest.make(name, **{**usual, **given})
 
 

@@ -37,7 +37,12 @@ COUNTS = (7, 3, 1)
 
 def normed(data):
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 3),
+        nn.BatchNorm1d(3),
     )
 
 
@@ -148,7 +153,8 @@ class Activated(nn.BatchNorm2d):
 
 
 @pytest.mark.parametrize(
-    ("layer", "reason"), [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")]
+    ("layer", "reason"),
+    [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")],
 )
 def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
     with pytest.raises(UnsupportedError, match=reason):
@@ -162,7 +168,10 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
     arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
     loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
     for rank in ranks:
-        assert rank["evaluation"][regression, counts] == (pytest.approx(loss, rel=1e-6), accuracy)  # counts are exact
+        assert rank["evaluation"][regression, counts] == (
+            pytest.approx(loss, rel=1e-6),
+            accuracy,
+        )  # counts are exact
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
@@ -207,7 +216,10 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
-    devices = [MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)]
+    devices = [
+        MemoryPeak(peak_allocated_bytes=10, model_bytes=3),
+        MemoryPeak(peak_allocated_bytes=14),
+    ]
     measured = MemoryPeak(peak_allocated_bytes=14, model_bytes=3, all_devices_bytes=24)
     assert MemoryPeak.of_all(devices) == measured
     nodes = [replace(measured, all_devices_bytes=size) for size in (17, 8)]
@@ -232,15 +244,32 @@ def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
 
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
-    words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
+    words = [
+        "--suite",
+        tiny_file,
+        "--gpus",
+        "cpu,cpu+cpu",
+        "--precisions",
+        "fp32",
+        "--quick",
+        "--epochs",
+        "1",
+    ]
     measured = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
     assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
     done = {(row["placement"], row["phase"]): row for row in trial_rows(folder)}
     alone, both = done["cpu", "speed"], done["cpu+cpu", "speed"]
-    for figure in ("compute_dtypes", "flops_per_step"):  # of all parts of a batch, which is as large
+    for figure in (
+        "compute_dtypes",
+        "flops_per_step",
+    ):  # of all parts of a batch, which is as large
         assert both[figure] == alone[figure] != ""
-    assert "" not in (both["communication_pct"], both["peak_tflops"], done["cpu+cpu", "memory"]["all_devices_bytes"])
+    assert "" not in (
+        both["communication_pct"],
+        both["peak_tflops"],
+        done["cpu+cpu", "memory"]["all_devices_bytes"],
+    )
     figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
     losses = [figures[placement, "train"]["train_loss"] for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)

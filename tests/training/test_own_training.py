@@ -222,7 +222,10 @@ def test_several_models_are_converted_compiled_and_trained():
             {"step": lambda training, batch: training.update(training.model(batch["x"]), "head")},
             "update has shape",
         ),
-        ({"step": lambda training, batch: {"adversary": training.model(batch["x"])}}, "'adversary' that step returned"),
+        (
+            {"step": lambda training, batch: {"adversary": training.model(batch["x"])}},
+            "'adversary' that step returned",
+        ),
         ({"step": lambda training, batch: 0.5}, "step returned is a float"),
     ],
 )
@@ -263,7 +266,10 @@ class Record:
 
 Pair = namedtuple("Pair", ["first", "second"])
 IMAGES = torch.arange(64.0).reshape(4, 1, 4, 4)
-NESTED = {"record": Record(image=IMAGES, weight=0.5), "pair": Pair(torch.arange(4), [torch.zeros(4, 2), None])}
+NESTED = {
+    "record": Record(image=IMAGES, weight=0.5),
+    "pair": Pair(torch.arange(4), [torch.zeros(4, 2), None]),
+}
 
 
 def test_any_nesting_is_opened_named_cut_and_arranged():

@@ -116,5 +116,8 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
 
 
 def test_regression_has_a_loss_of_mean_squares_and_no_accuracy():
-    arm = make(data=Data(input_shape=(6,), target_shape=(3,)), model=lambda data: nn.Linear(6, 3, bias=False))
+    arm = make(
+        data=Data(input_shape=(6,), target_shape=(3,)),
+        model=lambda data: nn.Linear(6, 3, bias=False),
+    )
     assert evaluate(arm, iter([(torch.zeros(4, 6), torch.ones(4, 3))])) == (1.0, None)

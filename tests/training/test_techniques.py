@@ -132,7 +132,10 @@ def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
     weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
     optimizer = fused(torch.optim.AdamW(groups, lr=0.1), scaled=False)
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.5, 0.01), (0.1, 0.2)]
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (0.5, 0.01),
+        (0.1, 0.2),
+    ]
 
 
 class Own(torch.optim.SGD):
@@ -148,7 +151,11 @@ class Own(torch.optim.SGD):
         (Techniques(channels_last=True), {"data": FLAT}, "small is not trained on images"),
         (Techniques(fused_optimizer=True), {"optimizer": Own}, "which Own lacks"),
         (Techniques(checkpointing=True), {"model": lambda data: nn.Flatten()}, "Flatten has none"),
-        (Techniques(checkpointing=True, compile=True), {}, "keep batch norm from counting a batch twice"),
+        (
+            Techniques(checkpointing=True, compile=True),
+            {},
+            "keep batch norm from counting a batch twice",
+        ),
     ],
 )
 def test_techniques_that_a_suite_or_device_cannot_have_are_refused(monkeypatch, techniques, given, reason):
@@ -179,7 +186,12 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names(names, kind, p
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), [("compile", None), ("compile=max-autotune", "max-autotune"), ("channels-last", "not compiled")]
+    ("name", "mode"),
+    [
+        ("compile", None),
+        ("compile=max-autotune", "max-autotune"),
+        ("channels-last", "not compiled"),
+    ],
 )
 def test_torchs_compiler_is_given_the_mode(monkeypatch, name, mode):
     modes = ["not compiled"]
