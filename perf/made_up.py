@@ -202,7 +202,5 @@ class MadeUpMachine(Launcher):
             loss_scale=None,
             skipped_steps=0,
             samples_per_s=50_000 / train_s,
-            test_loss_fp32=loss,
-            test_accuracy_fp32_pct=accuracy,
             energy_j=400 * train_s,
         )

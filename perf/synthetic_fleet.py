@@ -334,8 +334,6 @@ class _Cell:
             train_loss=2.2 * math.exp(-0.35 * epoch) * self.rng.gauss(1, 0.03) + 0.02,
             test_loss=loss,
             test_accuracy_pct=accuracy,
-            test_loss_fp32=loss,
-            test_accuracy_fp32_pct=accuracy,
             train_s=epoch_s,
             test_s=2.0,
             elapsed_s=epoch_s * epoch,

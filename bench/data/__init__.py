@@ -4,4 +4,13 @@ from bench.data.batches import Batches, SuiteBatches, first_batches, open_batche
 from bench.data.prepare import prepare
 from bench.data.sampling import WHOLE, Shard
 
-__all__ = ["WHOLE", "Batches", "Shard", "SuiteBatches", "first_batches", "open_batches", "prepare", "random_batches"]
+__all__ = [
+    "WHOLE",
+    "Batches",
+    "Shard",
+    "SuiteBatches",
+    "first_batches",
+    "open_batches",
+    "prepare",
+    "random_batches",
+]

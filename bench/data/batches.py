@@ -9,16 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bench.data import sampling
 from bench.data.batch import Batch, cut, first_dimension, to_device
-from bench.data.cache import Dataset, Images, Storage, choose_storage
+from bench.data.cache import Dataset, Images, fits
 from bench.data.prepare import is_synthetic, load
-from bench.data.sampling import WHOLE, Normalizer, Shard
+from bench.data.sampling import WHOLE, Shard
 from bench.data.tokens import BYTES, SYMBOLS, Chain, Text, Tokens, chain
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
@@ -38,7 +38,13 @@ NEXT_SEED = 10_000
 
 
 def open_batches(
-    data: Data, source: DataSource, *, batch_size: int, device: torch.device, seed: int, shard: Shard = WHOLE
+    data: Data,
+    source: DataSource,
+    *,
+    batch_size: int,
+    device: torch.device,
+    seed: int,
+    shard: Shard = WHOLE,
 ) -> Batches:
     """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
 
@@ -55,7 +61,12 @@ def open_batches(
     Raises:
         UsageError: the data cannot be loaded.
     """
-    options: dict[str, Any] = {"batch_size": batch_size, "device": device, "seed": seed, "shard": shard}
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "device": device,
+        "seed": seed,
+        "shard": shard,
+    }
     if is_synthetic(data, source):
         return SyntheticBatches(data=data, **options)
     if source.kind == "text":
@@ -77,9 +88,10 @@ class Batches(ABC):
     device: torch.device
     seed: int
     shard: Shard = WHOLE
-    """This rank's part of every training batch."""
+    """This rank's part of every batch."""
     steps_per_epoch: int = field(init=False)
-    storage: Storage = field(init=False, default="device")
+    storage: Literal["device", "host", "file"] = field(init=False, default="device")
+    """Where samples come from while training."""
     entropy_nats: float | None = field(init=False, default=None)
     """The entropy rate of tokens, where it is known."""
     has_test = True
@@ -91,21 +103,22 @@ class Batches(ABC):
     def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every full batch of an epoch, on the device."""
 
-    def test(self, shard: Shard = WHOLE) -> Iterator[Batch]:
-        """Yield every test sample once, or a shard of every batch, in order."""
-        del shard
+    def test(self) -> Iterator[Batch]:
+        """Yield this rank's shard of every test batch, in order."""
         return iter(())
 
-    def train_sample(self, shard: Shard = WHOLE) -> Iterator[Batch]:
+    def train_sample(self) -> Iterator[Batch]:
         """Yield a sample of what is trained on, as ``test`` does; nothing where there is no accuracy."""
-        del shard
         return iter(())
 
-    def _parts(self, total: int, shard: Shard) -> list[slice]:
-        """Divide samples into batches and return the shard of each; a batch whose shard is empty is left out."""
-        size = self.batch_size
-        parts = [shard.of(start, min(start + size, total)) for start in range(0, total, size)]
-        return [part for part in parts if part.start < part.stop]
+    def _parts(self, total: int) -> list[slice]:
+        """Divide samples into batches and return this rank's shard of each that is not empty."""
+        parts = []
+        for start in range(0, total, self.batch_size):
+            part = self.shard.of(start, min(start + self.batch_size, total))
+            if part.start < part.stop:
+                parts.append(part)
+        return parts
 
 
 @dataclass(eq=False)
@@ -115,18 +128,19 @@ class ImageBatches(Batches):
     dataset: Dataset
 
     def __post_init__(self) -> None:
-        """Load the images onto the device or into host memory if they fit; else leave them in their file."""
-        data, device, batch_size, ranks = self.data, self.device, self.batch_size, self.shard.ranks
+        """Load the images onto the device if they fit; else leave them in their file."""
         train, test = self.dataset.train, self.dataset.test
-        count = len(train.labels)
-        left = count % batch_size
-        takes_left = data.keep_last and left >= ranks
-        self._samples = count if takes_left else count - left
-        self.steps_per_epoch = math.ceil(self._samples / batch_size)
-        self._size = (data.input_shape[1], data.input_shape[2])
-        self._normalized = Normalizer(data.mean, data.std, device)
-        self.storage = choose_storage(train.images.nbytes + test.images.nbytes, device, ranks)
-        self._train, self._test = Images(train, self.storage, device), Images(test, self.storage, device)
+        left = len(train.labels) % self.batch_size
+        takes_left = self.data.keep_last and left >= self.shard.ranks
+        self._samples = len(train.labels) - (0 if takes_left else left)
+        self.steps_per_epoch = math.ceil(self._samples / self.batch_size)
+        self._size = (self.data.input_shape[1], self.data.input_shape[2])
+        self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
+        size_bytes = train.images.nbytes + test.images.nbytes
+        is_mapped = not fits(size_bytes, self.device, self.shard.ranks)
+        self.storage = "file" if is_mapped else "device"
+        self._train = Images(train, self.device, is_mapped=is_mapped)
+        self._test = Images(test, self.device, is_mapped=is_mapped)
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
@@ -138,34 +152,40 @@ class ImageBatches(Batches):
         """
         padding = self.data.crop_padding
         order = sampling.order(len(self._train), seed=self.seed, epoch=epoch)
-        drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch).to(self.device)
-        parts = self._parts(self._samples, self.shard)
-        for part, (images, labels) in zip(parts, self._train.take(order, parts), strict=True):
+        drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch)
+        drawn = drawn.to(self.device)
+        parts = self._parts(self._samples)
+        for part, (pixels, labels) in zip(parts, self._train.take(order, parts), strict=True):
+            images = pixels
             mirrored, top, left = drawn[:, part]
-            # Mirror before resizing, while images are small; crop after: the padding is in pixels of the input shape.
+            # Mirror before resizing, while images are small; crop after: the padding is in pixels
+            # of the input shape.
             if self.data.flip:
-                images = sampling.mirror(images, mirrored)  # noqa: PLW2901
-            images = sampling.resize(images, self._size)  # noqa: PLW2901
+                images = sampling.mirror(images, mirrored)
+            images = sampling.resize(images, self._size)
             if padding:
-                images = sampling.crop(images, top, left, padding)  # noqa: PLW2901
+                images = sampling.crop(images, top, left, padding)
             yield self._normalized(images), labels
 
-    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield every test image once, or a shard of every batch, in order and not augmented.
+    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield this rank's shard of every test batch, in order and not augmented.
 
         The last batch may be smaller; an empty shard of it is left out.
         """
-        return self._plain(self._test, torch.arange(len(self._test)), shard)
+        return self._plain(self._test, torch.arange(len(self._test)))
 
-    def train_sample(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a fixed, evenly spaced sample of training images as ``test`` does: at most 2,000, no more than it."""
+    def train_sample(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a fixed, evenly spaced sample of training images as ``test`` does.
+
+        It has at most 2,000 images, and no more than the test set.
+        """
         total = len(self._train)
         count = min(total, len(self._test), TRAIN_SAMPLE)
-        return self._plain(self._train, torch.arange(count) * total // count, shard)
+        return self._plain(self._train, torch.arange(count) * total // count)
 
-    def _plain(self, images: Images, order: Tensor, shard: Shard) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch, labels in images.take(order, self._parts(len(order), shard)):
-            yield self._normalized(sampling.resize(batch, self._size)), labels
+    def _plain(self, images: Images, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for pixels, labels in images.take(order, self._parts(len(order))):
+            yield self._normalized(sampling.resize(pixels, self._size)), labels
 
 
 @dataclass(eq=False)
@@ -201,18 +221,20 @@ class TokenBatches(Batches):
         Returns:
             Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
         """
-        count, rng = self.steps_per_epoch * self.batch_size, sampling.token_generator(self.seed, epoch)
-        return self._batches(self.source.sample(count, self._length + 1, rng), self.shard)
+        count = self.steps_per_epoch * self.batch_size
+        rng = sampling.token_generator(self.seed, epoch)
+        return self._batches(self.source.sample(count, self._length + 1, rng))
 
-    def test(self, shard: Shard = WHOLE) -> Iterator[tuple[Tensor, Tensor]]:
-        """Draw the sequences that are validated on, and return each once, or a shard of every batch."""
-        count, rng = max(1, VALIDATION_TOKENS // self._length), sampling.token_generator(self.seed, -1)
-        return self._batches(self.source.held_out(count, self._length + 1, rng), shard)
+    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Draw the sequences that are validated on, and return this rank's shard of every batch."""
+        count = max(1, VALIDATION_TOKENS // self._length)
+        rng = sampling.token_generator(self.seed, -1)
+        return self._batches(self.source.held_out(count, self._length + 1, rng))
 
-    def _batches(self, sequences: Tokens, shard: Shard) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """Yield sequences, (N, length + 1), in batches on the device; empty shards of a batch are left out."""
+    def _batches(self, sequences: Tokens) -> Generator[tuple[Tensor, Tensor], None, None]:
+        """Yield sequences, (N, length + 1), in batches on the device."""
         tokens = torch.from_numpy(sequences).to(self.device)
-        return (_shifted(tokens[part]) for part in self._parts(len(tokens), shard))
+        return (_shifted(tokens[part]) for part in self._parts(len(tokens)))
 
 
 def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,7 +250,13 @@ class SyntheticBatches(Batches):
     def __post_init__(self) -> None:
         """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
         super().__post_init__()
-        drawn = partial(random_batches, self.data, batch_size=self.batch_size, device=self.device, seed=self.seed)
+        drawn = partial(
+            random_batches,
+            self.data,
+            batch_size=self.batch_size,
+            device=self.device,
+            seed=self.seed,
+        )
         (first,) = drawn(count=1)
         batch_bytes = sum(tensor.nbytes for tensor in first)
         pool = drawn(count=min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch))
@@ -254,11 +282,15 @@ def random_batches(
         Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
         float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
     """
-    drawing: Any = {"generator": sampling.generator(device, seed, sampling.VALUES), "device": device}
+    drawing: Any = {
+        "generator": sampling.generator(device, seed, sampling.VALUES),
+        "device": device,
+    }
     batches = []
     for _ in range(count):
         if data.tokens:
-            tokens = torch.randint(data.classes or 1, (batch_size, data.input_shape[0] + 1), **drawing)
+            shape = (batch_size, data.input_shape[0] + 1)
+            tokens = torch.randint(data.classes or 1, shape, **drawing)
             batches.append(_shifted(tokens))
             continue
         inputs = torch.randn((batch_size, *data.input_shape), **drawing)
@@ -316,21 +348,26 @@ class SuiteBatches(Batches):
 
     def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every batch of an epoch, on the device."""
-        return (self._shared(batch, self.shard) for batch in self.loaded(epoch))
+        return (self._shared(batch) for batch in self.loaded(epoch))
 
-    def test(self, shard: Shard = WHOLE) -> Iterator[Batch]:
-        """Yield every batch of the test split, or a shard of each."""
-        return (self._shared(batch, shard) for batch in _begun(self._open("test", self.seed), self.seed))
+    def test(self) -> Iterator[Batch]:
+        """Yield this rank's shard of every test batch; all of it for a suite's own ``evaluate``."""
+        batches = _begun(self._open("test", self.seed), self.seed)
+        if self.suite.evaluate is not None:
+            return (to_device(batch, self.device) for batch in batches)
+        return (self._shared(batch) for batch in batches)
 
-    def train_sample(self, shard: Shard = WHOLE) -> Iterator[Batch]:
+    def train_sample(self) -> Iterator[Batch]:
         """Yield the first batches of training as ``test`` does: of 2,000 samples at most."""
         first = islice(self.loaded(1), max(1, TRAIN_SAMPLE // self.batch_size))
-        return (self._shared(batch, shard) for batch in first)
+        return (self._shared(batch) for batch in first)
 
-    def _shared(self, batch: Batch, shard: Shard) -> Batch:
-        if shard.ranks > 1:
+    def _shared(self, batch: Batch) -> Batch:
+        """Return this rank's shard of a batch, on the device."""
+        if self.shard.ranks > 1:
             samples = (self.suite.count or first_dimension)(batch)
-            (batch,) = cut(batch, [shard.of(0, samples)], samples, f"Training on {shard.ranks} devices")
+            purpose = f"Training on {self.shard.ranks} devices"
+            (batch,) = cut(batch, [self.shard.of(0, samples)], samples, purpose)
         return to_device(batch, self.device)
 
     def _open(self, split: str, seed: int) -> Any:
@@ -352,7 +389,14 @@ def _begun(batches: Iterable[Batch], seed: int) -> Iterator[Batch]:
 
 
 def first_batches(
-    suite: Suite, data: Data, *, batch_size: int, count: int, device: torch.device, seed: int, shard: Shard = WHOLE
+    suite: Suite,
+    data: Data,
+    *,
+    batch_size: int,
+    count: int,
+    device: torch.device,
+    seed: int,
+    shard: Shard = WHOLE,
 ) -> list[Batch]:
     """Return this rank's shard of the first batches that a suite trains on, on the device, or of random ones.
 

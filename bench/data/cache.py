@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from filelock import FileLock
 from torch import Tensor
 
-from bench.data.transfer import Prefetcher
+from bench.data.transfer import prefetched
 from bench.devices.backend import backend_of
 from bench.devices.cpu import available_bytes
 
-Storage = Literal["device", "host", "file"]
 DEVICE_SHARE = 0.25
-"""Images stay on the device if they take no more than this share of its free memory: the rest is for training."""
-HOST_SHARE = 0.5
-"""Else in host memory if they take no more than this share of what is available there; else in the file."""
+"""Images stay on the device if they take no more than this share of its free memory: the rest is for training. Others
+are read from their file, which the system keeps in memory as far as there is room."""
 CPU = torch.device("cpu")
 
 
@@ -51,12 +49,17 @@ class Dataset:
 
 
 def divided(
-    images: Tensor, labels: Tensor, tested: int, classes: tuple[str, ...], left_out: tuple[str, ...] = ()
+    images: Tensor,
+    labels: Tensor,
+    tested: int,
+    classes: tuple[str, ...],
+    left_out: tuple[str, ...] = (),
 ) -> Dataset:
     """Return the data set whose last images, as many as ``tested``, are tested on."""
+    trained = len(labels) - tested
     return Dataset(
-        train=Split(images=images[:-tested], labels=labels[:-tested]),
-        test=Split(images=images[-tested:], labels=labels[-tested:]),
+        train=Split(images=images[:trained], labels=labels[:trained]),
+        test=Split(images=images[trained:], labels=labels[trained:]),
         classes=classes,
         left_out=left_out,
     )
@@ -102,22 +105,20 @@ def _pack(file: Path, index: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -
         kept.replace(index)
 
 
-def choose_storage(size_bytes: int, device: torch.device, ranks: int = 1) -> Storage:
-    """Return where ``size_bytes`` of decoded images stay, in each of several ranks on a machine."""
-    host, backend = available_bytes() // ranks, backend_of(device)
-    if size_bytes <= DEVICE_SHARE * (backend.free_bytes() if backend.is_gpu else host):
-        return "device"
-    return "host" if size_bytes <= HOST_SHARE * host else "file"
+def fits(size_bytes: int, device: torch.device, ranks: int = 1) -> bool:
+    """Return whether ``size_bytes`` of decoded images stay on the device, in each of several ranks on a machine."""
+    backend = backend_of(device)
+    free = backend.free_bytes() if backend.is_gpu else available_bytes() // ranks
+    return size_bytes <= DEVICE_SHARE * free
 
 
 class Images:
-    """A split's images on the device, in host memory, or mapped from their file; labels are on the device."""
+    """A split's images on the device, or mapped from their file; labels are on the device."""
 
-    def __init__(self, split: Split, storage: Storage, device: torch.device) -> None:
-        self._storage, self._device = storage, device
+    def __init__(self, split: Split, device: torch.device, *, is_mapped: bool) -> None:
+        self._is_mapped, self._device = is_mapped, device
         # A copy on the CPU too: mapped from the file, pages would arrive while something is measured.
-        home = device if storage == "device" else CPU
-        self._images = split.images if storage == "file" else split.images.to(home, copy=True)
+        self._images = split.images if is_mapped else split.images.to(device, copy=True)
         self._labels = split.labels.to(device, copy=True)
 
     def __len__(self) -> int:
@@ -136,8 +137,8 @@ class Images:
         """
         on_device = order.to(self._device)
         gathered: Any = (self._images.index_select(0, on_device[batch]) for batch in batches)
-        if self._storage != "device":
-            gathered = Prefetcher(self._gathered(order, batches), CPU)
+        if self._is_mapped:
+            gathered = prefetched(self._gathered(order, batches), CPU)
         with closing(gathered):
             for batch, images in zip(batches, gathered, strict=True):
                 # The pinned allocator knows of the copy under way, and does not reuse the buffer before it ends.
@@ -151,7 +152,8 @@ class Images:
         images = self._images.numpy()
         for batch in batches:
             rows = order[batch].numpy()
-            buffer = torch.empty((len(rows), *images.shape[1:]), dtype=torch.uint8, pin_memory=backend.is_gpu)
+            shape = (len(rows), *images.shape[1:])
+            buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=backend.is_gpu)
             # torch's own gathering would start a second team of threads; other modes than clip copy once more.
             np.take(images, rows, axis=0, out=buffer.numpy(), mode="clip")
             yield buffer

@@ -53,7 +53,8 @@ def load(directory: str) -> Dataset:
         return {"size": (32, 32), "labels": labels, "tested": len(test), "classes": train.classes}
 
     images, facts = cache.packed(home / "cache" / "cifar10.pixels", pack)
-    return cache.divided(images, torch.tensor(facts["labels"]), facts["tested"], tuple(facts["classes"]))
+    labels, classes = torch.tensor(facts["labels"]), tuple(facts["classes"])
+    return cache.divided(images, labels, facts["tested"], classes)
 
 
 def _downloaded(home: Path) -> list[CIFAR10]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes
+from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from bench.data import cache
 from bench.data.cache import Dataset
@@ -35,17 +35,16 @@ _CHUNK = 1024
 """Images that are decoded together, in threads, before their pixels are written."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Listing:
     """The images of one split, class by class, by name."""
 
-    classes: tuple[str, ...]
     paths: npt.NDArray[np.str_]
     labels: npt.NDArray[np.int64]
 
-    def pick(self, chosen: Any) -> Listing:
-        """Return a listing of some images only, by a list of indices or a mask of (N,) bool."""
-        return replace(self, paths=self.paths[chosen], labels=self.labels[chosen])
+    def pick(self, chosen: npt.NDArray[np.bool_]) -> Listing:
+        """Return a listing of some images only."""
+        return Listing(self.paths[chosen], self.labels[chosen])
 
 
 def load(path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0) -> Dataset:
@@ -55,17 +54,19 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
     ``size``, (height, width).
 
     Raises:
-        UsageError: as ``listings``; or no image of a class can be read. Other images that cannot be read are left out
-            and named in ``left_out``.
+        UsageError: as ``listings``; or no image of a split can be read. Other images that cannot be read are left
+            out and named in ``left_out``.
         OSError: the directory cannot be written, or the disk is full.
     """
-    train, test = listings(path, validation_share)
+    classes, train, test = listings(path, validation_share)
     paths = [*train.paths, *test.paths]
 
     def pack(pixels: BinaryIO) -> dict[str, Any]:
         stored = _stored_size(paths, size)
         unread = decode(paths, stored, pixels)
-        _require_every_class(path, _without(train, unread), _without(test, unread))
+        for listing in (train, test):
+            if np.isin(listing.paths, unread).all():
+                raise UsageError(f"No image of the {len(listing.paths):,} like '{listing.paths[0]}' can be read.")
         return {"size": stored, "unread": unread}
 
     content = hashlib.blake2b(repr(size).encode(), digest_size=16)
@@ -73,13 +74,14 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
         content.update(f"{name}\0{_size_and_time(name)}\0".encode(errors="surrogateescape"))
     images, facts = cache.packed(Path(directory, "cache", f"{content.hexdigest()}.pixels"), pack)
     unread = facts["unread"]
-    trained, tested = _without(train, unread).labels, _without(test, unread).labels
-    labels = torch.from_numpy(np.concatenate([trained, tested]))
-    return cache.divided(images, labels, len(tested), train.classes, tuple(map(plain, unread)))
+    labels = np.concatenate([train.labels, test.labels])[~np.isin(paths, unread)]
+    tested = len(test.labels) - int(np.isin(test.paths, unread).sum())
+    left_out = tuple(map(plain, unread))
+    return cache.divided(images, torch.from_numpy(labels), tested, classes, left_out)
 
 
-def listings(path: str, validation_share: float = 0.0) -> tuple[Listing, Listing]:
-    """List the images of a folder that are trained on, and those that are tested on.
+def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listing, Listing]:
+    """Return the classes of a folder, its images that are trained on, and those that are tested on.
 
     A ``validation_share`` of the training images is held out; where the folder has no test images, it is the test set.
 
@@ -90,16 +92,22 @@ def listings(path: str, validation_share: float = 0.0) -> tuple[Listing, Listing
     for split in ("train",) if validation_share else ("train", "test"):
         if split not in folders:
             raise UsageError(f"The data folder '{path}' has no {split}/. {_LAYOUT}.")
-    names = set()
+    names = set[str]()
     for folder in folders.values():
-        names |= {*find_classes(folder)[0]}
+        names.update(find_classes(folder)[0])
     classes = tuple(sorted(names))
     train = list_split(folders["train"], classes)
     apart = held_out(train.labels, validation_share)
     test = list_split(folders["test"], classes) if "test" in folders else train.pick(apart)
     train = train.pick(~apart)
-    _require_every_class(path, train, test)
-    return train, test
+    for verb, listing in (("train", train), ("test", test)):
+        missing = {*range(len(classes))} - {*listing.labels}
+        if missing:
+            raise UsageError(
+                f"In the data folder '{path}', the class '{classes[min(missing)]}' has no image to {verb} on "
+                f"({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set another validation_share."
+            )
+    return classes, train, test
 
 
 def find(path: str) -> dict[str, Path]:
@@ -113,23 +121,14 @@ def find(path: str) -> dict[str, Path]:
 
 
 def list_split(folder: Path, classes: Sequence[str]) -> Listing:
-    """List the images below the folders of the classes in a split's ``folder``.
-
-    A class may be a link. Links to folders within it are not followed: they could lead back into the split, whose
-    images have labels already.
-    """
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        for place, _, files in sorted(os.walk(folder / name)):
-            images = [str(Path(place, file)) for file in sorted(files) if _is_image(file)]
-            paths += images
-            labels += [label] * len(images)
-    return Listing(classes=tuple(classes), paths=np.array(paths, dtype=str), labels=np.array(labels, dtype=int))
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(IMG_EXTENSIONS) and not name.startswith(".")
+    """List the images below the folders of the classes in a split's ``folder``, as torchvision's ImageFolder does."""
+    labels = {name: label for label, name in enumerate(classes)}
+    samples = make_dataset(folder, labels, IMG_EXTENSIONS, allow_empty=True)
+    paths, numbers = [], []
+    for path, label in samples:
+        paths.append(path)
+        numbers.append(label)
+    return Listing(np.array(paths, dtype=str), np.array(numbers, dtype=int))
 
 
 def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDArray[np.bool_]:
@@ -146,21 +145,6 @@ def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDAr
     return chosen
 
 
-def _require_every_class(path: str, train: Listing, test: Listing) -> None:
-    for verb, listing in (("train", train), ("test", test)):
-        missing = {*range(len(listing.classes))} - {*listing.labels}
-        if missing:
-            raise UsageError(
-                f"In the data folder '{path}', the class '{listing.classes[min(missing)]}' has no image to {verb} on "
-                f"that can be read ({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set another "
-                "validation_share."
-            )
-
-
-def _without(listing: Listing, unread: Sequence[str]) -> Listing:
-    return listing.pick(~np.isin(listing.paths, unread))
-
-
 def _size_and_time(path: str) -> tuple[int, int]:
     """Return a file's size in bytes and its modification time; zeros of a link to nothing."""
     try:
@@ -174,7 +158,10 @@ def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]
     """Return ``size``, or the (height, width) of all images that can be read if it is the same and no larger."""
     found = set()
     for path in paths:
-        with suppress(Exception), Image.open(path) as image:  # each of Pillow's formats fails in its own way
+        with (
+            suppress(Exception),
+            Image.open(path) as image,
+        ):  # each of Pillow's formats fails in its own way
             found.add((image.height, image.width))
         if len(found) > 1:
             return size

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from bench.data import cifar10, folder
-from bench.data.cache import Dataset, Split, divided
+from bench.data.cache import Dataset, divided
 from bench.data.tokens import BYTES, Text
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
@@ -70,12 +69,7 @@ def load(data: Data, source: DataSource) -> Dataset:
         )
     if source.kind == "folder":
         return folder.load(str(source.path), source.directory, (height, width), data.validation_share)
-    dataset = cifar10.load(source.directory) if source.kind == "cifar10" else load_digits()
-    if not data.validation_share:
-        return dataset
-    # The test images are there already; those held out are only not trained on.
-    kept = torch.from_numpy(~folder.held_out(dataset.train.labels.numpy(), data.validation_share))
-    return replace(dataset, train=Split(images=dataset.train.images[kept], labels=dataset.train.labels[kept]))
+    return cifar10.load(source.directory) if source.kind == "cifar10" else load_digits()
 
 
 def load_digits() -> Dataset:

@@ -6,6 +6,7 @@ resized, cropped and normalised on their device, a batch at a time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,9 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
 
     numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a seed.
     """
-    seed = np.random.SeedSequence([word % 2**64 for word in words]).generate_state(1)[0]
-    return torch.Generator(device).manual_seed(int(seed))
+    sequence = np.random.SeedSequence([word % 2**64 for word in words])
+    seed = int(sequence.generate_state(1)[0])
+    return torch.Generator(device).manual_seed(seed)
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
@@ -44,8 +46,10 @@ class Shard:
 
     def of(self, start: int, stop: int) -> slice:
         """Return this rank's samples of a batch; the shards of all ranks together are the whole batch."""
-        count, rank, ranks = stop - start, self.rank, self.ranks
-        return slice(start + count * rank // ranks, start + count * (rank + 1) // ranks)
+        count = stop - start
+        first = start + count * self.rank // self.ranks
+        last = start + count * (self.rank + 1) // self.ranks
+        return slice(first, last)
 
 
 WHOLE = Shard()
@@ -107,19 +111,24 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return the images if they have ``size``, (height, width); else resized as float32, bilinear, and antialiased."""
     if images.shape[2:] == size:
         return images
-    shrinks = size[0] < images.shape[2] or size[1] < images.shape[3]
+    height, width = images.shape[2:]
+    shrinks = size[0] < height or size[1] < width
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
 
-class Normalizer:
-    """(pixel / 255 - mean) / std, as one multiplication and one addition a pixel."""
+def normalizer(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return (pixel / 255 - mean) / std, as one multiplication and one addition a pixel.
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> None:
-        """Take the mean and standard deviation per channel of images scaled to 0..1."""
-        means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, -1, 1, 1)
-        self._scale = (1 / (255 * stds)).to(device, torch.float32)
-        self._shift = (-means / stds).to(device, torch.float32)
+    Args:
+        mean: per channel, of images scaled to 0..1.
+        std: likewise, the standard deviation.
+        device: where images will be.
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return (B, C, H, W) float32 of images of 0..255, of any dtype."""
-        return torch.mul(images, self._scale).add_(self._shift)
+    Returns:
+        A function that returns (B, C, H, W) float32 of images of 0..255, of any dtype.
+    """
+    both = torch.tensor([mean, std], dtype=torch.float64)
+    means, stds = both.view(2, -1, 1, 1)
+    scale = (1 / (255 * stds)).to(device, torch.float32)
+    shift = (-means / stds).to(device, torch.float32)
+    return lambda images: torch.mul(images, scale).add_(shift)

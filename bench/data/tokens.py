@@ -48,16 +48,19 @@ class Chain:
 
         Source: Cover and Thomas, Elements of Information Theory, theorem 4.2.4.
         """
-        return float(-self.stationary @ (self.transition * np.log(self.transition)).sum(axis=1))
+        terms = self.transition * np.log(self.transition)
+        return float(-self.stationary @ terms.sum(axis=1))
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
         """Return ``count`` independent sequences, (count, length) int64, each begun in the stationary distribution."""
         size = len(self.transition)
         # Row after row, each lifted by its number: one ascending array, in which one search finds the next symbols.
-        lifted = (np.cumsum(self.transition, axis=1) + np.arange(size)[:, None]).ravel()
+        cumulative = np.cumsum(self.transition, axis=1)
+        lifted = (cumulative + np.arange(size)[:, None]).ravel()
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
-        symbols[0] = np.searchsorted(np.cumsum(self.stationary)[:-1], drawn[0], side="right")
+        bounds = np.cumsum(self.stationary)[:-1]
+        symbols[0] = np.searchsorted(bounds, drawn[0], side="right")
         for place in range(1, length):
             before = symbols[place - 1]
             following = np.searchsorted(lifted, drawn[place] + before, side="right") - size * before
@@ -73,7 +76,8 @@ def chain() -> Chain:
 
     Its logits are products of two vectors of random features.
     """
-    before, after = 2.0 * np.random.default_rng(0).random((2, SYMBOLS, FEATURES)) - 1.0
+    drawn = np.random.default_rng(0).random((2, SYMBOLS, FEATURES))
+    before, after = 2.0 * drawn - 1.0
     weights = np.exp(SHARPNESS * before @ after.T)
     return Chain(transition=weights / weights.sum(axis=1, keepdims=True))
 
@@ -99,7 +103,8 @@ class Text:
             )
         self._bytes: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
         validated = size // VALIDATED
-        self.training, self.validation = self._bytes[:-validated], self._bytes[-validated:]
+        self.training = self._bytes[:-validated]
+        self.validation = self._bytes[-validated:]
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
         """Return sequences of the training part that begin anywhere in it, (count, length) int64."""

@@ -19,7 +19,11 @@ from bench.devices.rocm import Rocm
 
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
 """Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
-NO_WORKSPACE = ("unable to find an engine", "cublas_status_not_initialized", "cudnn_status_not_initialized")
+NO_WORKSPACE = (
+    "unable to find an engine",
+    "cublas_status_not_initialized",
+    "cudnn_status_not_initialized",
+)
 """Raised by cuBLAS and cuDNN (hipBLAS and MIOpen) for lack of a workspace, but also for other reasons."""
 NEARLY_FULL = 0.05
 """Share of a GPU's memory; with less free, libraries may lack their workspaces."""
@@ -29,7 +33,10 @@ HIDES_GPUS = "CUDA_VISIBLE_DEVICES"
 @cache
 def backend_of(device: torch.device) -> Backend:
     """Return the backend of a device."""
-    if device.type in ("cpu", "meta"):  # on the latter, tensors without values are counted by the host
+    if device.type in (
+        "cpu",
+        "meta",
+    ):  # on the latter, tensors without values are counted by the host
         return Cpu(device)
     return Rocm(device) if torch.version.hip else Cuda(device)
 

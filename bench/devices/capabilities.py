@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import warnings
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import nn
 from torch.torch_version import TorchVersion
 
-from bench.spec.errors import first_line
 from bench.spec.precisions import TORCH_OF_TORCHAO, TORCHAO, Fp32, Precision
 
 _backends: Any = torch.backends
@@ -55,31 +52,17 @@ def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
     The arguments name the one of ``PARTS`` that each of them goes by.
     """
     if not hasattr(_backends, "fp32_precision"):
-        products, others = ("tf32" if on else "ieee" for on in _older_switches())
+        # The older interface has none for the CPU.
+        products = "tf32" if _backends.cuda.matmul.allow_tf32 else "ieee"
+        others = "tf32" if _backends.cudnn.allow_tf32 else "ieee"
         return products, others, others
-    switches = (str(attrgetter(name)(_backends).fp32_precision) for name in (matmul, conv, rnn))
-    products, convolutions, recurrent = ("ieee" if value == "none" else value for value in switches)
-    return products, convolutions, recurrent
-
-
-def all_fp32_switches() -> str:
-    """Return every switch of fp32 products as torch reports it: one word if all are alike, else ``name=value`` of each.
-
-    ``none`` is a switch that nothing has set, neither itself nor a general one: IEEE fp32.
-    """
-    if not hasattr(_backends, "fp32_precision"):
-        matmul, cudnn = ("on" if on else "off" for on in _older_switches())
-        return f"cuda.matmul.allow_tf32={matmul} cudnn.allow_tf32={cudnn}"
-    switches = {"all": _backends.fp32_precision}
-    switches |= {name: attrgetter(name)(_backends).fp32_precision for name in ("cudnn", "mkldnn", *PARTS)}
-    if len({*switches.values()}) == 1:
-        return str(switches["all"])
-    return " ".join(f"{name}={value}" for name, value in switches.items())
-
-
-def _older_switches() -> tuple[bool, bool]:
-    """Return whether TF32 is allowed in matrix products, and in cuDNN; the CPU has no switch."""
-    return _backends.cuda.matmul.allow_tf32, _backends.cudnn.allow_tf32
+    products, convolutions, recurrent = (attrgetter(name)(_backends).fp32_precision for name in (matmul, conv, rnn))
+    # A switch that nothing has set is none: IEEE fp32.
+    return (
+        products.replace("none", "ieee"),
+        convolutions.replace("none", "ieee"),
+        recurrent.replace("none", "ieee"),
+    )
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:
@@ -107,19 +90,6 @@ def missing_package(precision: Precision) -> str | None:
     ):
         if TorchVersion(version) < least:
             return f"{precision.name} needs {package} {least} or later; this one is {version}"
-    return None
-
-
-@cache
-def failure_on_cpu(name: str) -> str | None:
-    """Return why layers of a type cannot be trained here: not every torch has every 16-bit operator for the CPU."""
-    dtype = getattr(torch, name)
-    with torch.random.fork_rng(devices=[]):  # building layers draws random numbers
-        layers = (nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-        try:
-            nn.Sequential(*layers).to(dtype)(torch.ones(2, 1, 4, 4, dtype=dtype)).float().sum().backward()
-        except RuntimeError as error:
-            return f"this torch does not train {name} layers on this CPU: {first_line(error)}"
     return None
 
 

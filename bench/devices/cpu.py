@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bench.devices.base import Backend, Event, PeakMemory
-from bench.devices.capabilities import failure_on_cpu, no_tf32_on_cpu
+from bench.devices.capabilities import no_tf32_on_cpu
 from bench.spec.precisions import Feature, Precision
 
 CGROUPS = (
@@ -65,13 +65,18 @@ class Cpu(Backend):
         return LACKS.get(precision.required)
 
     def unsupported_reason(self, precision: Precision) -> str | None:
-        if reason := super().unsupported_reason(precision):
-            return reason
-        return no_tf32_on_cpu() if precision.fp32 == "tf32" else failure_on_cpu(precision.compute)
+        reason = super().unsupported_reason(precision)
+        if reason is None and precision.fp32 == "tf32":
+            reason = no_tf32_on_cpu()
+        return reason
 
     def matrix_types(self) -> frozenset[torch.dtype]:
         has: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-        return frozenset(dtype for dtype, flags in MATRIX_FLAGS.items() if any(has.get(flag) for flag in flags))
+        types = set[torch.dtype]()
+        for dtype, flags in MATRIX_FLAGS.items():
+            if any(has.get(flag) for flag in flags):
+                types.add(dtype)
+        return frozenset(types)
 
     def record_event(self, *, timing: bool = False) -> Event:
         return CpuEvent()

@@ -16,8 +16,6 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-import psutil
-
 from bench.results.records import Device, Sample
 
 NO_REASON = "none"
@@ -51,8 +49,10 @@ SAMPLED = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilization
 (github.com/Project-HAMi/HAMi-core/pull/218)."""
 POWER = "nvmlDeviceGetPowerUsage"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
-SHARED = (POWER, ENERGY, "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit")
-"""Functions that say nothing of a MIG slice, though some drivers answer with its board's figure."""
+RUNNING = "nvmlDeviceGetComputeRunningProcesses_v2"
+"""Version 2 is in all drivers; what pynvml's function without a version calls is not."""
+OF_SLICES = ("nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", RUNNING)
+"""Functions that are asked of a MIG slice itself."""
 OF_BOARD = (
     "nvmlDeviceGetFieldValues",
     "nvmlDeviceGetMaxClockInfo",
@@ -60,7 +60,7 @@ OF_BOARD = (
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
 )
-"""Functions that are asked of a MIG slice's board."""
+"""Functions that are asked of its board; to others, some drivers answer with the board's figure, which is not its."""
 GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
 """Return codes after which no call succeeds."""
 MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -82,21 +82,12 @@ class DeviceLostError(Exception):
     """The GPU or its driver does not answer any more, or there is no such GPU; the message says which and why."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessLoad:
-    """A sample of a process's kernels."""
-
-    pid: int
-    pct: float
-    """The share of the sample's time that they ran."""
-
-
 class Target(NamedTuple):
-    """The handles of a UUID."""
+    """A GPU as NVML knows it."""
 
     handle: Any
-    board: Any
-    """Handle of the whole board; the same as ``handle`` unless this is a MIG slice."""
+    board: Any = None
+    """Of a MIG slice, the handle of its board."""
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -153,15 +144,15 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def target(self, uuid: str) -> Target:
         """Find a GPU or MIG slice by its UUID, with or without NVML's prefix, which CUDA's UUIDs lack."""
+        find = "nvmlDeviceGetHandleByUUID"
         if uuid not in self._targets:
-            find = "nvmlDeviceGetHandleByUUID"
             for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
                 handle = self.call(uuid, find, name)
                 if handle:
                     break
             else:
                 raise DeviceLostError(f"NVML knows no GPU {uuid}: {self.reasons[uuid, find]}.")
-            board = handle
+            board = None
             if name.startswith("MIG-"):
                 board = self.call(uuid, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
             self._targets[uuid] = Target(handle, board)
@@ -169,10 +160,13 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def read(self, uuid: str, name: str, *arguments: Any) -> Any:
         """Call a function with a GPU's handle, or of a MIG slice's board where the figure is the board's."""
-        target = self.target(uuid)
-        if name in SHARED and target.handle is not target.board:
+        handle, board = self.target(uuid)
+        if board and name in OF_BOARD:
+            handle = board
+        elif board and name not in OF_SLICES:
+            self.reasons[uuid, name] = "a MIG slice shares its board's power with others"
             return None
-        return self.call(uuid, name, target.board if name in OF_BOARD else target.handle, *arguments)
+        return self.call(uuid, name, handle, *arguments)
 
     def fields(self, uuid: str, names: Collection[str]) -> dict[str, Any]:
         """Return the values of the board's fields of those names, read in one call; those without one are left out."""
@@ -216,29 +210,17 @@ class Monitor(AbstractContextManager["Monitor"]):
         memory = self.read(uuid, name, self.library.nvmlMemory_v2) or self.read(uuid, name)
         return memory if memory and memory.total else None
 
-    def memory_free_bytes(self, uuid: str) -> int | None:
-        """Return the free memory in bytes."""
-        memory = self.memory(uuid)
-        return memory.free if memory else None
-
-    def memory_used_bytes(self, uuid: str) -> int | None:
-        """Return the used memory in bytes, without the driver's reserve where that is known."""
-        memory = self.memory(uuid)
-        return memory.used if memory else None
-
     def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
         """Return the memory of each process that computes on the GPU, in bytes."""
-        # Version 2 is in all drivers; what the function without one calls is not.
-        processes = self.read(uuid, "nvmlDeviceGetComputeRunningProcesses_v2")
+        processes = self.read(uuid, RUNNING)
         return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
 
     def power_w(self, uuid: str) -> float | None:
         """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
-        target = self.target(uuid)
-        if target.handle is not target.board:
-            return None
+        instant_mw, instant = None, "NVML_FI_DEV_POWER_INSTANT"
+        if not self.target(uuid).board:
+            instant_mw = self.fields(uuid, [instant]).get(instant)
         # Some cards answer 0 for a power that they do not know.
-        instant_mw = self.fields(uuid, ["NVML_FI_DEV_POWER_INSTANT"]).get("NVML_FI_DEV_POWER_INSTANT")
         return _watts(instant_mw or self.read(uuid, POWER))
 
     def total_energy_j(self, uuid: str) -> float | None:
@@ -248,29 +230,9 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def energy_problem(self, uuid: str) -> str:
         """Return why neither energy nor power is known."""
-        target = self.target(uuid)
-        if target.handle is not target.board:
-            return "a MIG slice shares its board's power with the others, so its own energy is unknown"
         silent = "the GPU answers, but not with a figure"
         energy, power = (self.reasons.get((uuid, name), silent) for name in (ENERGY, POWER))
         return f"the GPU tells neither energy nor power (energy: {energy}; power: {power})"
-
-    def temperature_c(self, uuid: str) -> float | None:
-        """Return the temperature of the die in degrees Celsius."""
-        # The newer function is not in drivers of 2024.
-        celsius = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
-        return None if celsius is None else float(celsius)
-
-    def clocks_mhz(self, uuid: str) -> tuple[int | None, int | None]:
-        """Return the current clocks of the multiprocessors and of the memory in MHz."""
-        kinds = (self.library.NVML_CLOCK_SM, self.library.NVML_CLOCK_MEM)
-        sm, memory = (self.read(uuid, "nvmlDeviceGetClockInfo", kind) for kind in kinds)
-        return sm, memory
-
-    def utilization_pct(self, uuid: str) -> float | None:
-        """Return the share of the last sample period in which a kernel ran, in percent."""
-        rates = self.read(uuid, "nvmlDeviceGetUtilizationRates")
-        return None if rates is None else float(rates.gpu)
 
     def clock_event_reasons(self, uuid: str) -> tuple[str, ...] | None:
         """Return the active reasons for the clocks, by the names of ``REASONS``."""
@@ -278,102 +240,60 @@ class Monitor(AbstractContextManager["Monitor"]):
         bits = self.read(uuid, "nvmlDeviceGetCurrentClocksThrottleReasons")
         if bits is None:
             return None
-        known = tuple(name for bit, name in REASONS.items() if bits & bit)
-        return known if not bits & ~sum(REASONS) else (*known, "other")
+        return tuple(name for bit, name in REASONS.items() if bits & bit)
 
-    def throttle_seconds(self, uuid: str) -> dict[str, float]:
-        """Return the counters of ``THROTTLE_FIELDS`` that answer, in seconds."""
-        return {name: value / 1e9 for name, value in self.fields(uuid, THROTTLE_FIELDS).items()}
-
-    def throttle_times(self, uuid: str) -> ThrottleTimes:
-        """Begin to count how long the clocks are held down."""
-        return ThrottleTimes(self, uuid)
-
-    def process_loads(self, uuid: str) -> Callable[[], list[ProcessLoad] | None]:
+    def process_loads(self, uuid: str) -> Callable[[], dict[int, float]]:
         """Begin to watch which processes compute, by the driver's samples, each of 1/6 s to 1 s.
 
         Of each process the driver may give one sample, whose time stamp may lie seconds before the others'
-        (github.com/NVIDIA/go-nvml/issues/51). Unknown on a MIG slice, on some cards, and without the permission.
+        (github.com/NVIDIA/go-nvml/issues/51). None is given of a MIG slice, on some cards, and without the permission.
 
         Returns:
-            A function that returns the samples since its last call, without those in which no kernel ran; None if
-            unknown.
+            A function that returns, of each process that was sampled since the last call, the largest share of a
+            sample's time that its kernels ran, in per cent.
         """
         since_us = 0
 
-        def read() -> list[ProcessLoad] | None:
+        def read() -> dict[int, float]:
             nonlocal since_us
-            samples = self._samples(uuid, since_us)
-            if samples is None:
-                return None
-            # The driver may leave entries of its buffer unwritten or stale.
-            fresh = [entry for entry in samples if entry.timeStamp > since_us and entry.pid and entry.smUtil <= 100]
-            since_us = max([since_us, *(entry.timeStamp for entry in fresh)])
-            return [ProcessLoad(pid=entry.pid, pct=float(entry.smUtil)) for entry in fresh if entry.smUtil]
+            samples = self.read(uuid, SAMPLED[0], since_us) or self.read(uuid, SAMPLED[1], since_us) or []
+            loads: dict[int, float] = {}
+            latest_us = since_us
+            for entry in samples:
+                # The driver may leave entries of its buffer unwritten or stale.
+                if entry.timeStamp > since_us and entry.pid and 0 < entry.smUtil <= 100:
+                    loads[entry.pid] = max(float(entry.smUtil), loads.get(entry.pid, 0.0))
+                    latest_us = max(latest_us, entry.timeStamp)
+            since_us = latest_us
+            return loads
 
         read()  # passes over what was sampled before
         return read
 
-    def _samples(self, uuid: str, since_us: int) -> list[Any] | None:
-        """Return the samples of processes after a time stamp; None if no function reads them."""
-        # A slice's handle, so that NVML refuses, rather than the board's, whose processes compute elsewhere.
-        handle = self.target(uuid).handle
-        for name in SAMPLED:
-            try:
-                samples: list[Any] = getattr(self.library, name)(handle, since_us)
-                return samples
-            except self.library.NVMLError as error:
-                self._raise_if_gone(f"{name} of {uuid}", error)
-                # nvidia-ml-py raises "success" where the driver answers at once that the list has no entries.
-                if error.value in (self.library.NVML_ERROR_NOT_FOUND, self.library.NVML_SUCCESS):
-                    return []
-            except AttributeError:  # this nvidia-ml-py lacks the newer function
-                return None
-        return None
-
-    def foreign_processes(self, uuid: str, own_pids: Collection[int]) -> int | None:
-        """Return the number of processes on the GPU that are neither in ``own_pids`` nor children of those.
-
-        None if it is unknown, also where the library names a process that does not exist here: in a container it may
-        give the host's ids, and ours would count as foreign.
-        """
-        processes = self.process_bytes(uuid)
-        if processes is None:
-            return None
-        others = processes.keys() - own_pids
-        if not all(psutil.pid_exists(pid) for pid in others):
-            return None
-        return sum(not _is_child(pid, own_pids) for pid in others)
-
-    def sample(self, uuid: str, placement: str, own_pids: Collection[int] | None = None) -> Sample:
-        """Read everything that telemetry holds; ``own_pids`` None leaves foreign processes unknown."""
+    def sample(self, uuid: str, placement: str) -> Sample:
+        """Read everything that telemetry holds."""
+        rates = self.read(uuid, "nvmlDeviceGetUtilizationRates")
+        memory = self.memory(uuid)
+        # The newer function for the temperature is not in drivers of 2024.
+        temperature = self.read(uuid, "nvmlDeviceGetTemperature", self.library.NVML_TEMPERATURE_GPU)
+        clock = "nvmlDeviceGetClockInfo"
         reasons = self.clock_event_reasons(uuid)
-        sm_clock_mhz, memory_clock_mhz = self.clocks_mhz(uuid)
         return Sample(
             time_s=time.time(),
             placement=placement,
             uuid=uuid,
-            utilization_pct=self.utilization_pct(uuid),
-            memory_used_bytes=self.memory_used_bytes(uuid),
+            utilization_pct=rates.gpu if rates else None,
+            memory_used_bytes=memory.used if memory else None,
             power_w=self.power_w(uuid),
-            temperature_c=self.temperature_c(uuid),
-            sm_clock_mhz=sm_clock_mhz,
-            memory_clock_mhz=memory_clock_mhz,
+            temperature_c=temperature,
+            sm_clock_mhz=self.read(uuid, clock, self.library.NVML_CLOCK_SM),
+            memory_clock_mhz=self.read(uuid, clock, self.library.NVML_CLOCK_MEM),
             throttle_reasons=None if reasons is None else "+".join(reasons) or NO_REASON,
-            foreign_processes=None if own_pids is None else self.foreign_processes(uuid, own_pids),
         )
 
 
 def _watts(milliwatts: int | None) -> float | None:
     return milliwatts / 1000 if milliwatts else None
-
-
-def _is_child(pid: int, parents: Collection[int]) -> bool:
-    """Return whether a process descends from one of some others, as those that train together do from their worker."""
-    try:
-        return any(parent.pid in parents for parent in psutil.Process(pid).parents())
-    except psutil.Error:  # it has just ended, or hides from us
-        return False
 
 
 class ThrottleTimes:
@@ -385,23 +305,25 @@ class ThrottleTimes:
 
     def __init__(self, monitor: Monitor, uuid: str) -> None:
         self._monitor, self._uuid = monitor, uuid
-        self._last = monitor.throttle_seconds(uuid)
+        self._last_ns = monitor.fields(uuid, THROTTLE_FIELDS)
 
     @property
     def counted(self) -> frozenset[str]:
         """The reasons whose time is counted."""
-        return frozenset(THROTTLE_FIELDS[name] for name in self._last)
+        return frozenset(THROTTLE_FIELDS[name] for name in self._last_ns)
 
     def since(self, elapsed_s: float) -> dict[str, float]:
         """Return the seconds since the last call by reason, without those that did not hold."""
-        now = self._monitor.throttle_seconds(self._uuid)
+        before_ns, now_ns = self._last_ns, self._monitor.fields(self._uuid, THROTTLE_FIELDS)
+        self._last_ns = {}
         held: dict[str, float] = {}
-        for name, before_s in list(self._last.items()):
-            self._last[name] = now.get(name, before_s)
-            growth_s = self._last[name] - before_s
+        for name, last_ns in before_ns.items():
+            next_ns = now_ns.get(name, last_ns)
+            growth_s = (next_ns - last_ns) / 1e9
             if growth_s > elapsed_s + LAG_S:
-                del self._last[name]
-            elif growth_s > 0:  # a counter that fell was reset
+                continue
+            self._last_ns[name] = next_ns
+            if growth_s > 0:  # a counter that fell was reset
                 reason = THROTTLE_FIELDS[name]
                 held[reason] = max(held.get(reason, 0.0), growth_s)
         return held
@@ -446,13 +368,12 @@ def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
     return tuple(GpuMeter(monitor, uuid) for uuid in dict.fromkeys(uuids))
 
 
-def energy_source(
-    meter: GpuMeter, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
-) -> Source | None:
+def energy_source(meter: GpuMeter) -> Source | None:
     """Return ``counter`` where the energy counter ticks, ``power`` where only power is known, else None."""
-    first, until_s = meter.energy_j(), clock() + SILENT_S
-    while first is not None and clock() < until_s:
-        sleep(POLL_S)
+    first = meter.energy_j()
+    until_s = time.monotonic() + SILENT_S
+    while first is not None and time.monotonic() < until_s:
+        time.sleep(POLL_S)
         now = meter.energy_j()
         if now is None or now < first:
             break

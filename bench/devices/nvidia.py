@@ -121,7 +121,10 @@ class CudaGraph:
             # If ending a broken capture raises, torch leaves the side stream current; before 2.13 it also leaves the
             # allocator recording, and emptying the cache fails from then on (pytorch#180395).
             torch.cuda.set_stream(current)
-            names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")  # the second one up to 2.6
+            names = (
+                "_cuda_endAllocateToPool",
+                "_cuda_endAllocateCurrentStreamToPool",
+            )  # the second one up to 2.6
             end = next(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
             with suppress(RuntimeError):  # it has ended
                 end(current.device_index, pool)

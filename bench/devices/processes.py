@@ -23,18 +23,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuProcess:
-    """A process on a GPU; None is unknown."""
+    """A process on a GPU."""
 
     pid: int
-    user: str | None
-    command: str | None
-    """Name of the program, without its folder and arguments."""
+    user: str
+    """``?`` is unknown, as gpustat says it."""
+    command: str
+    """Name of the program, without its folder and arguments; ``?`` is unknown."""
     memory_bytes: int | None
-    """GPU memory that it holds."""
+    """GPU memory that it holds; None is unknown."""
 
     def __str__(self) -> str:
-        held = "memory unknown" if self.memory_bytes is None else f"{self.memory_bytes / 2**30:.1f} GiB"
-        return f"{self.user or 'somebody'} ({self.command or 'a process'}, pid {self.pid}, {held})"
+        held = "memory unknown"
+        if self.memory_bytes is not None:
+            held = f"{self.memory_bytes / 2**30:.1f} GiB"
+        return f"{self.user} ({self.command}, pid {self.pid}, {held})"
 
 
 def gpu_processes() -> dict[str, list[GpuProcess]]:
@@ -60,22 +63,26 @@ def gpu_processes() -> dict[str, list[GpuProcess]]:
             continue
         processes[gpu.uuid] = []
         for each in gpu.processes:
+            if each["pid"] == os.getpid() or each["command"] in DISPLAY_SERVERS:
+                continue
+            memory_mib = each["gpu_memory_usage"]
             process = GpuProcess(
                 pid=each["pid"],
-                user=None if each["username"] == "?" else each["username"],
-                command=None if each["command"] == "?" else each["command"],
-                memory_bytes=None if each["gpu_memory_usage"] is None else each["gpu_memory_usage"] * 2**20,
+                user=each["username"],
+                command=each["command"],
+                memory_bytes=None if memory_mib is None else memory_mib * 2**20,
             )
-            if process.pid != os.getpid() and process.command not in DISPLAY_SERVERS:
-                processes[gpu.uuid].append(process)
+            processes[gpu.uuid].append(process)
     return processes
 
 
 def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]) -> str:
     """Return one sentence for each busy GPU, by its name such as "GPU 0"; an empty text when none is busy."""
-    return " ".join(
-        f"{names[uuid]} is in use by {', '.join(map(str, users))}." for uuid, users in processes.items() if users
-    )
+    sentences = []
+    for uuid, users in processes.items():
+        if users:
+            sentences.append(f"{names[uuid]} is in use by {', '.join(map(str, users))}.")
+    return " ".join(sentences)
 
 
 def busy(environment: Environment, exclusive: bool) -> list[str]:
@@ -87,9 +94,13 @@ def busy(environment: Environment, exclusive: bool) -> list[str]:
     devices = [device for device in environment.devices if device.is_gpu]
     if not devices:
         return []
-    names = {uuid: f"GPU {word}" for device in devices for uuid, word in device.gpus.items()}
     known = gpu_processes()
-    text = describe({uuid: processes for uuid, processes in known.items() if uuid in names}, names)
+    names: dict[str, str] = {}
+    for device in devices:
+        for uuid, word in device.gpus.items():
+            names[uuid] = f"GPU {word}"
+    ours = {uuid: processes for uuid, processes in known.items() if uuid in names}
+    text = describe(ours, names)
     if text and exclusive:
         raise UsageError(f"{text} Wait, name other GPUs, or leave out --exclusive.")
     if exclusive:

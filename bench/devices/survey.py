@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 
-from bench.devices.backend import backend_of, device_at, gpu_count, is_out_of_memory, runtime_problem
+from bench.devices.backend import (
+    backend_of,
+    device_at,
+    gpu_count,
+    is_out_of_memory,
+    runtime_problem,
+)
 from bench.devices.capabilities import set_fp32
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
@@ -106,7 +112,11 @@ def _rated(device: Device) -> Device:
     try:
         if device.is_gpu:
             return replace(device, fp32_gflops=_gflops(place, 4096))
-        return replace(device, fp32_gflops=_gflops(place, 1024), bf16_gflops=_gflops(place, 512, torch.bfloat16))
+        return replace(
+            device,
+            fp32_gflops=_gflops(place, 1024),
+            bf16_gflops=_gflops(place, 512, torch.bfloat16),
+        )
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -144,7 +154,8 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
     best, begin = float("inf"), time.perf_counter()
     for _ in range(8):
         start = time.perf_counter()
-        float((a @ a.t() + a @ a + a.t() @ a)[0, 0])  # waits for the products
+        products = a @ a.t() + a @ a + a.t() @ a
+        float(products[0, 0])  # waits for them
         best = min(best, time.perf_counter() - start)
         if start - begin > 0.25:
             break
@@ -156,7 +167,10 @@ def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
     count = gpu_count()
     with open_monitor() or nullcontext() as monitor:
         seen = [_seen_gpu(index, monitor) for index in range(count)]
-    cpu = Seen(device=_rated(describe("cpu", None)), memory_free_bytes=backend_of(device_at(None)).free_bytes())
+    cpu = Seen(
+        device=_rated(describe("cpu", None)),
+        memory_free_bytes=backend_of(device_at(None)).free_bytes(),
+    )
     return (*seen, cpu), "" if count else runtime_problem()
 
 
@@ -165,5 +179,10 @@ def _seen_gpu(index: int, monitor: Monitor | None) -> Seen:
     if monitor and device.uuid:
         # Read from the driver's library: torch would create a context, which takes memory itself.
         with suppress(DeviceLostError):
-            free = monitor.memory_free_bytes(device.uuid)
-    return Seen(device=device, memory_free_bytes=free, problem=backend_of(device_at(index)).kernels_problem())
+            memory = monitor.memory(device.uuid)
+            free = memory.free if memory else None
+    return Seen(
+        device=device,
+        memory_free_bytes=free,
+        problem=backend_of(device_at(index)).kernels_problem(),
+    )

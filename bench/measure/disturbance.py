@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from bench.devices.monitor import POWER_CAP, SAMPLE_S, DeviceLostError, Monitor, open_monitor
+from bench.devices.monitor import POWER_CAP, SAMPLE_S, DeviceLostError, Monitor, ThrottleTimes, open_monitor
 from bench.results.records import Device
 
 CAUSES = {
@@ -134,7 +134,7 @@ class GpuWatch(Watch):
     def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
-        self._throttle, self._loads = monitor.throttle_times(uuid), monitor.process_loads(uuid)
+        self._throttle, self._loads = ThrottleTimes(monitor, uuid), monitor.process_loads(uuid)
         self._began_s = self._polled_s = clock()
         self._held_s: defaultdict[str, float] = defaultdict(float)
         """Seconds for which each reason held the clocks down."""
@@ -188,10 +188,7 @@ class GpuWatch(Watch):
 
     def _add_loads(self) -> None:
         now_s = self._clock()
-        most_pct: dict[int, float] = {}
-        for load in self._loads() or ():
-            most_pct[load.pid] = max(load.pct, most_pct.get(load.pid, 0.0))
-        for pid, pct in most_pct.items():
+        for pid, pct in self._loads().items():
             # A process's sample stands for the time since its last one, and for no longer than samples take.
             since_s = max(self._seen_s.get(pid, self._began_s), now_s - SAMPLE_S)
             self._busy_s[pid] += (now_s - since_s) * pct / 100

@@ -109,10 +109,11 @@ def driver_memory_bytes(uuid: str | None, before: int | None = None) -> tuple[in
         return None, None
     with monitor:
         try:
-            used, by_process = monitor.memory_used_bytes(uuid), monitor.process_bytes(uuid) or {}
+            driver, by_process = monitor.memory(uuid), monitor.process_bytes(uuid) or {}
         except DeviceLostError as failure:
             print(f"The driver does not tell how much memory is used: {failure}")
             return None, None
+    used = driver.used if driver else None
     held = by_process.get(os.getpid())
     # A process that does not exist here has its id from outside a container, and then ours may be somebody's too.
     if held is None or not all(psutil.pid_exists(pid) for pid in by_process):

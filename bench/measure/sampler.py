@@ -1,8 +1,7 @@
 """Telemetry in a process of its own, so that its Python never competes with a measurement for the GIL.
 
 The parent holds a ``Sampler``; the child runs ``sample_forever``. Over the connection go, to the parent, lists of
-``Sample`` and ``Lost``; to the child, sets of the run's own process ids and ``"stop"``. Nothing heavy is imported, so
-that it is up soon.
+``Sample`` and ``Lost``; to the child, ``"stop"``. Nothing heavy is imported, so that it is up soon.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -55,30 +54,26 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
 
 def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
     parent = os.getppid()
-    own_pids: frozenset[int] | None = None
     unsent: list[Sample | Lost] = []
     while gpus and os.getppid() == parent:
         next_s = time.monotonic() + period_s
-        unsent += _read(monitor, gpus, own_pids)
+        unsent += _read(monitor, gpus)
         if select.select([], [connection], [], 0)[1]:  # a send that blocks would stop sampling while the parent is busy
             connection.send(unsent)
             unsent = []
-        # Waiting for messages also keeps the period.
-        while connection.poll(max(0.0, next_s - time.monotonic())):
-            message = connection.recv()
-            if message == "stop":
-                connection.send(unsent)
-                return
-            own_pids = frozenset(message)
+        # Waiting for the message also keeps the period.
+        if connection.poll(max(0.0, next_s - time.monotonic())):
+            connection.recv()  # "stop"
+            break
     connection.send(unsent)
 
 
-def _read(monitor: Monitor, gpus: dict[str, str], own_pids: frozenset[int] | None) -> list[Sample | Lost]:
+def _read(monitor: Monitor, gpus: dict[str, str]) -> list[Sample | Lost]:
     """Read every GPU once, and take lost ones out of ``gpus``."""
     batch: list[Sample | Lost] = []
     for placement, uuid in list(gpus.items()):
         try:
-            batch.append(monitor.sample(uuid, placement, own_pids))
+            batch.append(monitor.sample(uuid, placement))
         except DeviceLostError as failure:
             del gpus[placement]
             batch.append(Lost(placement=placement, reason=str(failure)))
@@ -114,10 +109,6 @@ class Sampler:
         theirs.close()  # Else the stream would not end with the child.
         return self
 
-    def own(self, pids: Iterable[int]) -> None:
-        """Name this run's processes, after the start; samples count the others from then on."""
-        self._send(frozenset(pids))
-
     def drain(self) -> list[Sample]:
         """Return the samples that have come since the last time, without waiting."""
         samples: list[Sample] = []
@@ -136,7 +127,9 @@ class Sampler:
         """End the sampling process and return the samples not yet drained; a second time returns none."""
         if self._process is None:
             return []
-        self._send("stop")
+        if self.connection is not None:
+            with suppress(OSError):  # It has ended by itself; what it sent before can still be drained.
+                self.connection.send("stop")
         samples: list[Sample] = []
         deadline_s = time.monotonic() + PATIENCE_S
         # Draining until it hangs up, because a sampler that waits in a full pipe reads no messages.
@@ -148,11 +141,6 @@ class Sampler:
         self._process.join()
         self._process = None
         return samples
-
-    def _send(self, message: object) -> None:
-        if self.connection is not None:
-            with suppress(OSError):  # It has ended by itself; what it sent before can still be drained.
-                self.connection.send(message)
 
     def _hang_up(self) -> None:
         if self.connection is not None:

@@ -125,9 +125,6 @@ class Switches:
     """The same of convolutions."""
     fp32_rnn: str | None = None
     """The same of recurrent layers."""
-    fp32_switches: str | None = None
-    """All of torch's fp32 switches, on GPU and CPU, the general ones too: one word if they are alike, else each as
-    name=value; `none` is one that nothing has set."""
     cudnn_benchmark: bool | None = None
     """Whether cuDNN chooses the algorithms of convolutions by trying them (torch.backends.cudnn.benchmark), as read
     back; torch's own state is no, and so is that of `default`."""
@@ -262,10 +259,6 @@ class EpochResult:
     """Optimizer steps that the GradScaler skipped."""
     samples_per_s: Positive | None = None
     """Training samples per second of the epoch."""
-    test_loss_fp32: Diverging | None = None
-    """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: float | None = None
-    """The same weights evaluated in fp32."""
     energy_j: float | None = None
     """Energy that the board drew while the epoch trained; of several devices, the sum of their boards'."""
     train_accuracy_pct: float | None = None
@@ -321,8 +314,6 @@ class Sample:
     """Clock of the memory."""
     throttle_reasons: str | None = None
     """Names of the reasons the clock was held down, joined by +."""
-    foreign_processes: int | None = None
-    """Processes on the GPU that are not this run's."""
 
 
 # What a run ran on.

@@ -104,7 +104,6 @@ def _execute(prepared: PreparedRun, folder: Path, launcher: Launcher, deadline_s
             store = Store(folder)
             store.write_run(run)  # first, so that whatever happens --resume finds a run
             sampler = stack.enter_context(Sampler(gpus, SAMPLE_PERIOD_S))
-            launcher.on_start = sampler.own
             launcher.workspace = folder.resolve()
             devices = {device.placement: device for device in environment.devices}
             runner = Runner(

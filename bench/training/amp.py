@@ -14,10 +14,9 @@ the model and the optimizer, so that the training step is the same for every pre
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import MethodType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bench.devices.backend import backend_of
-from bench.devices.capabilities import all_fp32_switches, matmul_error, set_fp32
+from bench.devices.capabilities import matmul_error, set_fp32
 from bench.measure.gradients import cast
 from bench.results.records import Switches
 from bench.spec.errors import UnsupportedError
@@ -44,7 +43,6 @@ def read_back(precision: Precision, device: torch.device) -> Switches:
         fp32_matmul=matmul,
         fp32_conv=conv,
         fp32_rnn=rnn,
-        fp32_switches=all_fp32_switches(),
         cudnn_benchmark=torch.backends.cudnn.benchmark,
         autocast=precision.autocast,
         loss_scaling=precision.loss_scaling,
@@ -99,7 +97,9 @@ class Weights:
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
         if self._dtype is None:
             return
-        shared = {id(tensor) for module in kept for tensor in module.parameters(recurse=False)}
+        shared = set[int]()
+        for module in kept:
+            shared.update(map(id, module.parameters(recurse=False)))
         for name, module in model.named_modules():
             if module in kept or (precision.master and isinstance(module, _BatchNorm)):
                 continue
@@ -134,10 +134,17 @@ class Weights:
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Copy the masters into the weights after each step that ``optimizer`` takes: its own, for a step may go on."""
-        updated = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        pairs = [(weight, master) for weight, master in self._masters.items() if id(master) in updated]
-        if pairs:
-            optimizer.register_step_post_hook(partial(_copy_masters, *map(list, zip(*pairs, strict=True))))
+        updated = set[int]()
+        for group in optimizer.param_groups:
+            updated.update(map(id, group["params"]))
+        weights: list[Tensor] = []
+        masters: list[Tensor] = []
+        for weight, master in self._masters.items():
+            if id(master) in updated:
+                weights.append(weight)
+                masters.append(master)
+        if weights:
+            optimizer.register_step_post_hook(partial(_copy_masters, weights, masters))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the model's state dict with masters in place of their 16-bit weights."""
@@ -154,27 +161,6 @@ class Weights:
         for name, weight in self._model.named_parameters():
             if weight in self._masters:
                 self._masters[weight].copy_(state[name])
-
-    @contextmanager
-    def in_fp32(self) -> Iterator[None]:
-        """Return a context in which the model computes in fp32, with its masters or its widened 16-bit weights."""
-        dtype, tensors = self._dtype, [*self._model.parameters(), *self._model.buffers()]
-        held = [(tensor, tensor.data) for tensor in tensors if dtype is not None and tensor.is_floating_point()]
-        converted: list[Any] = [layer for layer in self._model.modules() if hasattr(layer, "stands_for")]
-        try:
-            for layer in converted:
-                layer.forward = MethodType(layer.stands_for.forward, layer)
-            self._dtype = dtype and torch.float32
-            for tensor, data in held:
-                master = self._masters.get(tensor) if isinstance(tensor, nn.Parameter) else None
-                tensor.data = data.float() if master is None else master.data
-            yield
-        finally:
-            for layer in converted:
-                del layer.forward
-            for tensor, data in held:
-                tensor.data = data
-            self._dtype = dtype
 
     def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
         return cast(inputs, self._dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bench.data import WHOLE, Batches, Shard, SuiteBatches, first_batches, open_batches
+from bench.data import Batches, Shard, SuiteBatches, first_batches, open_batches
 from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import Type, flops_by_module, observe
@@ -31,10 +29,6 @@ from bench.training.techniques import compilations, fresh_compiler_cache
 
 BATCHES = 4
 """Batches on the device that steps take in turn."""
-FEWEST_STEPS, MOST_STEPS = 20, 200
-"""Single steps that are timed, if they fit into the time budget."""
-SINGLE_STEPS = 10
-"""Steps that are queued one at a time, for the host's share."""
 MOST_MODULES = 3
 """Modules that are named."""
 MOST_COMPILED_STEPS = 8
@@ -89,15 +83,24 @@ class Context:
         count = self.suite.count or first_dimension
         return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
 
-    def open_batches(self, shard: Shard = WHOLE) -> Batches:
-        """Open the trial's data; a process that trains with others gets its ``shard`` of every batch."""
+    @property
+    def shard(self) -> Shard:
+        """This process's part of every batch, where several train together."""
+        return Shard(rank=distributed.rank(), ranks=distributed.ranks())
+
+    def open_batches(self) -> Batches:
+        """Open the trial's data."""
         backend_of(self.device).set_current()
-        cell, seed = self.trial.cell, self.trial.seed
+        cell = self.trial.cell
+        given: dict[str, Any] = {
+            "batch_size": cell.batch_size,
+            "device": self.device,
+            "seed": self.trial.seed,
+            "shard": self.shard,
+        }
         if self.suite.batches is not None:
-            return SuiteBatches(self.suite, batch_size=cell.batch_size, device=self.device, seed=seed, shard=shard)
-        return open_batches(
-            self.data, cell.data, batch_size=cell.batch_size, device=self.device, seed=seed, shard=shard
-        )
+            return SuiteBatches(self.suite, **given)
+        return open_batches(self.data, cell.data, **given)
 
     def resident_batches(
         self, count: int, *, batch_size: int | None = None, device: torch.device | None = None
@@ -116,7 +119,7 @@ class Context:
             count=count,
             device=device or self.device,
             seed=self.trial.seed,
-            shard=Shard(rank=distributed.rank(), ranks=distributed.ranks()),
+            shard=self.shard,
         )
 
 
@@ -125,12 +128,21 @@ def open_context(trial: Trial) -> Context:
     suite = suite_registry.load(trial.cell.suite)
     data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
     device = device_at(trial.cell.placement.device_of(distributed.rank()))
-    return Context(trial=trial, suite=suite, data=data, device=device, techniques=techniques(trial.cell.techniques))
+    return Context(
+        trial=trial,
+        suite=suite,
+        data=data,
+        device=device,
+        techniques=techniques(trial.cell.techniques),
+    )
 
 
 def by_shape(batches: Sequence[Batch]) -> list[Batch]:
     """Return one of the batches for each combination of their tensors' shapes."""
-    return list({tuple(tensor.shape for tensor in tensors(batch)): batch for batch in batches}.values())
+    shapes: dict[tuple[torch.Size, ...], Batch] = {}
+    for batch in batches:
+        shapes[tuple(tensor.shape for tensor in tensors(batch))] = batch
+    return list(shapes.values())
 
 
 def _set_to(name: str, device: torch.device) -> Precision:
@@ -256,10 +268,13 @@ class TrainingRunner:
             operations: what a step computed; None if it is unknown.
             measured: other fields of the result, such as ``speed``.
         """
-        precision, both = self.arm.precision, (self.wanted or switches, switches)
-        before, after = (f"matmul {each.fp32_matmul}, conv {each.fp32_conv}, rnn {each.fp32_rnn}" for each in both)
+        precision = self.arm.precision
+        before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)
         if before != after and status != "nonfinite":
-            status, detail = "invalid", f"the model changed the fp32 switches from {before} to {after}"
+            status, detail = (
+                "invalid",
+                f"the model changed the fp32 switches from {before} to {after}",
+            )
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
             other_types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)
@@ -298,6 +313,11 @@ class TrainingRunner:
         return [partial(self.arm.gradients, self.arm, batch)]
 
 
+def _fp32_of(switches: Switches) -> str:
+    matmul, conv, rnn = switches.fp32_matmul, switches.fp32_conv, switches.fp32_rnn
+    return f"matmul {matmul}, conv {conv}, rnn {rnn}"
+
+
 def until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) -> float:
     """Repeat a step until nothing is compiled in it; return the seconds beyond as many ordinary ones."""
     times_s: list[float] = []
@@ -311,55 +331,3 @@ def until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) 
         times_s.append(time.perf_counter() - start)
         is_compiling = compilations() != before
     return max(0.0, sum(times_s) - len(times_s) * times_s[-1])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTimes:
-    """The times of single steps."""
-
-    p50_ms: float
-    p95_ms: float
-    host_ratio: float | None
-    """Host time to queue a step over its time on the GPU; None on a CPU, which does both itself, and with a
-    GradScaler, which waits for the GPU in each step."""
-
-
-def step_times(runner: TrainingRunner, budget_s: float) -> StepTimes | None:
-    """Time single steps of a warm arm that run back to back, and on a GPU the host's share of a step alone.
-
-    The times are those between events, without waiting. None where 20 steps take longer than the budget. Of processes
-    that train together, the slowest's.
-    """
-    runner.activate()
-    clock = distributed.clock()  # one for all, so that all run as many steps
-    start = clock()
-    runner.run(1)
-    runner.synchronize()
-    steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
-    if steps < FEWEST_STEPS:
-        return None
-    backend = backend_of(runner.arm.device)
-    events = [backend.record_event(timing=True)]
-    for _ in range(steps):
-        runner.run(1)
-        events.append(backend.record_event(timing=True))
-    runner.synchronize()
-    times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
-    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
-    ratio = None
-    if runner.asynchronous and not runner.arm.scaled:
-        ratio = max(distributed.gathered(statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS))))
-    return StepTimes(p50_ms=float(p50), p95_ms=float(p95), host_ratio=ratio)
-
-
-def _host_ratio(runner: TrainingRunner) -> float:
-    """Return the host's share of one step alone: with more, a full launch queue would hold the host up."""
-    backend = backend_of(runner.arm.device)
-    runner.synchronize()
-    start = time.perf_counter()
-    first = backend.record_event(timing=True)
-    runner.run(1)
-    last = backend.record_event(timing=True)
-    queued_ms = 1000 * (time.perf_counter() - start)
-    runner.synchronize()
-    return queued_ms / float(first.elapsed_time(last))

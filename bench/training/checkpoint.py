@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +24,7 @@ from bench.training import distributed
 from bench.training.step import Arm
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """The state of a training, and the epochs that led to it."""
 
@@ -73,12 +73,10 @@ class Checkpoint:
 
     def write(self, path: Path) -> None:
         """Replace ``path`` atomically: a process that is killed here leaves the previous checkpoint."""
-        state = {field.name: getattr(self, field.name) for field in fields(self)}
-        state["epochs"] = [asdict(epoch) for epoch in self.epochs]
+        state = {**vars(self), "epochs": [asdict(epoch) for epoch in self.epochs]}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(
-            path
-        ) as draft:  # on the disk then, for writing it back later would disturb the next epoch's time
+        # It is on the disk then: writing it back later would disturb the next epoch's time.
+        with replacing(path) as draft:
             torch.save(state, draft)
 
 

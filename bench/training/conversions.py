@@ -25,23 +25,25 @@ from bench.spec.precisions import Precision
 def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
     """Let torchao convert the linear layers that fit, in place; return what became of each.
 
-    A twin, the layer in another's place, has that one's class as ``stands_for``, so that it can still compute as that.
     The modules that ``stay`` are not converted.
 
     Raises:
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    kept = {name: why for name, layer in layers.items() if (why := _misfit(name, layer, precision.multiple))}
-    kept |= {name: "kept in fp32" for name, layer in layers.items() if layer in stay}
+    kept = {}
+    for name, layer in layers.items():
+        misfit = "kept in fp32" if layer in stay else _misfit(name, layer, precision.multiple)
+        if misfit:
+            kept[name] = misfit
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
     twin = _TWINS[precision.conversion or ""](precision)
-    chosen: list[nn.Module] = [layer for name, layer in layers.items() if name not in kept]
-    twins: dict[Any, Any] = {layer: twin(layer) for layer in chosen}
-    for layer, converted in twins.items():
-        converted.train(layer.training).stands_for = type(layer)
+    twins: dict[Any, Any] = {}
+    for name, layer in layers.items():
+        if name not in kept:
+            twins[layer] = twin(layer).train(layer.training)
     for parent in list(model.modules()):  # a layer may stand in several places
         for name, child in list(parent._modules.items()):
             if child in twins:
@@ -81,7 +83,9 @@ def _float8_twins(precision: Precision) -> Twins:
 
         def forward(self, input: Tensor) -> Tensor:
             _require_rows(precision, input.numel() // self.in_features)
-            output: Tensor = super().forward(input.to(_autocast_type(input)) if precision.emulated else input)
+            if precision.emulated:
+                input = input.to(_autocast_type(input))
+            output: Tensor = super().forward(input)
             return output
 
     config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)

@@ -41,7 +41,10 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
     size = COUNTED_BATCH if suite.batches is None else suite.batch_size
     try:
         (batch,) = first_batches(suite, data, batch_size=size, count=1, device=torch.device("cpu"), seed=0)
-        samples, batch = (suite.count or first_dimension)(batch), to_device(batch, torch.device("meta"))
+        samples, batch = (
+            (suite.count or first_dimension)(batch),
+            to_device(batch, torch.device("meta")),
+        )
         with torch.device("meta"):
             model, loss = build_model(suite, data), loss_of(suite, data)[0]
             counted = operations.observe(lambda: loss_in(loss(model, batch)).backward()).flops_per_step
@@ -66,8 +69,12 @@ def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
     for optimizer in arm.optimizers.values():  # outside of the meta device: it reads the step's number
         optimizer.step()
     gradient_bytes = sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
-    kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in memory.states(arm.optimizers.values()))
-    cpu, size = torch.device("cpu"), suite.batch_size  # so large that activations are the peak, not gradients
+    states = memory.states(arm.optimizers.values())
+    kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in states)
+    cpu, size = (
+        torch.device("cpu"),
+        suite.batch_size,
+    )  # so large that activations are the peak, not gradients
     (batch,) = first_batches(suite, suite.data, batch_size=size, count=1, device=cpu, seed=0)
     batch = to_device(batch, meta)
 

@@ -7,7 +7,7 @@ the module's, so copies of the model, checkpointing, torch.compile and Distribut
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
@@ -36,22 +36,23 @@ def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozen
     return frozenset(part for module in roots.values() for part in module.modules())
 
 
-def matching(model: nn.Module, patterns: Iterable[str]) -> dict[str, nn.Module]:
+def matching(model: nn.Module, patterns: Collection[str]) -> dict[str, nn.Module]:
     """Return the outermost modules whose whole dotted names match one of the patterns, by name.
 
     Raises:
         UsageError: a pattern matches none.
     """
     modules = dict(model.named_modules())
-    matches = set[str]()
     for pattern in patterns:
-        names = [name for name in modules if fnmatchcase(name, pattern)]
-        if not names:
+        if not any(fnmatchcase(name, pattern) for name in modules):
             hint = nearest(pattern, list(modules)[1:])
             raise UsageError(f"keep: no module of the model is called '{pattern}'.{hint}")
-        matches.update(names)
-    inner = {name for name in matches if any(lies_in(name, other) for other in matches)}
-    return {name: module for name, module in modules.items() if name in matches - inner}
+    matches: dict[str, nn.Module] = {}
+    for name, module in modules.items():
+        is_inner = any(lies_in(name, other) for other in matches)  # an outer module comes first
+        if not is_inner and any(fnmatchcase(name, pattern) for pattern in patterns):
+            matches[name] = module
+    return matches
 
 
 @cache

@@ -52,7 +52,11 @@ class Training:
         return self._arm.autocast()
 
     def update(
-        self, loss: Tensor, optimizer: str | None = None, retain_graph: bool = False, clip: float | None = None
+        self,
+        loss: Tensor,
+        optimizer: str | None = None,
+        retain_graph: bool = False,
+        clip: float | None = None,
     ) -> None:
         """Drop an optimizer's gradients, compute those of a loss, and take a step, outside the region.
 
@@ -67,7 +71,9 @@ class Training:
             UsageError: the loss is not one number.
         """
         arm = self._arm
-        chosen = list(arm.optimizers.values()) if optimizer is None else [arm.optimizers[optimizer]]
+        chosen = list(arm.optimizers.values())
+        if optimizer is not None:
+            chosen = [arm.optimizers[optimizer]]
         loss = _scalar(loss, "The loss given to training.update")
         for each in chosen:
             each.zero_grad(set_to_none=arm.techniques.set_to_none)
@@ -124,8 +130,11 @@ class Training:
         losses = self._suite_step(self, batch)
         if not isinstance(losses, Mapping):
             return _scalar(losses, "The loss that step returned").detach()
-        each = [_scalar(loss, f"The loss {name!r} that step returned").detach() for name, loss in losses.items()]
-        return torch.stack([loss.reshape(()) for loss in each]).sum()
+        scalars = []
+        for name, loss in losses.items():
+            scalar = _scalar(loss, f"The loss {name!r} that step returned")
+            scalars.append(scalar.detach().reshape(()))
+        return torch.stack(scalars).sum()
 
 
 def take_steps(arm: Arm, optimizers: Collection[torch.optim.Optimizer], clip: float | None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 from bench.data.batch import Batch, pinned, to_device
-from bench.data.transfer import Prefetcher
+from bench.data.transfer import prefetched
 from bench.training.step import Arm
 
 
@@ -24,6 +24,5 @@ def from_host(arm: Arm, batches: Sequence[Batch], stack: ExitStack) -> Iterator[
     ready = partial(to_device, device=arm.device, non_blocking=techniques.non_blocking)
     if not techniques.prefetcher:
         return map(ready, itertools.cycle(batches))
-    prefetcher = Prefetcher(itertools.cycle(batches), arm.device, ready)
-    stack.callback(prefetcher.close)
-    return prefetcher
+    ahead = prefetched(itertools.cycle(batches), arm.device, ready)
+    return stack.enter_context(closing(ahead))

@@ -53,9 +53,23 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
         name = build.__name__
         is_published = weights in PUBLISHED
         state = _download(name) if is_published else _read(Path(weights))
-        head = head or [name for name, each in model.named_modules() if any(True for _ in each.parameters(False))][-1]
-        _load(model, state, head, f"torchvision's weights of {name}" if is_published else f"'{weights}'")
+        head = head or _last_layer(model)
+        _load(
+            model,
+            state,
+            head,
+            f"torchvision's weights of {name}" if is_published else f"'{weights}'",
+        )
     return model
+
+
+def _last_layer(model: nn.Module) -> str:
+    """Return the name of the last layer that has weights."""
+    last = ""
+    for name, layer in model.named_modules():
+        if next(layer.parameters(recurse=False), None) is not None:
+            last = name
+    return last
 
 
 def _download(name: str) -> dict[str, Tensor]:
@@ -91,9 +105,14 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _load(model: nn.Module, state: dict[str, Tensor], head: str, where: str) -> None:
     """Load ``state``; the model keeps its own head if that has other shapes."""
-    kept = {name: value for name, value in model.state_dict().items() if name.startswith(f"{head}.")}
-    if any(name not in state or state[name].shape != value.shape for name, value in kept.items()):
-        state = {**state, **kept}
+    own_head = {}
+    for name, value in model.state_dict().items():
+        if name.startswith(f"{head}."):
+            own_head[name] = value
+    for name, value in own_head.items():
+        if name not in state or state[name].shape != value.shape:
+            state = {**state, **own_head}
+            break
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -23,7 +23,7 @@ from bench.data.batch import Batch, channels_last, cut, first_dimension
 from bench.devices.backend import backend_of
 from bench.results.records import Conversion
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE, PRECISIONS, Precision
+from bench.spec.precisions import Precision
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp, distributed
@@ -31,7 +31,13 @@ from bench.training.amp import Weights
 from bench.training.conversions import convert
 from bench.training.keep import keep
 from bench.training.own_step import Training, loss_in, take_steps
-from bench.training.techniques import GraphedStep, checkpoint_activations, compiled, fused, require_supported
+from bench.training.techniques import (
+    GraphedStep,
+    checkpoint_activations,
+    compiled,
+    fused,
+    require_supported,
+)
 
 Loss = Callable[[Any, Batch], Any]
 """Computes the loss of (model, batch): a tensor, or an output that has it."""
@@ -166,7 +172,9 @@ def build_arm(
     optimizers = build_optimizers(suite, model, weights)
     if techniques.fused_optimizer:
         optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
-    schedules = [suite.schedule(each, steps) for each in optimizers.values()] if suite.schedule and steps else []
+    schedules = []
+    if suite.schedule and steps:
+        schedules = [suite.schedule(each, steps) for each in optimizers.values()]
     taken = TakenSteps()
     if scaler.is_enabled():  # a hook costs some microseconds a step
         next(iter(optimizers.values())).register_step_post_hook(taken)
@@ -209,7 +217,9 @@ def _forward(suite: Suite, model: nn.Module, device: torch.device, techniques: T
         return model
     mode = techniques.compile if isinstance(techniques.compile, str) else None
     forward = partial(compiled, mode=mode, one_shape=suite.batches is None)
-    return {name: forward(each) for name, each in model.items()} if isinstance(model, nn.ModuleDict) else forward(model)
+    if isinstance(model, nn.ModuleDict):
+        return {name: forward(each) for name, each in model.items()}
+    return forward(model)
 
 
 def seed_all(seed: int) -> None:
@@ -321,7 +331,12 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     if samples % parts:
         raise ValueError(f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation")
     size = samples // parts
-    chunks = cut(batch, [slice(start, start + size) for start in range(0, samples, size)], samples, "grad-accumulation")
+    chunks = cut(
+        batch,
+        [slice(start, start + size) for start in range(0, samples, size)],
+        samples,
+        "grad-accumulation",
+    )
     return torch.stack([_add_gradients(arm, chunk, parts).detach() for chunk in chunks]).sum()
 
 
@@ -364,7 +379,8 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     wait_ns += time.perf_counter_ns() - wait_start
     backend_of(arm.device).synchronize()
     seconds = (clock() - start) / 1e9
-    (loss,) = distributed.summed([float(torch.stack(losses).float().mean())], torch.device("cpu"))
+    mean_loss = float(torch.stack(losses).float().mean())
+    (loss,) = distributed.summed([mean_loss], torch.device("cpu"))
     return Epoch(
         loss=loss / distributed.ranks(),
         seconds=seconds,
@@ -396,13 +412,16 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
                 loss = arm.criterion(outputs, targets)
             classified = not targets.is_floating_point() and targets.dim() == 1
             if classified:  # the largest of NaNs would be the first class
-                right += ((outputs.argmax(dim=1) == targets) & ~outputs.isnan().any(dim=1)).sum()
+                is_right = outputs.argmax(dim=1) == targets
+                has_nan = outputs.isnan().any(dim=1)
+                right += (is_right & ~has_nan).sum()
         total += loss.double() * size
         count += size
     arm.model.train()
     if not count and distributed.ranks() == 1:
         raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
-    loss_sum, hits, samples, classes = distributed.summed([float(total), int(right), count, classified], arm.device)
+    sums = distributed.summed([float(total), int(right), count, classified], arm.device)
+    loss_sum, hits, samples, classes = sums
     return loss_sum / samples, 100 * hits / samples if classes else None
 
 
@@ -440,17 +459,3 @@ def _figure(name: str, value: Any) -> float | None:
 def arranged(batch: Batch, techniques: Techniques) -> Batch:
     """Return a batch in the layout of the model's weights."""
     return channels_last(batch) if techniques.channels_last else batch
-
-
-def evaluate_fp32(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
-    """Evaluate the same weights in IEEE fp32, without autocast, whatever the arm's precision.
-
-    Where there is a master copy, it is what is evaluated.
-    """
-    plain = PRECISIONS[BASELINE]
-    amp.apply(plain)
-    try:
-        with arm.weights.in_fp32():
-            return evaluate(replace(arm, precision=plain), batches)
-    finally:
-        amp.apply(arm.precision)

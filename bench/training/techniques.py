@@ -2,8 +2,7 @@
 
 With activation checkpointing, blocks keep their inputs alone and compute their activations again in backward. Blocks
 are the children of the outermost nn.Sequential and nn.ModuleList that have children themselves, such as residual blocks
-and encoder layers. A Sequential of plain layers is cut into about √n runs of layers (Chen et al., "Training Deep Nets
-with Sublinear Memory Cost", arXiv 1604.06174, section 4.1).
+and encoder layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
 
 A CUDA graph, captured once and then replayed with one launch, holds the forward pass, the loss and the backward pass,
 of all micro-batches where gradients are accumulated. Clipping, GradScaler, optimizer and schedule stay outside:
@@ -15,10 +14,9 @@ torch.cuda.amp").
 from __future__ import annotations
 
 import inspect
-import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -43,8 +41,6 @@ COMPILED_ARMS = 64
 """Versions of one model that may be compiled in a process: each arm is one, and torch gives up after eight."""
 COMPILERS = ("torch._dynamo", "torch._inductor")
 """Modules of the errors of torch.compile, of which others may be subclasses."""
-FEWEST_LAYERS = 3
-"""A shorter Sequential of plain layers keeps as much as its runs' inputs would be."""
 WARM_UP = 3
 """Ordinary training steps before a capture, in which libraries choose algorithms and allocate workspaces."""
 
@@ -64,7 +60,7 @@ def require_supported(techniques: Techniques, suite: Suite, data: Data, device: 
             f"{suite.name} has a step of its own, which trains on one device, without grad-accumulation and cuda-graphs"
         )
     if techniques.compile:
-        require_compiler(device.type)
+        load_compiler(device.type)
 
 
 def refused(error: BaseException) -> str | None:
@@ -147,19 +143,9 @@ def fresh_compiler_cache() -> AbstractContextManager[None]:
 
 
 @cache
-def require_compiler(kind: str) -> None:
-    """Refuse, with UnsupportedError, to compile on a kind of device where torch.compile does not work.
-
-    It compiles a small function, which needs the compiler that a model needs, C++ or Triton, and pays for the first
-    import.
-    """
-    try:
-        torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
-    except Exception as error:  # a missing or broken compiler raises nearly anything
-        if out_of_memory_behind(error) is not None:
-            raise  # which says nothing of the compiler
-        why = first_line(error.__cause__ or error)
-        raise UnsupportedError(f"compile: torch.compile does not work here: {why}") from error
+def load_compiler(kind: str) -> None:
+    """Compile a small function, so that no arm's time to compile includes the first import of the compiler."""
+    torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
 
 
 def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> None:
@@ -172,11 +158,16 @@ def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> None:
     """
     if compiled and any(isinstance(module, _BatchNorm) for module in model.modules()):
         raise UnsupportedError("torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice")
-    wrapped = [_wrap(container) for container in _outermost(model)]
-    if not any(wrapped):
+    blocks: list[nn.Module] = []
+    for container in _outermost(model):
+        blocks += [child for child in container.children() if next(child.children(), None) is not None]
+    if not blocks:
         raise UnsupportedError(
             f"checkpointing wraps blocks within nn.Sequential or nn.ModuleList, and {type(model).__name__} has none"
         )
+    for block in blocks:
+        # A method of each block, so that a model's copy runs the copy's layers.
+        vars(block)["forward"] = MethodType(_forward_block, block)
 
 
 def _outermost(module: nn.Module) -> Iterator[nn.Module]:
@@ -188,48 +179,15 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
         yield from _outermost(child)
 
 
-def _wrap(container: nn.Module) -> bool:
-    """Replace the forward of a container's blocks by a method of each, so that a model's copy runs the copy's layers.
-
-    Returns whether there are any.
-    """
-    blocks = [child for child in container.children() if next(child.children(), None) is not None]
-    for block in blocks:
-        vars(block)["forward"] = MethodType(_forward_block, block)
-    if not blocks and isinstance(container, nn.Sequential) and len(container) >= FEWEST_LAYERS:
-        vars(container)["forward"] = MethodType(_forward_layers, container)
-        return True
-    return bool(blocks)
-
-
 def _forward_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run a block; in training it keeps only its inputs."""
     forward = partial(type(block).forward, block)
-    return _checkpointed(forward, block.modules(), *args, **kwargs) if block.training else forward(*args, **kwargs)
-
-
-def _forward_layers(layers: nn.Sequential, inputs: Any) -> Any:
-    """Run plain layers; in training only the inputs of each run of them are kept."""
-    if not layers.training:
-        return _run(layers, inputs)
-    listed = list(layers)
-    size = math.ceil(len(listed) / round(math.sqrt(len(listed))))
-    for start in range(0, len(listed), size):
-        run = listed[start : start + size]
-        inputs = _checkpointed(partial(_run, run), run, inputs)
-    return inputs
-
-
-def _run(layers: Iterable[nn.Module], inputs: Any) -> Any:
-    for layer in layers:
-        inputs = layer(inputs)
-    return inputs
-
-
-def _checkpointed(function: Callable[..., Any], modules: Iterable[nn.Module], *args: Any, **kwargs: Any) -> Any:
-    if norms := [module for module in modules if isinstance(module, _BatchNorm)]:
+    if not block.training:
+        return forward(*args, **kwargs)
+    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+    if norms:
         kwargs["context_fn"] = lambda: (nullcontext(), _uncounted(norms))
-    return checkpoint(function, *args, use_reentrant=False, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 @contextmanager

@@ -1,20 +1,7 @@
 import torch
 from torch.nn import functional
 
-from bench.data.sampling import augmentation, crop, order, resize
-
-
-def test_crops_at_the_nearest_and_the_farthest_corner_are_what_padding_and_slicing_gives():
-    images, corners = torch.arange(210, dtype=torch.uint8).view(2, 3, 5, 7), torch.tensor([0, 4])
-    first, last = functional.pad(images, (2, 2, 2, 2))
-    assert torch.equal(crop(images, corners, corners, 2), torch.stack([first[:, :5, :7], last[:, 4:, 4:]]))
-
-
-def test_enlarging_interpolates_between_pixel_centres():
-    batch = torch.tensor([[[[0, 100]]]], dtype=torch.uint8)
-    got = resize(batch, (1, 4))
-    assert got.dtype == torch.float32
-    torch.testing.assert_close(got, torch.tensor([[[[0.0, 25.0, 75.0, 100.0]]]]))
+from bench.data.sampling import augmentation, order, resize
 
 
 def test_shrinking_does_not_alias():

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,11 @@ LABELS = np.repeat([0, 1], 6)
 
 def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, stored):
     prepared = prepare(data, source)
-    assert (prepared.classes, prepared.train_samples, prepared.fingerprint) == (2, 12, fingerprint(source.path))
+    assert (prepared.classes, prepared.train_samples, prepared.fingerprint) == (
+        2,
+        12,
+        fingerprint(source.path),
+    )
     dataset = load(data, source)
     assert dataset.classes == ("cat", "dog")
     for split, name, count in ((dataset.train, "train", 6), (dataset.test, "test", 5)):
@@ -40,7 +43,6 @@ def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_fi
     (folder / "train" / "cat" / "0.png").rename(folder / "train" / "cat" / "z\n.png")
     (folder / "train" / "cat" / "1.png").rename(folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png"))
     (folder / "train" / "cat" / "notes.txt").write_text("not an image")
-    (folder / "train" / "cat" / "._0.png").write_text("what a Mac leaves")
     assert prepare(data, source).train_samples == 13
 
 
@@ -129,7 +131,7 @@ def refusal(data, source):
 def test_a_folder_that_is_not_laid_out_as_it_must_be_is_refused(data, source, folder):
     for path in (folder / "test" / "cat").iterdir():
         path.rename(path.with_suffix(".txt"))
-    assert r"the class 'cat' has no image to test on that can be read (.jpg, " in refusal(data, source)
+    assert "the class 'cat' has no image to test on (.jpg, " in refusal(data, source)
     (folder / "test").rename(folder / "val")
     assert "has no test/. It needs train/<class>/<images> and " in refusal(data, source)
     shutil.rmtree(folder)
@@ -145,7 +147,10 @@ def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, he
 @pytest.mark.parametrize("size", [(8, 8), (4, 4)])
 @pytest.mark.parametrize(("split", "index", "kept_bytes"), [("train", 0, 0), ("train", 9, 60), ("test", 9, 150)])
 def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder, *, size, split, index, kept_bytes):
-    data, path = replace(data, input_shape=(3, *size)), sorted(folder.glob(f"{split}/*/*.png"))[index]
+    data, path = (
+        replace(data, input_shape=(3, *size)),
+        sorted(folder.glob(f"{split}/*/*.png"))[index],
+    )
     before = getattr(load(data, source), split)
     path.write_bytes(path.read_bytes()[:kept_bytes])
     prepared = prepare(data, source)
@@ -170,16 +175,10 @@ def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(data, so
     assert torch.equal(load(data, source).train.images, before)
 
 
-def test_links_neither_multiply_images_nor_give_them_other_labels(data, source, folder):
-    for number, target in enumerate((".", "..", "../..", "../dog", "0.png")):
-        (folder / "train" / "cat" / f"loop{number}").symlink_to(target)
-    assert Counter(load(data, source).train.labels.tolist()) == {0: 6, 1: 6}
-
-
-def test_a_class_of_which_nothing_can_be_read_is_refused(data, source, folder):
-    for path in (folder / "test" / "dog").iterdir():
+def test_a_split_of_which_nothing_can_be_read_is_refused(data, source, folder):
+    for path in (folder / "test").glob("*/*"):
         path.write_bytes(b"")
-    assert "the class 'dog' has no image to test on that can be read" in refusal(data, source)
+    assert "No image of the 10 like " in refusal(data, source)
 
 
 def test_a_share_of_every_class_is_held_out():
@@ -212,15 +211,6 @@ def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, fo
     assert torch.equal(dataset.test.images, whole[apart])
     with pytest.raises(UsageError, match=r"has no test/"):
         prepare(data, source)
-
-
-@pytest.mark.parametrize(("share", "verb"), [(0.99, "train"), (0.01, "test")])
-def test_a_share_that_leaves_a_class_without_images_is_refused(data, source, folder, share, verb):
-    if share < 0.5:  # what is set apart is then the test set
-        shutil.rmtree(folder / "test")
-    refused = refusal(replace(data, validation_share=share), source)
-    assert f"the class 'cat' has no image to {verb} on" in refused
-    assert "or set another validation_share" in refused
 
 
 def change_a_byte(path):

@@ -9,7 +9,6 @@ import torch
 
 from bench.data import batches as batches_module
 from bench.data import open_batches, prepare
-from bench.data.prepare import is_synthetic
 from bench.data.tokens import BYTES, SYMBOLS, Chain, chain
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
@@ -37,13 +36,18 @@ def joined(batches):
     return [torch.cat(parts) for parts in zip(*batches, strict=True)]
 
 
-def test_the_first_bytes_are_trained_on_the_last_tenth_is_validated_on_and_the_split_is_known(source):
+def test_the_first_bytes_are_trained_on_the_last_tenth_is_validated_on_and_the_split_is_known(
+    source,
+):
     prepared = prepare(DATA, source)
     assert (prepared.train_tokens, prepared.validation_tokens) == (TRAINED, VALIDATED)
     assert (prepared.classes, prepared.train_samples) == (BYTES, None)
     batches = opened(source, data=replace(DATA, steps_per_epoch=300))
     inputs, targets = joined(batches.train(1))
-    assert (int(inputs.min()), int(targets.max())) == (0, TRAINED - 1)  # both ends are reached, and not passed
+    assert (int(inputs.min()), int(targets.max())) == (
+        0,
+        TRAINED - 1,
+    )  # both ends are reached, and not passed
     inputs, targets = joined(batches.test())
     assert (int(inputs.min()), int(targets.max())) == (200, 200 + VALIDATED - 4)
 
@@ -88,11 +92,6 @@ def test_a_text_that_is_too_short_is_refused_with_what_it_would_need(tmp_path, s
     assert len(joined(opened(source).test())[0]) == 1
 
 
-def test_a_text_that_is_gone_is_named():
-    with pytest.raises(OSError, match=r"No such file or directory: '/no/such'"):
-        prepare(DATA, DataSource(kind="text", path="/no/such"))
-
-
 def test_another_text_has_another_fingerprint(source, tmp_path):
     (tmp_path / "other").write_bytes(TEXT[:-1] + b"x")
     (tmp_path / "copy").write_bytes(TEXT)
@@ -100,12 +99,6 @@ def test_another_text_has_another_fingerprint(source, tmp_path):
         prepare(DATA, replace(source, path=str(tmp_path / name))).fingerprint for name in ("text", "copy", "other")
     )
     assert first == copy != other
-
-
-def test_images_are_never_read_as_a_text():
-    source = DataSource(kind="text", path="/x")
-    assert is_synthetic(Data(input_shape=(3, 8, 8), classes=2), source)
-    assert not is_synthetic(DATA, source)
 
 
 def test_a_chain_of_two_symbols_has_the_entropy_of_the_textbook():
@@ -126,11 +119,3 @@ def test_the_chain_is_the_same_everywhere_with_a_stationary_distribution_that_st
     assert stationary @ transition == pytest.approx(stationary, abs=1e-14)
     assert stationary.sum() == pytest.approx(1, abs=1e-12)
     assert chain().entropy_nats == pytest.approx(3.084017019322956, abs=1e-9)
-
-
-@pytest.mark.parametrize("place", [0, 3])
-def test_symbols_have_their_stationary_shares_at_every_place(place):
-    symbols = chain().sample(20_000, 4, np.random.default_rng(1))[:, place]
-    expected = len(symbols) * chain().stationary
-    chi_square = ((np.bincount(symbols, minlength=SYMBOLS) - expected) ** 2 / expected).sum()
-    assert chi_square < SYMBOLS + 6 * math.sqrt(2 * SYMBOLS)

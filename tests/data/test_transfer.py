@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bench.data.batch import to_device
-from bench.data.transfer import Prefetcher, feed
+from bench.data.transfer import prefetched
 from tests import fake_graph
 
 CPU = torch.device("cpu")
@@ -65,7 +65,7 @@ def numbers(batches):
 
 def test_batches_come_in_order_and_prepared(device):
     source = Source()
-    with closing(Prefetcher(source, device, lambda batch: (batch[0] * 2, batch[1]))) as ahead:
+    with closing(prefetched(source, device, lambda batch: (batch[0] * 2, batch[1]))) as ahead:
         batches = list(ahead)
         assert next(ahead, None) is None
     assert numbers(batches) == [0, 1, 2, 3, 4]
@@ -77,7 +77,7 @@ def test_batches_come_in_order_and_prepared(device):
 
 def test_a_batch_is_made_while_the_one_before_is_used(device):
     source = Source()
-    with closing(Prefetcher(source, device)) as ahead:
+    with closing(prefetched(source, device)) as ahead:
         for asked in (2, 3):  # one in use, one ahead
             next(ahead)
             assert wait_for(lambda asked=asked: source.asked >= asked)
@@ -87,7 +87,7 @@ def test_a_batch_is_made_while_the_one_before_is_used(device):
 
 def test_an_error_is_raised_and_is_the_end(device):
     source = Source(fails_at=2)
-    with closing(Prefetcher(source, device)) as ahead:
+    with closing(prefetched(source, device)) as ahead:
         assert numbers([next(ahead)]) == [0]
         with pytest.raises(OSError, match="batch 2 is broken"):
             list(ahead)
@@ -98,7 +98,7 @@ def test_an_error_is_raised_and_is_the_end(device):
 @pytest.mark.parametrize("taken", [1, 2])
 def test_closing_in_the_middle_ends_the_source_and_the_thread(device, taken):
     source = Source()
-    with closing(Prefetcher(source, device)) as ahead:
+    with closing(prefetched(source, device)) as ahead:
         for _ in range(taken):
             next(ahead)
     assert source.closed
@@ -120,27 +120,16 @@ def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(stream))
     prepared_on = []
-    with closing(Prefetcher(Source(), fake_graph.CUDA, lambda batch: prepared_on.append(inside[-1]) or batch)) as ahead:
+    with closing(prefetched(Source(), fake_graph.CUDA, lambda batch: prepared_on.append(inside[-1]) or batch)) as ahead:
         next(ahead)
     current, side = streams
     assert side.waited[0] is current
     assert current.waited == [side]
     assert recorded == [current] * 2
     assert set(prepared_on) == {side}
-    with closing(Prefetcher(Source(), fake_graph.CUDA)) as ahead:
+    with closing(prefetched(Source(), fake_graph.CUDA)) as ahead:
         next(ahead)
     assert len(streams) == 2  # the next epoch's batches are prepared on the same stream
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_batches_are_fed_in_order_and_closed_though_not_all_were_taken(prefetch):
-    with feed(iter(Source()), CPU, prefetch=prefetch) as fed:
-        assert numbers(fed) == [0, 1, 2, 3, 4]
-    source = Source()
-    with feed(iter(source), CPU, prefetch=prefetch) as fed:
-        next(fed)
-        assert not source.closed
-    assert source.closed
 
 
 def test_only_pageable_memory_that_nobody_waits_for_is_pinned(monkeypatch):

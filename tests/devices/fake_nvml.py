@@ -28,7 +28,14 @@ from typing import Any
 
 GiB = 2**30
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
-NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = 6, 7, 9, 15, 18, 999
+NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = (
+    6,
+    7,
+    9,
+    15,
+    18,
+    999,
+)
 NOT_AVAILABLE = 2**64 - 1
 POWER_INSTANT = 186
 UTILIZATION = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
@@ -233,7 +240,11 @@ class FakeDriver:
         return SUCCESS
 
     def nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, info: Any) -> int:
-        info._obj.total, info._obj.used, info._obj.reserved = gpu.memory_total, gpu.memory_used, gpu.memory_reserved
+        info._obj.total, info._obj.used, info._obj.reserved = (
+            gpu.memory_total,
+            gpu.memory_used,
+            gpu.memory_reserved,
+        )
         info._obj.free = gpu.memory_total - gpu.memory_used - gpu.memory_reserved
         return SUCCESS
 
@@ -275,11 +286,19 @@ class FakeDriver:
         if not samples:
             return INSUFFICIENT_SIZE
         for number, (time_us, pid, sm_pct) in enumerate(fresh):
-            samples[number].timeStamp, samples[number].pid, samples[number].smUtil = time_us, pid, sm_pct
+            samples[number].timeStamp, samples[number].pid, samples[number].smUtil = (
+                time_us,
+                pid,
+                sm_pct,
+            )
         return SUCCESS
 
     def nvmlDeviceGetProcessesUtilizationInfo(self, gpu: FakeGpu, info: Any) -> int:
-        info, count, since = info._obj, ctypes.c_uint(), ctypes.c_ulonglong(info._obj.lastSeenTimeStamp)
+        info, count, since = (
+            info._obj,
+            ctypes.c_uint(),
+            ctypes.c_ulonglong(info._obj.lastSeenTimeStamp),
+        )
         code = self.nvmlDeviceGetProcessUtilization(gpu, info.procUtilArray, ctypes.byref(count), since)
         info.processSamplesCount = count.value
         return code
@@ -305,7 +324,15 @@ class _Library:
 def forget(monkeypatch: Any) -> None:
     """Unload pynvml and gpustat until the end of the test, so that what the test imports is fresh."""
     gpustat = [name for name in sys.modules if name.startswith("gpustat.")]
-    for name in {"pynvml", "gpustat", "gpustat.cli", "gpustat.core", "gpustat.nvml", "gpustat.util", *gpustat}:
+    for name in {
+        "pynvml",
+        "gpustat",
+        "gpustat.cli",
+        "gpustat.core",
+        "gpustat.nvml",
+        "gpustat.util",
+        *gpustat,
+    }:
         # Set before it is taken out, so that monkeypatch also unloads what the test is about to import.
         monkeypatch.setitem(sys.modules, name, None)
         del sys.modules[name]

@@ -21,7 +21,10 @@ def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
 
 
 def test_out_of_memory_is_found_behind_the_error_that_it_led_to():
-    memory, ended = torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("the capture was invalidated")
+    memory, ended = (
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("the capture was invalidated"),
+    )
     ended.__context__ = memory  # as of an error that is raised while another is handled
     assert out_of_memory_behind(ended) is memory
     assert out_of_memory_behind(RuntimeError("another")) is None

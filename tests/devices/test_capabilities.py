@@ -11,7 +11,6 @@ from torch.torch_version import TorchVersion
 from bench.devices import capabilities, cpu
 from bench.devices.backend import backend_of
 from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
-from tests.libraries import WITHOUT_TORCHAO
 
 CPU = backend_of(torch.device("cpu"))
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
@@ -32,10 +31,7 @@ MODELS = {
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
 }
-ASKED = ("P100", "V100", "T4", "A100", "L4", "H100", "B200", "RTX 5090")
-"""The cards of docs/capabilities.md."""
-MORE_BY_THE_GATE = {("mxfp8", "RTX 5090")}
-"""Where a library's gate lets through what its kernels do not do (docs/capabilities.md)."""
+"""Cards, with what they support: as in docs/capabilities.md, and more."""
 
 
 @pytest.fixture
@@ -83,22 +79,6 @@ def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, na
     assert {backend.unsupported_reason(precision) is None for precision in emulated} == {"amp-bf16" in supported}
 
 
-@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
-@pytest.mark.parametrize("name", ASKED)
-def test_the_libraries_own_gates_say_the_same_but_where_it_is_known_that_they_do_not(card, name):
-    from torchao import utils
-
-    card(name)
-    gates = {
-        "amp-bf16": torch.cuda.is_bf16_supported(including_emulation=False),
-        "tf32": torch.cuda.is_tf32_supported(),
-        "fp8-tensorwise": bool(utils.is_sm_at_least_89()),
-        "mxfp8": bool(utils.is_sm_at_least_100()),
-    }
-    differs = {each for each, passes in gates.items() if passes != (each in MODELS[name][1])}
-    assert differs == {each for each, other in MORE_BY_THE_GATE if other == name}
-
-
 @pytest.mark.parametrize("name", [name for name, precision in PRECISIONS.items() if precision.narrow])
 def test_without_its_package_a_precision_names_it(card, software, name):
     backend = card("B200")
@@ -120,7 +100,10 @@ def test_torchs_own_fp32_is_refused_where_it_is_the_same_as_fp32(card):
         assert "the same as fp32" in backend.unsupported_reason(PRECISIONS["default"])
 
 
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has a switch for the CPU from 2.9 on")
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"),
+    reason="torch has a switch for the CPU from 2.9 on",
+)
 def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     monkeypatch.setattr(capabilities, "matmul_error", lambda device: 2e-7)
     assert "IEEE" in CPU.unsupported_reason(PRECISIONS["tf32"])
@@ -161,28 +144,3 @@ def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(card
     software(package=version)
     reason = backend.unsupported_reason(PRECISIONS[name])
     assert reason == (f"{name} needs {least} or later; this one is {version}" if least else None)
-
-
-@pytest.fixture
-def asked_anew():
-    capabilities.failure_on_cpu.cache_clear()
-    yield
-    capabilities.failure_on_cpu.cache_clear()
-
-
-@pytest.mark.parametrize("name", ["amp-fp16", "fp16-master", "fp16"])
-def test_a_type_whose_operators_this_torch_lacks_on_a_cpu_is_unsupported_with_torchs_own_words(
-    asked_anew, monkeypatch, name
-):
-    def missing(*_arguments):
-        raise RuntimeError("'slow_conv2d_cpu' not implemented for 'Half'.\nmore")
-
-    monkeypatch.setattr(torch.nn.Conv2d, "forward", missing)
-    reason = CPU.unsupported_reason(PRECISIONS[name])
-    assert reason.endswith("float16 layers on this CPU: 'slow_conv2d_cpu' not implemented for 'Half'")
-
-
-def test_looking_whether_a_cpu_can_leaves_the_random_numbers_of_the_run_alone(asked_anew):
-    before = torch.get_rng_state()
-    assert CPU.unsupported_reason(PRECISIONS["bf16"]) is None
-    assert torch.equal(torch.get_rng_state(), before)

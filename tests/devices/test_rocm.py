@@ -21,7 +21,11 @@ def rocm(monkeypatch):
     def see(arch):
         backend_of.cache_clear()
         properties = SimpleNamespace(
-            name="AMD Instinct", uuid="u", gcnArchName=arch, total_memory=2**37, multi_processor_count=304
+            name="AMD Instinct",
+            uuid="u",
+            gcnArchName=arch,
+            total_memory=2**37,
+            multi_processor_count=304,
         )
         fake_nvml.without_driver(monkeypatch)
         monkeypatch.setattr(torch.version, "hip", "6.4.43482")
@@ -41,7 +45,11 @@ def test_its_gpu_is_described_as_torch_knows_it_without_telemetry(rocm):
     environment = survey.survey(None, print)
     (device,) = environment.devices
     assert (environment.cuda, environment.driver) == ("ROCm 6.4.43482", None)
-    assert (device.kind, device.architecture, device.memory_total_bytes) == ("cuda", "gfx942", 2**37)
+    assert (device.kind, device.architecture, device.memory_total_bytes) == (
+        "cuda",
+        "gfx942",
+        2**37,
+    )
     assert (device.compute_capability, device.power_limit_w, device.energy) == (None, None, None)
     assert device.native_bf16 is None
     assert backend.unsupported_reason(PRECISIONS["amp-bf16"]) is None
@@ -49,5 +57,8 @@ def test_its_gpu_is_described_as_torch_knows_it_without_telemetry(rocm):
 
 def test_missing_kernels_are_named_in_its_words(rocm):
     rocm("gfx906")
-    with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)"):
+    with pytest.raises(
+        UsageError,
+        match=r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)",
+    ):
         survey.survey(("0",), print)

@@ -19,7 +19,13 @@ from tests.devices.fake_nvml import FakeDriver, FakeGpu
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
-GENERATIONS = {"sm_37": "Kepler", "sm_61": "Pascal", "sm_70": "Volta", "sm_75": "Turing", "sm_86": "Ampere"}
+GENERATIONS = {
+    "sm_37": "Kepler",
+    "sm_61": "Pascal",
+    "sm_70": "Volta",
+    "sm_75": "Turing",
+    "sm_86": "Ampere",
+}
 GENERATIONS |= {"sm_89": "Ada", "sm_90": "Hopper", "sm_120": "Blackwell"}
 
 
@@ -51,7 +57,12 @@ def see(monkeypatch):
     def make(*capabilities, name="Test GPU", uuids=("a", "b"), driver=None):
         gpus = [
             SimpleNamespace(
-                name=name, uuid=uuid, major=major, minor=minor, total_memory=2**34, multi_processor_count=10
+                name=name,
+                uuid=uuid,
+                major=major,
+                minor=minor,
+                total_memory=2**34,
+                multi_processor_count=10,
             )
             for uuid, (major, minor) in zip(uuids, capabilities, strict=False)
         ]
@@ -67,7 +78,9 @@ def see(monkeypatch):
     return make
 
 
-def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_by_name_and_else_left_out_with_a_note(see):
+def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_by_name_and_else_left_out_with_a_note(
+    see,
+):
     see((6, 0), name="Tesla P100")
     with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"):
         survey.survey(("0",), print)
@@ -77,7 +90,11 @@ def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_by_name_and_else_le
     assert "no kernels for GPU 0 (Tesla P100, sm_60)" in note
     assert note.endswith("It is left out.")
     see((6, 0), (9, 0), name="Tesla P100")
-    for words, placements, notes in ((None, ["1"], 1), (("1",), ["1"], 0), (("cpu", "all", "1"), ["cpu", "1"], 1)):
+    for words, placements, notes in (
+        (None, ["1"], 1),
+        (("1",), ["1"], 0),
+        (("cpu", "all", "1"), ["cpu", "1"], 1),
+    ):
         environment = survey.survey(words, print)
         assert [device.placement for device in environment.devices] == placements
         assert environment.left_out == (note,) * notes
@@ -133,7 +150,10 @@ def test_the_source_of_energy_is_found_by_calling(see, gpu, source):
 @pytest.mark.parametrize(("errors", "source"), [({}, "counter"), (NO_COUNTER, "power")])
 def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(see, errors, source):
     start = time.monotonic()
-    gpus = [FakeGpu("GPU-a", energy_tick_s=0.01), FakeGpu("GPU-b", energy_tick_s=0.01, errors=errors)]
+    gpus = [
+        FakeGpu("GPU-a", energy_tick_s=0.01),
+        FakeGpu("GPU-b", energy_tick_s=0.01, errors=errors),
+    ]
     see((9, 0), (9, 0), driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
     (device,) = survey.survey(("0+1",), print).devices
     assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))

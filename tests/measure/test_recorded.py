@@ -6,7 +6,6 @@ The figures are those of the source that stands with them; the fake driver gives
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -94,7 +93,7 @@ def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
     gpu = FakeGpu("GPU-a", errors={**NO_COUNTER, **NO_POWER})
     assert record(gpu) is None
     monitor = open_monitor()
-    assert energy_source(GpuMeter(monitor, "GPU-a"), FakeClock(), lambda _seconds: None) is None
+    assert energy_source(GpuMeter(monitor, "GPU-a")) is None
     assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
 
 
@@ -114,7 +113,7 @@ def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported
     no_rates = {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
     gpu = FakeGpu("GPU-a", memory_total=total, memory_used=used, memory_reserved=0, errors=no_rates)
     FakeDriver([gpu], missing=fake.DRIVER_470, version="470.42.01").install(monkeypatch)
-    sample = open_monitor().sample("GPU-a", "0", frozenset({os.getpid()}))
+    sample = open_monitor().sample("GPU-a", "0")
     assert (sample.utilization_pct, sample.memory_used_bytes) == (None, used)
 
 
@@ -165,12 +164,12 @@ def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right
     board, (gpu, driver) = BOARDS[name], board_of(name)
     driver.install(monkeypatch)
     monitor = open_monitor()
-    sample = monitor.sample("GPU-a", "0", None)
+    sample = monitor.sample("GPU-a", "0")
     assert (sample.power_w, sample.utilization_pct) == (board.power_w, board.utilization_pct)
     assert (monitor.driver_version(), monitor.describe("GPU-a")["power_limit_w"]) == (board.driver, board.limit_w)
     assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
     if "MIG" in name:  # the board's power is no slice's
-        assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None
+        assert energy_source(GpuMeter(monitor, "MIG-s")) is None
         assert "shares its board's power" in monitor.energy_problem("MIG-s")
     gpu.errors |= NO_COUNTER
     window = record(gpu)

@@ -107,15 +107,6 @@ def test_it_ends_when_its_parent_has(serve, monkeypatch):
     assert ended(connection)
 
 
-def test_foreign_processes_are_counted_once_it_is_told_which_are_ours(serve):
-    _, connection, _ = serve(FakeGpu("GPU-a", processes={os.getpid(): 1, 1: 1}))
-    assert receive(connection)[0].foreign_processes is None
-    connection.send({os.getpid()})
-    assert until(connection, lambda batch: batch[0].foreign_processes is not None)[0].foreign_processes == 1
-    connection.send({os.getpid(), 1})
-    assert until(connection, lambda batch: batch[0].foreign_processes != 1)[0].foreign_processes == 0
-
-
 def test_a_gpu_lost_in_mid_run_is_reported_once_and_the_others_go_on_until_none_is_left(serve):
     bad, good = FakeGpu("GPU-a"), FakeGpu("GPU-b")
     _, connection, _ = serve(bad, good)
@@ -143,7 +134,6 @@ def test_without_a_driver_it_ends_at_once_and_from_the_first_ignores_interrupts(
 
 def test_without_gpus_nothing_is_started():
     with Sampler(()) as running:
-        running.own({1})
         assert running.connection is None
         assert running.drain() == []
     assert running.stop() == []
@@ -183,13 +173,11 @@ def drain_until(running: Sampler, count: int) -> list[Sample]:
 
 def test_a_real_process_samples_until_it_is_stopped_and_reports_a_gpu_that_is_not_there(fake_pynvml):
     with Sampler((("0", "GPU-a"), ("1", "GPU-b"), ("2", "GPU-z"))) as running:
-        running.own({os.getpid()})
         samples = drain_until(running, 6)
     assert {(sample.placement, sample.uuid, sample.power_w) for sample in samples} == {
         ("0", "GPU-a", 250.0),
         ("1", "GPU-b", 150.0),
     }
-    assert samples[-1].foreign_processes is not None
     assert list(running.lost) == ["2"]
     assert "GPU-z" in running.lost["2"]
     assert running.stop() == []

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from bench.data import random_batches
-from bench.phases.speed.measure import _observe
+from bench.phases.speed.measure import FEWEST_STEPS, _observe, step_times
 from bench.results.records import Block, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.protocol import Protocol
 from bench.training import distributed
-from bench.training.arms import BATCHES, FEWEST_STEPS, TrainingRunner, step_times
+from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.step import build_arm
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import Now, install_gpus, of_kind, result_of, run_phase
@@ -109,6 +109,6 @@ def test_both_processes_take_the_same_single_steps_and_report_the_same(tmp_path)
         assert outcome["operations"].compute_dtypes == whole.compute_dtypes == "bfloat16:100%"
         assert outcome["operations"].flops_per_step == 2 * whole.flops_per_step  # of both parts
         assert not outcome["moved"]
-        assert outcome["times"].p50_ms >= 5.0  # the slowest's
+        assert outcome["times"]["step_p50_ms"] >= 5.0  # the slowest's
     assert first["times"] == second["times"]
     assert first["steps"] == second["steps"] > FEWEST_STEPS

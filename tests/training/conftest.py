@@ -65,7 +65,12 @@ def batches(count=4, shape=(3, 8, 8)):
 def wide(_data=None):
     """A model of which libraries convert two layers; the last does not fit their kernels."""
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 32, bias=False), nn.Linear(32, 3)
+        nn.Flatten(),
+        nn.Linear(192, 64),
+        nn.GELU(),
+        nn.LayerNorm(64),
+        nn.Linear(64, 32, bias=False),
+        nn.Linear(32, 3),
     )
 
 

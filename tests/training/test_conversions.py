@@ -1,22 +1,18 @@
 """Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.measure.operations import observe
-from bench.phases.numerics import measure as numerics
-from bench.results.records import Numeric, Operations
+from bench.results.records import Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training.conversions import convert
-from bench.training.step import evaluate, evaluate_fp32, training_step
-from tests.arms import arms
+from bench.training.step import training_step
 from tests.libraries import WITHOUT_TORCHAO
-from tests.phases.conftest import of_kind, result_of, use_suite
+from tests.phases.conftest import use_suite
 from tests.training.conftest import batch, make, wide
 
 if WITHOUT_TORCHAO:
@@ -82,11 +78,10 @@ def test_what_ran_has_the_types_that_products_really_saw(name, computed):
 
 
 @pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
-def test_training_learns_and_evaluation_in_fp32_leaves_the_narrow_products_out(name):
+def test_training_learns(name):
     arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
     losses = [training_step(arm, inputs).item() for _ in range(6)]
     assert losses[-1] < losses[0]
-    assert evaluate(arm, iter([inputs])) != evaluate_fp32(arm, iter([inputs]))
 
 
 class Doubled(nn.Linear):
@@ -108,14 +103,11 @@ class WithDoubled(nn.Module):
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_a_layer_of_the_users_own_is_not_converted_nor_taken_for_a_plain_one_in_fp32(name):
+def test_a_layer_of_the_users_own_is_not_converted(name):
     arm = make(f"{name}:emulated=on", model=lambda _data: WithDoubled())
     assert arm.conversion.converted_layers == ("first",)
     assert arm.conversion.kept_layers["own"] == "a Doubled, which may do more than a linear layer"
-    training_step(arm, batch())
-    twin = make("fp32", model=lambda _data: WithDoubled())
-    twin.weights.load_state_dict(arm.weights.state_dict())
-    assert evaluate_fp32(arm, iter([batch()]))[0] == pytest.approx(evaluate(twin, iter([batch()]))[0], rel=1e-6)
+    assert training_step(arm, batch()).isfinite()
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -146,18 +138,3 @@ def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_no
     arm = make("mxfp8:emulated=on", model=wide)
     with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
         training_step(arm, batch(8))
-
-
-def test_numerics_has_the_layers_the_types_and_larger_errors_than_bfloat16s(use_suite, tiny_trial, cpu):
-    use_suite(lambda data: wide(), batch_size=32)
-    cell, errors = replace(tiny_trial.cell, batch_size=32), []
-    for name in ("amp-bf16", "fp8-tensorwise:emulated=on"):
-        sent = []
-        numerics.run(replace(tiny_trial, cell=cell, phase="numerics", arms=arms(name)), cpu, sent.append, 2)
-        rows = [row for row in of_kind(Numeric, sent) if (row.kind, row.layer, row.step) == ("error", "", 0)]
-        errors.append({row.name: row.value for row in rows})
-    narrow, (bfloat16, float8) = result_of(sent), errors
-    assert narrow.conversion.converted_layers == ("1", "4")
-    assert "float8_e4m3fn in float32" in narrow.operations.compute_dtypes
-    assert 2 * bfloat16["gradient"] < float8["gradient"] < 0.2
-    assert 2 * bfloat16["output"] < float8["output"] < 10 ** (-SQNR_DB / 20)

@@ -14,7 +14,10 @@ from tests.training.conftest import batches, make, state, train
 
 
 def graphed(arm):
-    return replace(arm, graph=GraphedStep(gradients=lambda batch: leave_gradients(arm, batch), device=fake_graph.CUDA))
+    return replace(
+        arm,
+        graph=GraphedStep(gradients=lambda batch: leave_gradients(arm, batch), device=fake_graph.CUDA),
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
@@ -31,7 +34,9 @@ def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, 
     assert arms[0].taken.count == arms[1].taken.count
 
 
-def test_warming_up_is_on_a_side_stream_on_which_is_captured_whatever_other_threads_ask_of_cuda(monkeypatch):
+def test_warming_up_is_on_a_side_stream_on_which_is_captured_whatever_other_threads_ask_of_cuda(
+    monkeypatch,
+):
     streams = fake_graph.install(monkeypatch)
     arm = graphed(make())
     *first, last = batches(WARM_UP + 1)
@@ -56,7 +61,11 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"),
+    ],
 )
 def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(monkeypatch, error):
     def fail(*_):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,13 +17,13 @@ from bench.phases.speed.measure import communication_pct
 from bench.planning import suite_registry
 from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
-from bench.spec.placement import Placement, Rendezvous
+from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.training import distributed
 from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.distributed import synchronised_norms
-from bench.training.step import build_arm, evaluate, evaluate_fp32, training_step
+from bench.training.step import build_arm, evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
 from tests.rows import trial_figures, trial_rows
@@ -38,7 +37,12 @@ COUNTS = (7, 3, 1)
 
 def normed(data):
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 3),
+        nn.BatchNorm1d(3),
     )
 
 
@@ -118,9 +122,7 @@ def evaluate_shard(shard):
         distributed.share_buffers(arm.model)
         result[regression, "state"] = arm.model.state_dict()
         for counts in (COUNTS, (1,)):  # of a single sample, one rank sees nothing at all
-            result[regression, counts] = [
-                judge(arm, held_out(regression, counts, shard)) for judge in (evaluate, evaluate_fp32)
-            ]
+            result[regression, counts] = evaluate(arm, held_out(regression, counts, shard))
     return result
 
 
@@ -151,22 +153,12 @@ class Activated(nn.BatchNorm2d):
 
 
 @pytest.mark.parametrize(
-    ("layer", "reason"), [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")]
+    ("layer", "reason"),
+    [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")],
 )
 def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
     with pytest.raises(UnsupportedError, match=reason):
         synchronised_norms(nn.Sequential(layer))
-
-
-def test_a_rank_takes_its_share_of_the_threads_of_its_machine(monkeypatch):
-    threads = []
-    monkeypatch.setattr(distributed.os, "environ", {})
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    place = Rendezvous(rank=5, world=6, local_world=3, address="node0", port=29400)
-    distributed.announce(place)
-    assert threads == [2]
-    assert {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "2", "MASTER_PORT": "29400"}.items() <= os.environ.items()
 
 
 @pytest.mark.parametrize("counts", [COUNTS, (1,)])
@@ -176,8 +168,10 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
     arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
     loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
     for rank in ranks:
-        for judged in rank["evaluation"][regression, counts]:
-            assert judged == (pytest.approx(loss, rel=1e-6), accuracy)  # counts are exact
+        assert rank["evaluation"][regression, counts] == (
+            pytest.approx(loss, rel=1e-6),
+            accuracy,
+        )  # counts are exact
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
@@ -222,7 +216,10 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
-    devices = [MemoryPeak(peak_allocated_bytes=10, model_bytes=3), MemoryPeak(peak_allocated_bytes=14)]
+    devices = [
+        MemoryPeak(peak_allocated_bytes=10, model_bytes=3),
+        MemoryPeak(peak_allocated_bytes=14),
+    ]
     measured = MemoryPeak(peak_allocated_bytes=14, model_bytes=3, all_devices_bytes=24)
     assert MemoryPeak.of_all(devices) == measured
     nodes = [replace(measured, all_devices_bytes=size) for size in (17, 8)]
@@ -245,15 +242,32 @@ def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
 
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
-    words = ["--suite", tiny_file, "--gpus", "cpu,cpu+cpu", "--precisions", "fp32", "--quick", "--epochs", "1"]
+    words = [
+        "--suite",
+        tiny_file,
+        "--gpus",
+        "cpu,cpu+cpu",
+        "--precisions",
+        "fp32",
+        "--quick",
+        "--epochs",
+        "1",
+    ]
     measured = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
     assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
     done = {(row["placement"], row["phase"]): row for row in trial_rows(folder)}
     alone, both = done["cpu", "speed"], done["cpu+cpu", "speed"]
-    for figure in ("compute_dtypes", "flops_per_step"):  # of all parts of a batch, which is as large
+    for figure in (
+        "compute_dtypes",
+        "flops_per_step",
+    ):  # of all parts of a batch, which is as large
         assert both[figure] == alone[figure] != ""
-    assert "" not in (both["communication_pct"], both["peak_tflops"], done["cpu+cpu", "memory"]["all_devices_bytes"])
+    assert "" not in (
+        both["communication_pct"],
+        both["peak_tflops"],
+        done["cpu+cpu", "memory"]["all_devices_bytes"],
+    )
     figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
     losses = [figures[placement, "train"]["train_loss"] for placement in ("cpu", "cpu+cpu")]
     assert math.isclose(*losses, rel_tol=1e-3)

@@ -36,7 +36,11 @@ def convolutional(data):
 def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_gradients_as_they_run():
     first, second, last = 64 * 9 * 3 * 4, 64 * 9 * 4, 256 * 5
     by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient
-    model, inputs, targets = convolutional(IMAGES), torch.randn(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
+    model, inputs, targets = (
+        convolutional(IMAGES),
+        torch.randn(4, 3, 8, 8),
+        torch.zeros(4, dtype=torch.int64),
+    )
     ran = observe(lambda: nn.functional.cross_entropy(model(inputs), targets).backward())
     assert training_flops_per_sample(make_suite(convolutional), IMAGES) == by_hand == ran.flops_per_step / 4
 
@@ -52,7 +56,8 @@ class Trilinear(nn.Bilinear):
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"), [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")]
+    ("model", "reason"),
+    [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")],
 )
 def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, capsys):
     assert training_flops_per_sample(make_suite(model), IMAGES) is None
@@ -63,7 +68,9 @@ def test_a_suite_is_counted_by_its_reference(tiny_file):
     assert count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print) == 2 * (2 * 192 * 16 + 3 * 16 * 2)
 
 
-def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(tmp_path):
+def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(
+    tmp_path,
+):
     (tmp_path / "wide.py").write_text(WIDE)
     counted = footprint(SuiteRef(name="wide", file=str(tmp_path / "wide.py")), print)
     weights = 4 * 10**6 * 10**6  # of a layer that no machine holds

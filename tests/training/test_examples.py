@@ -41,7 +41,10 @@ def test_the_losses_of_an_example_in_fp32_are_those_of_a_plain_loop(file, monkey
 
 def of_one_loss(suite, data):
     model = suite.model().train()
-    optimizer, losses = suite.optimizer(model if suite.optimizer_takes_model else model.parameters()), []
+    optimizer, losses = (
+        suite.optimizer(model if suite.optimizer_takes_model else model.parameters()),
+        [],
+    )
     for batch in data:
         optimizer.zero_grad()
         if suite.loss_takes_batch:
@@ -61,7 +64,17 @@ def of_one_loss(suite, data):
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
     (tmp_path / "docs").symlink_to(ROOT / "docs")  # one of them trains on it
-    words = ("--precisions", "fp32,amp-bf16", "--quick", "--epochs", 1, "--gpus", "cpu", "--time-budget", 0.5)
+    words = (
+        "--precisions",
+        "fp32,amp-bf16",
+        "--quick",
+        "--epochs",
+        1,
+        "--gpus",
+        "cpu",
+        "--time-budget",
+        0.5,
+    )
     done = call("--suite", file, *words, "--batch-sizes", 4, "--out", tmp_path / "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     trials = trial_rows(tmp_path / "run")

@@ -87,7 +87,10 @@ def test_a_copy_of_the_model_keeps_its_own_modules():
 
 @pytest.mark.parametrize(
     ("pattern", "says"),
-    [("haed", "no module of the model is called 'haed'. Did you mean 'head'?"), ("bod", "is called 'bod'.")],
+    [
+        ("haed", "no module of the model is called 'haed'. Did you mean 'head'?"),
+        ("bod", "is called 'bod'."),
+    ],
 )
 def test_a_pattern_without_a_match_is_refused_with_the_nearest_name(pattern, says):
     with pytest.raises(UsageError, match=re.escape(says)):
@@ -103,7 +106,12 @@ def test_narrow_weights_that_a_kept_module_shares_are_refused_and_autocast_casts
 
 
 @pytest.mark.parametrize(
-    "names", [("checkpointing",), ("grad-accumulation=2",), pytest.param(("compile",), marks=pytest.mark.slow)]
+    "names",
+    [
+        ("checkpointing",),
+        ("grad-accumulation=2",),
+        pytest.param(("compile",), marks=pytest.mark.slow),
+    ],
 )
 def test_techniques_treat_a_kept_module_as_any(names):
     arm = build("amp-bf16:keep=body.0.1+head", techniques=techniques(names), model=Nested)

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
-from bench.training import amp, distributed
-from bench.training.step import evaluate, evaluate_fp32, train_epoch, training_step
-from tests.training.conftest import CPU, batches, layers, make, momentum, plain_sgd, train, weights
+from bench.training import distributed
+from bench.training.step import evaluate, train_epoch, training_step
+from tests.training.conftest import batches, layers, make, momentum, plain_sgd, train, weights
 
 
 def test_the_step_is_plain_sgd_in_fp32():
@@ -117,17 +116,8 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
 
 
 def test_regression_has_a_loss_of_mean_squares_and_no_accuracy():
-    arm = make(data=Data(input_shape=(6,), target_shape=(3,)), model=lambda data: nn.Linear(6, 3, bias=False))
+    arm = make(
+        data=Data(input_shape=(6,), target_shape=(3,)),
+        model=lambda data: nn.Linear(6, 3, bias=False),
+    )
     assert evaluate(arm, iter([(torch.zeros(4, 6), torch.ones(4, 3))])) == (1.0, None)
-
-
-def test_evaluation_in_fp32_switches_tf32_off_and_back_on():
-    arm, seen = make("tf32"), []
-    arm.model.register_forward_pre_hook(lambda *_: seen.append(amp.read_back(arm.precision, CPU).fp32_matmul))
-    amp.apply(arm.precision)
-    try:
-        for judge in (evaluate, evaluate_fp32, evaluate):
-            judge(arm, iter(batches(1)))
-    finally:
-        amp.apply(PRECISIONS["fp32"])
-    assert seen == ["tf32", "ieee", "tf32"]

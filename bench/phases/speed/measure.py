@@ -5,14 +5,19 @@ The floor phase times the baseline against itself, for the A/A noise.
 
 from __future__ import annotations
 
+import itertools
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from bench.data.batch import Batch
+from bench.devices.backend import backend_of
 from bench.measure.operations import peak_tflops
 from bench.measure.rounds import compare
 from bench.measure.warmup import Cut
@@ -23,9 +28,13 @@ from bench.results.records import Device, Message, Operations, Progress
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context, step_times
+from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.training.pipeline import from_host
 
+FEWEST_STEPS, MOST_STEPS = 20, 200
+"""Single steps that are timed, if they fit into the time budget."""
+SINGLE_STEPS = 10
+"""Steps that are queued one at a time, for the host's share."""
 TAIL_SHARE, LEAST_TAIL_S = 0.1, 2.0
 """Share of the time budget that single steps may take in addition; on a GPU at least two seconds, for only they show
 whether the host launches kernels more slowly than the GPU runs them."""
@@ -123,8 +132,52 @@ def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float |
 def _with_limits(speed: Speed, runner: TrainingRunner, trial: Trial, send: Callable[[Message], None]) -> Speed:
     """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
     send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
-    times = step_times(runner, max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous))
+    budget_s = max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous)
+    speed = replace(speed, **step_times(runner, budget_s))
     peak = distributed.total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
-    if times:
-        speed = replace(speed, step_p50_ms=times.p50_ms, step_p95_ms=times.p95_ms, host_ratio=times.host_ratio)
     return replace(speed, peak_tflops=peak)
+
+
+def step_times(runner: TrainingRunner, budget_s: float) -> dict[str, Any]:
+    """Time single steps of a warm arm that run back to back, and on a GPU the host's share of a step alone.
+
+    The times are those between events, without waiting; of processes that train together, the slowest's.
+
+    Returns:
+        Figures of ``Speed``; none where 20 steps take longer than the budget. A CPU has no ``host_ratio``, because it
+        does both itself, nor has a GradScaler, which waits for the GPU in each step.
+    """
+    runner.activate()
+    clock = distributed.clock()  # one for all, so that all run as many steps
+    start = clock()
+    runner.run(1)
+    runner.synchronize()
+    steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
+    if steps < FEWEST_STEPS:
+        return {}
+    backend = backend_of(runner.arm.device)
+    events = [backend.record_event(timing=True)]
+    for _ in range(steps):
+        runner.run(1)
+        events.append(backend.record_event(timing=True))
+    runner.synchronize()
+    times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
+    times: dict[str, Any] = {"step_p50_ms": float(p50), "step_p95_ms": float(p95)}
+    if runner.asynchronous and not runner.arm.scaled:
+        ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS))
+        times["host_ratio"] = max(distributed.gathered(ratio))
+    return times
+
+
+def _host_ratio(runner: TrainingRunner) -> float:
+    """Return the host's share of one step alone: with more, a full launch queue would hold the host up."""
+    backend = backend_of(runner.arm.device)
+    runner.synchronize()
+    start = time.perf_counter()
+    first = backend.record_event(timing=True)
+    runner.run(1)
+    last = backend.record_event(timing=True)
+    queued_ms = 1000 * (time.perf_counter() - start)
+    runner.synchronize()
+    return queued_ms / float(first.elapsed_time(last))

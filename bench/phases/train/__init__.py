@@ -36,10 +36,6 @@ class Training:
     """Accuracy on the test set after the last epoch; empty for regression."""
     data_wait_pct: Derived | None = None
     """Share of training time that the host waited for batches."""
-    test_loss_fp32: Derived | None = None
-    """The same weights evaluated in fp32."""
-    test_accuracy_fp32_pct: Derived | None = None
-    """The same weights evaluated in fp32."""
     target_accuracy_pct: Signed | None = None
     """The accuracy that `--target-accuracy` named."""
     time_to_accuracy_s: Derived | None = None
@@ -52,8 +48,8 @@ class Training:
     train_energy_j: Derived | None = None
     """Energy that the board drew in all epochs' training; of several devices, the sum of their boards'."""
     data_storage: str = ""
-    """Where the samples were while training: `device`; `host` memory, or `file`, mapped from the disk, both
-    gathered one batch ahead."""
+    """Where the samples were while training: `device`; `file`, mapped from the disk and gathered one batch ahead;
+    `host` memory of a suite's own batches."""
     quality: Derived | None = None
     """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
     quality_name: str = ""
@@ -155,7 +151,7 @@ METRICS = (
         **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
     ),
 )
-MEANS: tuple[str, ...] = ("train_loss", "test_loss", "test_accuracy_fp32_pct", "data_wait_pct", "train_samples_per_s")
+MEANS: tuple[str, ...] = ("train_loss", "test_loss", "data_wait_pct", "train_samples_per_s")
 MEANS += (
     "total_s",
     "time_to_accuracy_s",

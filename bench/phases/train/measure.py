@@ -7,27 +7,26 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from bench.data import WHOLE, Batches, Shard
+from bench.data import Batches
 from bench.data.batch import Batch
-from bench.data.transfer import feed
+from bench.data.transfer import prefetched
 from bench.devices.monitor import DeviceLostError, meters, open_monitor
 from bench.phases.train import Training
 from bench.results.records import Device, EpochResult, Message, Progress
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE
 from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed
 from bench.training.arms import TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import Arm, Epoch, evaluate, evaluate_by, evaluate_fp32, train_epoch
+from bench.training.step import Arm, Epoch, evaluate, evaluate_by, train_epoch
 
 HEARTBEAT_S = 2.0
 
@@ -42,10 +41,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
             None for no checkpoint. Of several ranks only the first writes and reads its file.
     """
-    shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
     context = open_context(trial)
     (name,) = trial.precisions
-    batches = context.open_batches(shard)
+    batches = context.open_batches()
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=(context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
     runner = TrainingRunner(name, arm, iter(()))
@@ -61,15 +59,16 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
         before_j = counters_j()
-        with feed(drawn, context.device, prefetch=context.techniques.prefetcher) as device_batches:
+        fed = prefetched(drawn, context.device) if context.techniques.prefetcher else drawn
+        with closing(fed) as device_batches:
             start_s = time.time()
             epoch = train_epoch(arm, heartbeat("step", device_batches))
         after_j = counters_j()
-        switches = runner.read_back()  # before evaluating in fp32, which sets them
+        switches = runner.read_back()
         epoch_j = distributed.total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
         row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
         row = replace(row, start_s=start_s)
-        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat, shard=shard))
+        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat))
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.id, rows)
             if checkpoint is not None and distributed.rank() == 0:
@@ -137,33 +136,27 @@ def _tested(
     batches: Batches,
     *,
     heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
-    shard: Shard,
 ) -> EpochResult:
     """Return an epoch's row with the evaluation after it, where the data have a test set."""
     if not batches.has_test:
         return row
-    if shard.ranks > 1:
+    if distributed.ranks() > 1:
         distributed.share_buffers(arm.model)
-    tested = batches.test(shard if suite.evaluate is None else WHOLE)
+    tested = batches.test()
     start = time.monotonic()
     if suite.evaluate is not None:
         figures = evaluate_by(suite, arm, heartbeat("test batch", tested))
         return replace(row, figures=figures, test_s=time.monotonic() - start)
     loss, accuracy_pct = evaluate(arm, heartbeat("test batch", tested))
     test_s = time.monotonic() - start
-    loss_fp32, accuracy_fp32_pct = loss, accuracy_pct
-    if arm.precision.name != BASELINE:
-        loss_fp32, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test(shard)))
     train_accuracy_pct = None
     if accuracy_pct is not None:
-        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample(shard)))
+        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample()))
     return replace(
         row,
         test_loss=loss,
         test_accuracy_pct=accuracy_pct,
         test_s=test_s,
-        test_loss_fp32=loss_fp32,
-        test_accuracy_fp32_pct=accuracy_fp32_pct,
         train_accuracy_pct=train_accuracy_pct,
     )
 

@@ -89,7 +89,6 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("above the entropy (nats)", "above_entropy"),
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
-            figures("evaluated in fp32 (%)", "test_accuracy_fp32_pct", decimals),
             *quality(rows),
             *(
                 figures(f"difference ({metric.unit or metric.label}) [90 % interval]", partial(_difference, metric))
