@@ -48,13 +48,12 @@ class Work:
 
     @property
     def rounds_s(self) -> float:
-        """An arm's warm-up, watched switches and ABBA rounds; in a first process also its limits."""
+        """An arm's warm-up and ABBA rounds; in a first process also its limits."""
         step_s, budget_s = self.step_s, self.budget_s
         round_s = 2 * step_s * (1.7 if step_s < 1.0 else 1.0)  # long steps have no switch warm-up
         rounds_s = max(budget_s, min(self.fewest_rounds * round_s, max(5 * budget_s, 2 * round_s)))
         limits_s = 0.4 + 4 * step_s if self.first else 0.0
-        switches_s = 0.5 * budget_s if 25 * step_s < budget_s else 0.0  # of longer steps none are watched
-        return self.warm_up_s + switches_s + rounds_s + limits_s
+        return self.warm_up_s + rounds_s + limits_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

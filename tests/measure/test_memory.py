@@ -32,11 +32,8 @@ NOWHERE = 2**22 + 1
 PROCESSES = ("nvmlDeviceGetComputeRunningProcesses_v2",)
 
 
-def peaks(step, device=CPU, *, resident_before=None, driver_before=None, uuid=None):
-    measured = memory.measure_peaks(
-        step, device, resident_before=resident_before, driver_before=driver_before, uuid=uuid, model_bytes=7
-    )
-    return MemoryPeak(**measured)
+def peaks(step, device=CPU, **more):
+    return MemoryPeak(**memory.measure_peaks(step, device, **more))
 
 
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_cpu():
@@ -44,13 +41,12 @@ def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_cpu():
     peak = peaks(lambda: torch.ones(next(sizes) * MIB // 4), resident_before=memory.resident_bytes())
     assert 195 * MIB < peak.first_peak_bytes < 230 * MIB
     assert 75 * MIB < peak.peak_resident_bytes < 110 * MIB
-    assert peak.model_bytes == 7
 
 
 def test_where_the_kernel_does_not_reset_its_mark_a_cpus_peaks_are_unknown(monkeypatch):
     monkeypatch.setattr(Cpu, "reset_peak_memory", lambda self: False)
     peak = peaks(lambda: None, resident_before=memory.resident_bytes())
-    assert (peak.first_peak_bytes, peak.peak_resident_bytes, peak.model_bytes) == (None, None, 7)
+    assert (peak.first_peak_bytes, peak.peak_resident_bytes) == (None, None)
 
 
 def test_a_small_models_peak_is_the_models_and_not_the_libraries(tiny_trial, cpu):

@@ -14,8 +14,7 @@ import torch
 
 from bench.data.batch import Batch
 from bench.measure.operations import peak_tflops
-from bench.measure.rounds import compare
-from bench.measure.warmup import Cut
+from bench.measure.rounds import Sizes, compare
 from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
@@ -59,7 +58,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             switches = runner.switches_after_a_step()
             speed = paired.speed(index, context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
-                speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
+                speed = replace(speed, communication_pct=communication_pct(runner, paired.plans[index].sizes, trial))
                 speed = _with_limits(speed, runner, trial, send)
             result = runner.result(
                 status,
@@ -101,7 +100,7 @@ class SilentRunner(TrainingRunner):
             super().run(steps)
 
 
-def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float | None:
+def communication_pct(runner: TrainingRunner, sizes: Sizes, trial: Trial) -> float | None:
     """Return the share of a step by which communication makes it longer; None where one process trains alone.
 
     Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
@@ -115,7 +114,7 @@ def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float |
     budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
     protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
     clock = distributed.clock()
-    comparison = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
+    comparison = compare([runner, silent], [sizes, sizes], protocol, seed=trial.seed, clock=clock)
     speedup = comparison.speedups[1]
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
 
