@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bench.measure.gradients import cast, named_gradients, stop_dropping
+from bench.measure.gradients import cast, distance, named_gradients, stop_dropping
 from bench.training.keep import lies_in
 
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
@@ -98,7 +98,9 @@ class Narrowing:
             reference = self._plain_gradients(batch)
             rounded = self._plain_gradients(batch, torch.finfo(torch.float32).eps)
             self.references.append(reference)
-            self._signal.append([name for name in reference if _distance(rounded, reference, [name]) <= ROUNDING])
+            self._signal.append(
+                [name for name in reference if distance([(rounded[name], reference[name])]) <= ROUNDING]
+            )
         self._device = next(model.parameters()).device.type
         self._buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self._stack: list[str] = []
@@ -192,14 +194,16 @@ class Narrowing:
         if gradients is None:
             return math.inf
         reference = self.references[batch]
-        squares = [min(_distance(gradients, reference, [name]), 1.0) ** 2 for name in self._signal[batch]]
+        pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
+        squares = [min(distance([pairs[name]]), 1.0) ** 2 for name in self._signal[batch]]
         mean = math.sqrt(sum(squares) / max(1, len(squares)))
-        return max(mean, _distance(gradients, reference, reference))
+        return max(mean, distance(pairs.values()))
 
     def noise(self) -> float:
         """Return the sampling noise of the gradient: the relative difference between two batches, over √2."""
         first, second = self.references[:2]
-        return _distance(second, first, first.keys() & second.keys()) / math.sqrt(2)
+        pairs = [(second[name], first[name]) for name in first.keys() & second.keys()]
+        return distance(pairs) / math.sqrt(2)
 
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept where modules of these names are, with all that they hold."""
@@ -318,13 +322,3 @@ def _smallest(ranked: list[str], fits: Callable[[Collection[str]], bool]) -> set
         if rest and fits(rest):
             kept = rest
     return kept
-
-
-def _distance(gradients: Gradients, reference: Gradients, names: Collection[str]) -> float:
-    """Return the relative difference of some gradients as one vector; infinite where those of the reference are 0."""
-    difference = size = 0.0
-    for name in names:
-        exact = reference[name].double()
-        difference += float((gradients[name].double() - exact).square().sum())
-        size += float(exact.square().sum())
-    return math.sqrt(difference / size) if size else math.inf
