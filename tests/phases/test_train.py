@@ -10,12 +10,11 @@ from torch import nn
 from bench.cli.display import describe_results
 from bench.phases.train import Training
 from bench.phases.train import measure as train
-from bench.phases.train.measure import epoch_row
 from bench.results.records import EpochResult, TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.suite import Data, Quality
 from bench.training.checkpoint import read_checkpoint
-from bench.training.step import Epoch, build_arm
+from bench.training.step import build_arm
 from tests.arms import arms
 from tests.derived import figured
 from tests.devices.fake_nvml import NOT_SUPPORTED, FakeClock, FakeDriver, FakeGpu
@@ -286,12 +285,11 @@ def test_time_to_accuracy_is_that_of_the_first_epoch_that_reached_the_target(tin
 def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     trial, rows = replace(tiny_trial, phase="train"), []
     for seconds, wait_s, test_s, energy_j in ((10.0, 4.0, 1.0, 70.0), (2.0, 0.5, 3.0, 30.0), (4.0, 0.3, 2.0, 20.0)):
-        epoch = Epoch(loss=1.0, seconds=seconds, wait_seconds=wait_s, samples=100, skipped_steps=0)
-        row = epoch_row(trial, rows, epoch, number=len(rows) + 1, rate=0.1, scale=None, energy_j=energy_j)
-        rows.append(replace(row, test_loss=0.5, test_accuracy_pct=80.0, test_s=test_s))
+        row = epoch_of(trial.id, "fp32", seed=0, epoch=len(rows) + 1, accuracy=80.0, epoch_s=seconds)
+        elapsed_s = seconds + (rows[-1].elapsed_s if rows else 0.0)
+        more = {"data_wait_s": wait_s, "test_s": test_s, "energy_j": energy_j, "samples": 100}
+        rows.append(replace(row, elapsed_s=elapsed_s, **more))
     training = trained(trial, rows)
-    assert [row.samples_per_s for row in rows] == [10.0, 50.0, 25.0]
-    assert [row.elapsed_s for row in rows] == [10.0, 12.0, 16.0]
     assert (training.epochs, training.time_per_epoch_s) == (3, 3.0)
     assert training.train_samples_per_s == pytest.approx(300 / 16)
     assert training.data_wait_pct == pytest.approx(100 * 4.8 / 16)
