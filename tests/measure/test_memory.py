@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import replace
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +16,6 @@ from bench.launch.local import LocalLauncher
 from bench.measure import memory
 from bench.measure.memory import tensor_bytes
 from bench.phases.memory import MemoryPeak
-from bench.phases.memory import measure as phase
 from bench.results.records import TrialResult
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
@@ -108,15 +105,6 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
     assert "lost" in capsys.readouterr().out
     fake.without_driver(monkeypatch)
     assert memory.driver_memory_bytes("GPU-a", GiB) == memory.driver_memory_bytes(None) == (None, None)
-
-
-def test_the_driver_is_asked_before_anything_makes_a_context(monkeypatch, tiny_trial, cpu):
-    calls = Mock()
-    for module, name in ((phase.memory, "driver_memory_bytes"), (phase, "open_context"), (phase, "enter")):
-        calls.attach_mock(Mock(side_effect=getattr(module, name)), name)
-        monkeypatch.setattr(module, name, getattr(calls, name))
-    phase.run(tiny_trial, replace(cpu, uuid="GPU-a"), lambda _message: None)
-    assert [call[0] for call in calls.method_calls] == ["driver_memory_bytes", "open_context", "enter"]
 
 
 def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
@@ -241,20 +229,6 @@ def test_what_forward_makes_and_drops_is_temporary():
     peak = Training(Peaked(16, 8), sgd, torch.randn(2, 16)).counted()
     assert peak.temporary_bytes >= FLOAT * 1_000_000
     assert peak.activation_bytes < 1000
-
-
-def test_the_peak_is_that_of_torchs_own_tracker():
-    tracker = pytest.importorskip("torch.distributed._tools.mem_tracker").MemTracker()
-    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(8))
-    images = torch.randn(8, 3, 16, 16)
-    net(images)
-    training = Training(net, optim.Adam, images)
-    peak = training.counted()
-    tracker.track_external(net, training.optimizer, *training.batch)
-    with tracker:
-        training.step()
-    theirs = {str(kind): held for kind, held in tracker.get_tracker_snapshot("peak")[CPU].items()}
-    assert peak.tracked_peak_bytes == theirs["Total"]
 
 
 def test_counting_leaves_nothing_behind():

@@ -5,7 +5,6 @@ The figures are those of the source that stands with them; the fake driver gives
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import pytest
@@ -94,26 +93,6 @@ def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
     monitor = open_monitor()
     assert energy_source(GpuMeter(monitor, "GPU-a"), FakeClock(), lambda _seconds: None) is None
     assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
-
-
-def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards(monkeypatch):
-    # github.com/guilbaults/slurm-job-exporter/pull/55: the power that is reported for a slice is the whole GPU's.
-    answered = {"PowerUsage", "TotalEnergyConsumption", "FieldValues", "EnforcedPowerLimit"}
-    monkeypatch.setattr(fake, "_FOR_SLICES", fake._FOR_SLICES | answered)
-    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s", power_w=250.0)])]).install(monkeypatch)
-    monitor = open_monitor()
-    meter = GpuMeter(monitor, "MIG-s")
-    assert (meter.energy_j(), meter.power_w(), monitor.describe("MIG-s")["power_limit_w"]) == (None, None, None)
-
-
-def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported(monkeypatch):
-    # github.com/XuehaiPan/nvitop/issues/5: an A100 of 42,505,273,344 B in MIG mode, driver 470.42.01.
-    total, used = 42_505_273_344, 14_987_362_304
-    no_rates = {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
-    gpu = FakeGpu("GPU-a", memory_total=total, memory_used=used, memory_reserved=0, errors=no_rates)
-    FakeDriver([gpu], missing=fake.DRIVER_470, version="470.42.01").install(monkeypatch)
-    sample = open_monitor().sample("GPU-a", "0", frozenset({os.getpid()}))
-    assert (sample.utilization_pct, sample.memory_used_bytes) == (None, used)
 
 
 class Board(NamedTuple):

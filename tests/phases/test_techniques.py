@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from bench.cli.parser import parse
-from bench.data.transfer import Prefetcher
 from bench.phases.fit import measure as fit
 from bench.phases.speed import Speed
-from bench.results.records import EpochResult, Progress, TrialResult
+from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
@@ -26,7 +25,7 @@ from bench.training.techniques import compilations
 from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_energy
-from tests.report.builders import RunBuilder, text_of, timed
+from tests.report.builders import text_of
 from tests.rows import trial_rows
 from tests.training.conftest import CPU, IMAGES, batches, compiled_s, layers, make, norms, state
 
@@ -54,31 +53,7 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
     assert result.compile_s is None
 
 
-def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
-    prefetchers = []
-    monkeypatch.setattr(
-        "bench.data.transfer.Prefetcher", lambda *given: prefetchers.append(Prefetcher(*given)) or prefetchers[-1]
-    )
-    plain, ahead = (
-        [row for row in run_phase(tiny_trial, cpu, "train", techniques=names, epochs=2) if isinstance(row, EpochResult)]
-        for names in ((), ("prefetcher",))
-    )
-    assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
-    assert len(prefetchers) == 2  # one an epoch
-    assert all(next(prefetcher, None) is None for prefetcher in prefetchers)
-
-
 TINY = ("--suite", "tiny.py", "--gpus", "cpu", "--batch-sizes", "4", "--quick", "--time-budget", "0.1")
-
-
-@pytest.mark.slow
-def test_a_run_with_techniques_is_told_by_them_in_rows_and_report(tmp_path, tiny_file):
-    words = (*TINY, "--precisions", "fp32", "--phases", "memory,speed")
-    done = call(*words, "--techniques", "prefetcher,channels-last", "--out", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert "No effect on memory, speed" in done.stdout
-    assert {row["techniques"] for row in trial_rows(tmp_path / "run")} == {"prefetcher+channels-last"}
-    assert "tiny (prefetcher+channels-last)" in text_of(tmp_path / "reports" / "run" / "report.html")
 
 
 @pytest.mark.parametrize("more", [(), ("--ladder",)])
@@ -110,14 +85,6 @@ def test_techniques_that_mean_nothing_get_a_sentence(words, sentence):
 def test_techniques_are_brought_into_one_order():
     assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == ("set-to-none", "compile")
     assert parse(["--suite", "mlp"]).techniques == ()
-
-
-def test_compile_time_is_a_median_over_processes(tmp_path):
-    arms = [TrialResult(precision="fp32", status="ok", row=timed(10.0, 128), compile_s=time_s) for time_s in (4, 6)]
-    run_ = RunBuilder(tmp_path / "run")
-    for replicate, arm in enumerate(arms):
-        run_.add(run_.trial("speed", ["fp32"], 128, replicate=replicate), arm)
-    assert run_.row("fp32")["compile_s"] == 5.0
 
 
 @pytest.fixture
