@@ -159,10 +159,8 @@ class MadeUpMachine(Launcher):
             kinds,
             first_peak_bytes=int(1.2 * tracked),
             peak_allocated_bytes=int(1.01 * tracked),
-            peak_active_bytes=int(1.01 * tracked),
             peak_reserved_bytes=int(1.1 * tracked),
             driver_used_bytes=int(1.1 * tracked) + 500 * MIB,
-            allocator_retries=0,
         )
 
     def _blocks(self, trial: Trial, names: tuple[str, ...]) -> list[Block]:

@@ -72,11 +72,8 @@ def measure_peaks(
             "first_peak_bytes": first.allocated,
             "peak_allocated_bytes": steady.allocated,
             "peak_reserved_bytes": steady.reserved,
-            "peak_active_bytes": steady.active,
             "driver_used_bytes": held,
             "gpu_used_bytes": used,
-            # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
-            "allocator_retries": None if steady.retries is None else steady.retries - (first.retries or 0),
         }
     if resident_before is None or first.resident is None or steady.resident is None:
         return {}

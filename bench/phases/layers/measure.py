@@ -7,22 +7,18 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from itertools import cycle
 
 import torch
-from torch import Tensor
 
-from bench.data.batch import Batch
-from bench.measure.gradients import named_gradients, stop_dropping
 from bench.phases.layers import Layers, narrowing
-from bench.phases.layers.narrowing import Findings, Gradients, Narrowing, agreed, at_finite_scale
+from bench.phases.layers.narrowing import Findings, Narrowing
 from bench.results.records import Device, Message, Numeric, Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision
 from bench.spec.trial import Trial
-from bench.training.arms import TrainingRunner, open_context
+from bench.training.arms import open_context
 from bench.training.own_step import loss_in
-from bench.training.step import Arm, leave_gradients, train_epoch
+from bench.training.step import train_epoch
 
 WHOLE = "the model itself"
 """The name of the model's own operations among those of its modules."""
@@ -48,15 +44,12 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     text = f"{name}: narrowing {len(model.candidates)} modules"
     findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
     patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
-    arm = context.build(keeping(name, "+".join(patterns)) if patterns else name)
-    trained = _trained_error(arm, reference, model) if patterns else None
     of_model = {
         findings.answer: 1.0,
         "error": findings.error,
         "limit": findings.limit,
         "noise": model.noise(),
         "kept": findings.error_kept,
-        "trained": trained,
     }
     figures = [("", figure, value) for figure, value in of_model.items() if value is not None]
     total = sum(error**2 for error in findings.errors.values())
@@ -68,8 +61,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     for layer, figure, value in figures:
         send(Numeric(trial=trial.id, precision=name, kind="module", step=0, layer=layer, name=figure, value=value))
     row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
-    runner = TrainingRunner(name, arm, cycle(batches))
-    detail = describe(findings, name, patterns, trained)
+    runner = context.runner(name, batches)
+    detail = describe(findings, name, patterns)
     send(runner.result("ok", detail, switches=runner.read_back(), row=row))
 
 
@@ -93,25 +86,7 @@ def globs(names: Sequence[str], known: Sequence[str]) -> list[str]:
     return sorted(chosen)
 
 
-def _trained_error(arm: Arm, reference: Arm, model: Narrowing) -> float:
-    """Return the error of the gradients as the arm that keeps modules is trained: compiled, for example."""
-    arm.weights.load_state_dict(reference.weights.state_dict())
-    stop_dropping(arm.model)
-    errors = []
-    for number, batch in enumerate(model.batches):
-
-        def step(scale: float, batch: Batch = batch) -> tuple[Tensor, Gradients]:
-            if arm.scaled:
-                arm.scaler.scale(torch.ones((), device=arm.device))  # makes its scale, which update sets
-                arm.scaler.update(scale)
-            loss = leave_gradients(arm, batch)
-            return loss, dict(named_gradients(arm.model, arm.weights.trained()))
-
-        errors.append(model.score(at_finite_scale(step, scaled=arm.scaled), number))
-    return agreed(errors)
-
-
-def describe(findings: Findings, precision: str, patterns: Sequence[str], trained: float | None) -> str:
+def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str:
     """Return what was found, in a sentence or two."""
     limit, after = _percent(findings.limit), _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
@@ -127,8 +102,6 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str], traine
             text = f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
         case "loss":
             text = f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
-    if trained is not None and trained > findings.limit:
-        text += f"; as it is trained here, they still differ by {_percent(trained)}"
     return text
 
 

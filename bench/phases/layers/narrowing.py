@@ -167,32 +167,42 @@ class Narrowing:
             replay: whether narrow modules get their inputs in the types of the run in which all are narrow.
         """
         self._kept, self._replay = set(kept), replay
+        scale = FIRST_SCALE if self.dtype is torch.float16 else 1.0
+        while True:  # the loss scale falls until all is finite
+            loss, gradients = self._step(batch, scale)
+            if all(bool(tensor.isfinite().all()) for tensor in (loss, *gradients.values())):
+                return self.score(gradients, batch)
+            if scale == 1.0 or not loss.isfinite():
+                return math.inf
+            scale /= SCALE_STEP
 
-        def step(scale: float) -> tuple[Tensor, Gradients]:
-            self.model.zero_grad()
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
-            self._calls.clear()
-            with torch.autocast(self._device, self.dtype, cache_enabled=False):
-                loss = self._loss(self.model, self.batches[batch])
-            (loss * scale).backward()
-            return loss, dict(named_gradients(self.model, self.model.parameters()))
-
-        return self.score(at_finite_scale(step, scaled=self.dtype is torch.float16), batch)
+    def _step(self, batch: int, scale: float) -> tuple[Tensor, Gradients]:
+        """Return the loss and the unscaled gradients of a step with a loss scale."""
+        self.model.zero_grad()
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
+        self._calls.clear()
+        torch.manual_seed(0)
+        with torch.autocast(self._device, self.dtype, cache_enabled=False):
+            loss = self._loss(self.model, self.batches[batch])
+        (loss * scale).backward()
+        gradients = named_gradients(self.model, self.model.parameters())
+        return loss, {name: gradient.float() / scale for name, gradient in gradients}
 
     def agreed(self, kept: Collection[str]) -> float:
-        """Return the error that all batches show, with some modules kept."""
-        return agreed([self.error(kept, number) for number in range(len(self.batches))])
+        """Return the error that all batches show at least, with some modules kept; infinite where it is on any of them.
 
-    def score(self, gradients: Gradients | None, batch: int) -> float:
+        A unit near zero that changes its sign is a large error on a single batch, and no harm.
+        """
+        errors = [self.error(kept, number) for number in range(len(self.batches))]
+        return math.inf if math.inf in errors else min(errors)
+
+    def score(self, gradients: Gradients, batch: int) -> float:
         """Return the larger of the error of all gradients as one vector and the mean over parameters.
 
-        It is infinite where there are none, because something was not finite. The vector sees the sums of large
-        gradients, and the mean those that are small throughout. The mean is over parameters whose fp32 gradient is more
-        than rounding.
+        The vector sees the sums of large gradients, and the mean those that are small throughout. The mean is over
+        parameters whose fp32 gradient is more than rounding.
         """
-        if gradients is None:
-            return math.inf
         reference = self.references[batch]
         pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
         squares = [min(distance([pairs[name]]), 1.0) ** 2 for name in self._signal[batch]]
@@ -213,33 +223,6 @@ class Narrowing:
 def holds(name: str, other: str) -> bool:
     """Return whether a module is another or holds it, by their names."""
     return name == other or lies_in(other, name)
-
-
-def at_finite_scale(step: Callable[[float], tuple[Tensor, Gradients]], *, scaled: bool) -> Gradients | None:
-    """Take a step with a loss scale that falls until all is finite; return the gradients in fp32, or None if none is.
-
-    Args:
-        step: takes the loss scale, which is 1 unless the loss is ``scaled``; returns the loss and scaled gradients.
-        scaled: whether the precision scales the loss.
-    """
-    scale = FIRST_SCALE if scaled else 1.0
-    while True:
-        torch.manual_seed(0)
-        loss, gradients = step(scale)
-        gradients = {name: gradient.float() / scale for name, gradient in gradients.items()}
-        if all(bool(each.isfinite().all()) for each in (loss, *gradients.values())):
-            return gradients
-        if scale == 1.0 or not loss.isfinite():
-            return None
-        scale /= SCALE_STEP
-
-
-def agreed(errors: Sequence[float]) -> float:
-    """Return the error that all batches show at least; infinite where it is on any of them.
-
-    A unit near zero that changes its sign is a large error on a single batch, and no harm.
-    """
-    return math.inf if math.inf in errors else min(errors)
 
 
 Answer = Literal["fine", "concentrated", "diffuse", "loss"]

@@ -27,7 +27,6 @@ ANSWERS = {
 OF_MODEL = {
     "error": "error of the gradients (%)",
     "kept": "with these kept (%)",
-    "trained": "as trained (%)",
     "limit": "limit (%)",
     "noise": "sampling noise (%)",
 }
