@@ -12,7 +12,7 @@ import pytest
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
+from tests.devices.fake_nvml import FakeClock, FakeGpu
 from tests.phases.test_energy_stream import NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
@@ -93,77 +93,3 @@ def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
     monitor = open_monitor()
     assert energy_source(GpuMeter(monitor, "GPU-a"), FakeClock(), lambda _seconds: None) is None
     assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
-
-
-class Board(NamedTuple):
-    """Readings of a board by nvidia-smi, which asks NVML; None where it reported that there is no such reading."""
-
-    source: str
-    driver: str
-    power_w: float | None
-    """Instantaneous where the driver told it."""
-    average_w: float | None
-    limit_w: float
-    utilization_pct: int | None
-    reasons: int = 0
-
-
-EXPORTER = "github.com/utkuozdemir/nvidia_gpu_exporter, internal/integration/testdata"
-TELEGRAF = "github.com/influxdata/telegraf, plugins/inputs/nvidia_smi/testdata"
-BOARDS = {
-    "A100 80 GB in MIG mode": Board(f"{TELEGRAF}/a100-sxm4-v12.xml", "535.54.03", 67.03, None, 500.0, None),
-    "H100 under load": Board(f"{EXPORTER} (h100-80gb-hbm3, load)", "590.48.01", 625.68, 631.95, 700.0, 100),
-    "RTX 2080 SUPER idle": Board(f"{EXPORTER} (rtx-2080-super, idle)", "595.71.05", 39.32, None, 250.0, 0, reasons=4),
-    "GT 1030": Board(f"{TELEGRAF}/gt-1030.xml", "470.74", None, None, 30.0, 0, reasons=1),
-}
-
-
-def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
-    """Return a board that answers as it did where it was recorded, and its driver."""
-    board = BOARDS[name]
-    errors = {} if board.utilization_pct is not None else {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
-    gpu = FakeGpu(
-        "GPU-a",
-        power_w=board.power_w or 0.0,
-        average_power_w=board.average_w,
-        has_power_instant=board.average_w is not None,
-        power_limit_w=board.limit_w,
-        utilization_pct=board.utilization_pct or 0,
-        reasons=board.reasons,
-        errors=errors if board.power_w else {**errors, **NO_POWER},
-        slices=[FakeGpu("MIG-s")] if "MIG" in name else [],
-    )
-    missing = fake.DRIVER_470 if board.driver.startswith("470.") else ()
-    return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=board.driver)
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right_or_unknown(monkeypatch, record, name):
-    board, (gpu, driver) = BOARDS[name], board_of(name)
-    driver.install(monkeypatch)
-    monitor = open_monitor()
-    sample = monitor.sample("GPU-a", "0", None)
-    assert (sample.power_w, sample.utilization_pct) == (board.power_w, board.utilization_pct)
-    assert (monitor.driver_version(), monitor.describe("GPU-a")["power_limit_w"]) == (board.driver, board.limit_w)
-    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
-    if "MIG" in name:  # the board's power is no slice's
-        assert energy_source(GpuMeter(monitor, "MIG-s"), driver.clock, driver.clock.advance) is None
-        assert "shares its board's power" in monitor.energy_problem("MIG-s")
-    gpu.errors |= NO_COUNTER
-    window = record(gpu)
-    assert (window is None) == (board.power_w is None)
-    if window is not None:
-        assert window.power_w == pytest.approx(board.power_w, rel=1e-3)  # not the average, which lags by a second
-        assert judged(window, limit_w=board.limit_w) == ""
-
-
-@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
-def test_power_that_is_averaged_over_a_second_is_right_after_the_lead_in(record, errors):
-    # NVML API Reference, nvmlDeviceGetPowerUsage: on Ampere and later, GA100 apart, it is averaged over one second.
-    def averaged(now_s: float) -> float:
-        return 50.0 + (300.0 - 50.0) * min(1.0, now_s)  # steps begin at 0 s
-
-    gpu = FakeGpu("GPU-a", power_w=averaged, counter_power_w=300.0, errors=errors)
-    window = record(gpu)
-    assert window.power_w == pytest.approx(300, rel=0.01)
-    assert judged(window) == ""

@@ -136,6 +136,7 @@ TOGETHER = {"uuids": ("GPU-a", "GPU-b"), "energy": "counter"}
         (TOGETHER, {}, 1200.0),
         (TOGETHER, {"errors": {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}}, None),
         (TOGETHER, {"energy_start_j": 50.0, "energy_wraps_at_j": 310.0}, None),
+        (TOGETHER, {"lost": True}, None),
     ],
 )
 def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
@@ -148,21 +149,6 @@ def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
     assert all(abs(row.start_s - time.time()) < 60 for row in rows)
     assert [row.energy_j for row in rows] == [joules and pytest.approx(joules)] * 2  # three steps of a second
     assert result.row.train_energy_j == (joules and pytest.approx(2 * joules))
-
-
-def test_an_energy_counter_that_is_lost_leaves_the_energy_unknown(bench, monkeypatch):
-    gpu = FakeGpu("GPU-a")
-    FakeDriver([gpu], clock=bench.clock).install(monkeypatch)
-    bench.device = replace(bench.device, uuid="GPU-a", energy="counter")
-    seen = []
-
-    def lose(message):
-        seen.append(message)
-        gpu.lost = True
-
-    train.run(bench.trial, bench.device, lose)
-    assert seen[0].energy_j is not None
-    assert seen[1].energy_j is result_of(figured(bench.trial, seen)).row.train_energy_j is None
 
 
 def test_the_target_that_was_asked_for_is_in_the_result(bench):
