@@ -260,5 +260,6 @@ def stop_dropping(module: nn.Module) -> None:
 def cast(tree: Any, dtype: torch.dtype | None) -> Any:
     """Return a structure whose floating-point tensors have a type."""
     return tree_map(
-        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, tree
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+        tree,
     )

@@ -195,7 +195,11 @@ class _Watch(TorchDispatchMode):
         self._parameters = self._find(parameters)
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if not self._backward_began and torch._C._current_graph_task_id() != -1:  # -1 is outside a backward pass
             self._backward_began = True

@@ -236,7 +236,10 @@ def _percent(share: float) -> str:
 
 
 def peak_tflops(
-    precision: Precision, device: torch.device, budget_s: float = 0.3, clock: Callable[[], float] = time.perf_counter
+    precision: Precision,
+    device: torch.device,
+    budget_s: float = 0.3,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
     """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
 

@@ -73,20 +73,6 @@ def test_errors_are_those_of_fp32_where_everything_is_kept_and_the_model_is_left
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
-def test_a_model_with_sparse_gradients_is_searched_as_one_with_dense_ones():
-    def squares(model, batch):
-        return (model(batch[0]) - batch[1]).square().mean()
-
-    found = []
-    for sparse in (False, True):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Embedding(9, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 1))
-        batches = [(torch.randint(9, (16, 2)), torch.randn(16, 1)) for _ in range(2)]
-        found.append(search(Narrowing(model, squares, batches, BF16)))
-    assert found[0].error > 0
-    assert found[0] == found[1]
-
-
 def test_a_model_that_casts_to_float32_itself_is_searched():
     class Casts(nn.Module):
         def __init__(self):

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from bench.cli.parser import parse
-from bench.phases.fit import measure as fit
 from bench.phases.speed import Speed
 from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError, UsageError
@@ -203,14 +202,6 @@ def test_all_that_is_compiled_is_compiled_first_and_told_apart(run, compiler, ph
     assert result.detail.find("recompiled") == -1
     assert during == ["fp32: compiling"] * shapes
     assert result.compile_s > 0.8 * shapes * COMPILING_S
-
-
-def test_the_search_for_the_largest_batch_compiles_before_it_times(run, compiler, monkeypatch):
-    sent, during = compiler
-    observe = fit.observe
-    monkeypatch.setattr(fit, "observe", lambda step: during.append("watched") or observe(step))
-    run("fit", sent=sent, techniques=("compile",))
-    assert during == ["fp32: compiling", "watched"]
 
 
 @pytest.mark.parametrize(

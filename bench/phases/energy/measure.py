@@ -95,7 +95,10 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
         return (), monitor_problem() or "NVML does not start"
     meters = open_meters(stack.enter_context(monitor), device)
     if len(meters) < distributed.ranks():
-        return (), f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for energy from here"
+        return (
+            (),
+            f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for energy from here",
+        )
     for meter in meters:
         if meter.energy_j() is None and not meter.power_w():
             return (), f"{meter.uuid}: {monitor.energy_problem(meter.uuid)}"

@@ -107,7 +107,10 @@ def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: boo
     at, result = list(fitted.items())[-1]
     free = result.row.fit_free_bytes  # where it ran, which may be another machine
     if not on_gpu and free is not None:
-        sizes, peaks = [0, *fitted], [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())]
+        sizes, peaks = (
+            [0, *fitted],
+            [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())],
+        )
         slope = max(0.0, (peaks[-1] - peaks[-2]) / (at - sizes[-2]))
         if peaks[-1] + slope * (size - at) > (1 - MARGIN) * free:
             return "predicted memory"

@@ -59,7 +59,17 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     for pattern in patterns:
         figures.append((pattern, "keep", 1.0))
     for layer, figure, value in figures:
-        send(Numeric(trial=trial.id, precision=name, kind="module", step=0, layer=layer, name=figure, value=value))
+        send(
+            Numeric(
+                trial=trial.id,
+                precision=name,
+                kind="module",
+                step=0,
+                layer=layer,
+                name=figure,
+                value=value,
+            )
+        )
     row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
     runner = context.runner(name, batches)
     detail = describe(findings, name, patterns)

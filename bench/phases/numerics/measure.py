@@ -99,10 +99,24 @@ class _Observation:
 
     def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
         trial, precision = self.context.trial.id, self.arm.precision.name
-        self.send(Numeric(trial=trial, precision=precision, kind=kind, step=step, layer=layer, name=name, value=value))
+        self.send(
+            Numeric(
+                trial=trial,
+                precision=precision,
+                kind=kind,
+                step=step,
+                layer=layer,
+                name=name,
+                value=value,
+            )
+        )
 
     def _step(
-        self, step: int, batch: Batch, scale: float | None, largest_activations: Callable[[], dict[str, float]]
+        self,
+        step: int,
+        batch: Batch,
+        scale: float | None,
+        largest_activations: Callable[[], dict[str, float]],
     ) -> str:
         """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
         arm = self.arm

@@ -202,7 +202,14 @@ METRICS = (
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio")
+MEDIANS: tuple[str, ...] = (
+    "tokens_per_s",
+    "flops_per_step",
+    "tflops",
+    "peak_tflops",
+    "pct_of_peak",
+    "host_ratio",
+)
 MEDIANS += ("step_p50_ms", "step_p95_ms", "block_steps", "communication_pct", "compile_s")
 PHASE = Phase(
     name="speed",

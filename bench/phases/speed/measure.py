@@ -58,7 +58,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             switches = runner.switches_after_a_step()
             speed = paired.speed(index, context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
-                speed = replace(speed, communication_pct=communication_pct(runner, paired.plans[index].sizes, trial))
+                speed = replace(
+                    speed,
+                    communication_pct=communication_pct(runner, paired.plans[index].sizes, trial),
+                )
                 speed = _with_limits(speed, runner, trial, send)
             result = runner.result(
                 status,
@@ -87,7 +90,10 @@ def _observe(runner: TrainingRunner) -> Operations:
     cannot be observed; and the products of one such as Muon's are not the model's.
     """
     operations = runner.operations()
-    return replace(operations, flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)))
+    return replace(
+        operations,
+        flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)),
+    )
 
 
 class SilentRunner(TrainingRunner):

@@ -92,7 +92,10 @@ class Paired:
         is_within = self.comparison.is_within(protocol.process_target, arm)
         if protocol.target_ci is not None and protocol.most_replicates == 1 and not is_within:
             target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
-            return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
+            return (
+                "unconverged",
+                f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)",
+            )
         return "ok", ""
 
 

@@ -54,7 +54,11 @@ def _speeds(trial: Trial, measured: Measured) -> dict[str, Speed]:
 
 
 def enough(
-    protocol: Protocol, count: int, arms: Sequence[Processes], timed_s: float, noise: float | None = None
+    protocol: Protocol,
+    count: int,
+    arms: Sequence[Processes],
+    timed_s: float,
+    noise: float | None = None,
 ) -> bool:
     """Return whether the processes that have ended answer the question, or have used up what they may.
 

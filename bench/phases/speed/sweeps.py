@@ -10,7 +10,18 @@ import pandas as pd
 from bench.report.analysis.doubts import marked_verdict
 from bench.report.format import ratio, records
 from bench.report.reading.load import CELL, Runs
-from bench.report.tables.table import BATCH, DEVICE, PRECISION, Row, Table, figures, optional, over_fp32, table, words
+from bench.report.tables.table import (
+    BATCH,
+    DEVICE,
+    PRECISION,
+    Row,
+    Table,
+    figures,
+    optional,
+    over_fp32,
+    table,
+    words,
+)
 
 PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
 
@@ -27,7 +38,11 @@ def tables(summary: pd.DataFrame, runs: Runs) -> list[Table | None]:
         for name in swept[row["run"]]:
             if name in parameters:
                 rest = " ".join(f"{key}={value}" for key, value in parameters.items() if key != name)
-                line = row | {"value": str(parameters[name]), "rest": rest, "turn": turns.index(row[PARAMETERS])}
+                line = row | {
+                    "value": str(parameters[name]),
+                    "rest": rest,
+                    "turn": turns.index(row[PARAMETERS]),
+                }
                 lines.setdefault((name, row["suite"]), []).append(line)
     found = []
     for (name, suite), of_sweep in lines.items():

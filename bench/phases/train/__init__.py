@@ -155,7 +155,13 @@ METRICS = (
         **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
     ),
 )
-MEANS: tuple[str, ...] = ("train_loss", "test_loss", "test_accuracy_fp32_pct", "data_wait_pct", "train_samples_per_s")
+MEANS: tuple[str, ...] = (
+    "train_loss",
+    "test_loss",
+    "test_accuracy_fp32_pct",
+    "data_wait_pct",
+    "train_samples_per_s",
+)
 MEANS += (
     "total_s",
     "time_to_accuracy_s",

@@ -6,7 +6,19 @@ import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Bar, Chart, Line, Mark, Panel, Text
+from bench.report.figures.chart import (
+    BAND,
+    CROSS,
+    DASHED,
+    SOLID,
+    Axis,
+    Bar,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Text,
+)
 from bench.spec.precisions import emulates
 
 LOSS, ACCURACY = "loss", "accuracy"

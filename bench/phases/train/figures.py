@@ -10,10 +10,22 @@ import pandas as pd
 from bench.results.csv_file import PAIR
 from bench.spec.precisions import emulates
 
-COSTS = ["time_per_epoch_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s", "train_energy_j"]
+COSTS = [
+    "time_per_epoch_s",
+    "train_samples_per_s",
+    "data_wait_pct",
+    "time_to_accuracy_s",
+    "train_energy_j",
+]
 COSTS += ["fastest_epoch_s", "slowest_epoch_s"]
 """Figures that are left empty for an emulated precision: they would measure the emulation."""
-OF_LAST = ["train_loss", "test_loss", "test_accuracy_pct", "test_loss_fp32", "test_accuracy_fp32_pct"]
+OF_LAST = [
+    "train_loss",
+    "test_loss",
+    "test_accuracy_pct",
+    "test_loss_fp32",
+    "test_accuracy_fp32_pct",
+]
 
 
 def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

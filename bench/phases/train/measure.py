@@ -149,7 +149,11 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
 
 
 def _tested(
-    suite: Suite, arm: Arm, batches: Batches, heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]], shard: Shard
+    suite: Suite,
+    arm: Arm,
+    batches: Batches,
+    heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
+    shard: Shard,
 ) -> dict[str, Any]:
     """Return an epoch's figures from the evaluation after it, where the data have a test set."""
     tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
@@ -162,7 +166,11 @@ def _tested(
         tested["test_s"] = time.monotonic() - start
         return tested
     loss, accuracy_pct = evaluate(arm, heartbeat("test batch", batches.test(shard)))
-    tested |= {"test_loss": loss, "test_accuracy_pct": accuracy_pct, "test_s": time.monotonic() - start}
+    tested |= {
+        "test_loss": loss,
+        "test_accuracy_pct": accuracy_pct,
+        "test_s": time.monotonic() - start,
+    }
     if arm.precision.name != BASELINE:
         loss, accuracy_fp32_pct = evaluate_fp32(arm, heartbeat("test batch in fp32", batches.test(shard)))
         tested |= {"test_loss_fp32": loss, "test_accuracy_fp32_pct": accuracy_fp32_pct}
