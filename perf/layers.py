@@ -27,16 +27,14 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.data import first_batches
-from bench.phases.layers.narrowing import Findings, Narrowing, Recipe, search
+from bench.phases.layers.narrowing import Findings, Narrowing, search
 from bench.planning import suite_registry
 from bench.spec.precisions import parse_precision
 from bench.spec.trial import SuiteRef
 from bench.training.own_step import loss_in
 from bench.training.step import build_arm
 
-BF16 = Recipe(dtype=torch.bfloat16, weights=False, scaled=False)
-FP16 = Recipe(dtype=torch.float16, weights=False, scaled=True)
-PURE = Recipe(dtype=torch.bfloat16, weights=True, scaled=False)
+BF16, FP16 = torch.bfloat16, torch.float16
 MOST_NEEDED = 3
 WIDTH = 48
 
@@ -119,7 +117,7 @@ class Overflow(nn.Module):
         return narrow(values) * self.factor / self.factor
 
 
-PLANTS: dict[str, tuple[Callable[[float], nn.Module], Sequence[Recipe]]] = {
+PLANTS: dict[str, tuple[Callable[[float], nn.Module], Sequence[torch.dtype]]] = {
     "long sum": (LongSum, (BF16, FP16)),
     "softmax by hand": (HandSoftmax, (BF16, FP16)),
     "rotary positions": (Rotary, (BF16, FP16)),
@@ -254,12 +252,10 @@ def suite(name: str, place: str = "", size: int = 4) -> Narrowing:
     return Narrowing(arm.model, lambda model, batch: loss_in(arm.loss(model, batch)), batches, BF16)
 
 
-def _language(model: nn.Module, recipe: Recipe, position: int | None = None) -> Narrowing:
+def _language(model: nn.Module, dtype: torch.dtype) -> Narrowing:
     tokens = [torch.randint(1, 100, (4, 12)) for _ in range(2)]
     batches = [{"input_ids": each, "labels": each.flip(1)} for each in tokens]
-    if position is not None:
-        batches = [batch | {"position_ids": torch.arange(12).expand(4, 12) + position} for batch in batches]
-    return Narrowing(model, lambda model, batch: model(**batch).loss.float(), batches, recipe)
+    return Narrowing(model, lambda model, batch: model(**batch).loss.float(), batches, dtype)
 
 
 def t5() -> Narrowing:
@@ -274,36 +270,10 @@ def t5() -> Narrowing:
     return _language(model, FP16)
 
 
-class AnglesOfBuffer(nn.Module):
-    """Rotary embeddings as gpt-neox had them (gpt-neox 1003): positions and angles in the type of the weights."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.register_buffer("inv_freq", 1e-4 ** (torch.arange(0, width, 2) / width))
-
-    def forward(self, values: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        angles = position_ids.type_as(self.inv_freq)[..., None] * self.inv_freq
-        angles = torch.cat([angles, angles], dim=-1)
-        return angles.cos().to(values.dtype), angles.sin().to(values.dtype)
-
-
-def neox() -> Narrowing:
-    """GPT-NeoX with those, far into a text, in bfloat16 weights."""
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 128}
-    more = {"rotary_pct": 1.0, "initializer_range": 0.2, "attn_implementation": "eager", "vocab_size": 100}
-    model = GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, **more))
-    model.gpt_neox.rotary_emb = AnglesOfBuffer(16)
-    return _language(model, PURE, position=1000)
-
-
 WHOLE: dict[str, tuple[Callable[[], Narrowing], tuple[str, ...]]] = {
     "gpt": (lambda: suite("gpt"), ()),
     "gpt with a plant": (lambda: suite("gpt", "blocks.2.attention"), ("blocks.2.attention.1",)),
     "T5, wo in float16": (t5, ("encoder.block.1.layer.1.DenseReluDense.wo",)),
-    "GPT-NeoX, angles in bfloat16": (neox, ("gpt_neox.rotary_emb",)),
     "resnet20": (lambda: suite("resnet20", size=32), ()),
     "resnet20 with a plant": (lambda: suite("resnet20", "8.bn1", 32), ("8.bn1.1",)),
 }
@@ -318,9 +288,9 @@ def loss(model: nn.Module, batch: Any) -> Tensor:
     return functional.cross_entropy(model(inputs).float(), targets)
 
 
-def narrowing(model: nn.Module, shape: tuple[int, ...], recipe: Recipe) -> Narrowing:
+def narrowing(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> Narrowing:
     batches = [(torch.randn(32, *shape), torch.randint(10, (32,))) for _ in range(2)]
-    return Narrowing(model, loss, batches, recipe)
+    return Narrowing(model, loss, batches, dtype)
 
 
 def needed(model: Narrowing, limit: float) -> list[set[str]]:
@@ -335,18 +305,18 @@ def needed(model: Narrowing, limit: float) -> list[set[str]]:
 def run_healthy(seeds: int) -> tuple[int, int, Counter[str]]:
     clean, total, wrong = 0, 0, Counter[str]()
     for name, (build, shape) in HEALTHY.items():
-        for recipe in (BF16, FP16, PURE):
+        for dtype in (BF16, FP16):
             for seed in range(seeds):
                 torch.manual_seed(seed)
-                findings = search(narrowing(build(), shape, recipe))
+                findings = search(narrowing(build(), shape, dtype))
                 fine = not findings.kept
                 clean, total = clean + fine, total + 1
                 if not fine:
-                    wrong[f"{name}, {recipe.dtype}, {findings.kept}, error {findings.error:.3f}"] += 1
+                    wrong[f"{name}, {dtype}, {findings.kept}, error {findings.error:.3f}"] += 1
     return clean, total, wrong
 
 
-def run_planted(kinds: Sequence[str], recipe: Recipe, seeds: int) -> Counter[str]:
+def run_planted(kinds: Sequence[str], dtype: torch.dtype, seeds: int) -> Counter[str]:
     """Search models with fragile parts until ``seeds`` of them show; count the outcomes."""
     outcomes = Counter[str]()
     for seed in itertools.count():
@@ -356,7 +326,7 @@ def run_planted(kinds: Sequence[str], recipe: Recipe, seeds: int) -> Counter[str
         torch.manual_seed(seed)
         strengths = torch.rand(len(kinds), generator=generator).tolist()
         parts = [PLANTS[kind][0](strength) for kind, strength in zip(kinds, strengths, strict=True)]
-        model = narrowing(planted(parts, generator), (16,), recipe)
+        model = narrowing(planted(parts, generator), (16,), dtype)
         findings = search(model)
         outcomes[_band(findings)] += 1
         if _band(findings) == "shown":
@@ -395,11 +365,10 @@ def main() -> None:
             kinds = [name, *others[: count - 1]]
             if len(kinds) < count:
                 continue
-            for recipe in [each for each in recipes if all(each in PLANTS[kind][1] for kind in kinds)][:1]:
-                outcomes = run_planted(kinds, recipe, options.seeds)
-                scaled = ", scaled" if recipe.scaled else ""
+            for dtype in [each for each in recipes if all(each in PLANTS[kind][1] for kind in kinds)][:1]:
+                outcomes = run_planted(kinds, dtype, options.seeds)
                 figures = [outcomes["exact"], outcomes["shown"], outcomes["below"], outcomes["above"]]
-                table.add_row(" + ".join(kinds), f"{str(recipe.dtype)[6:]}{scaled}", *map(str, figures))
+                table.add_row(" + ".join(kinds), str(dtype).removeprefix("torch."), *map(str, figures))
                 print(kinds, dict(outcomes), flush=True)
     console.print(table)
     clean, total, wrong = run_healthy(options.healthy)

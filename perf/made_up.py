@@ -118,7 +118,6 @@ class MadeUpMachine(Launcher):
                 warmup_steps=20,
                 switch_warmup_steps=2,
                 samples_per_step=batch,
-                switch_transient_pct=1.5,
                 peak_tflops=50.0 * gain,
                 host_ratio=0.25 if device.is_gpu else None,
                 foreign_load_pct=None if device.is_gpu else 2.0,
@@ -160,10 +159,8 @@ class MadeUpMachine(Launcher):
             kinds,
             first_peak_bytes=int(1.2 * tracked),
             peak_allocated_bytes=int(1.01 * tracked),
-            peak_active_bytes=int(1.01 * tracked),
             peak_reserved_bytes=int(1.1 * tracked),
             driver_used_bytes=int(1.1 * tracked) + 500 * MIB,
-            allocator_retries=0,
         )
 
     def _blocks(self, trial: Trial, names: tuple[str, ...]) -> list[Block]:

@@ -283,7 +283,6 @@ class _Cell:
                 warmup_steps=20,
                 switch_warmup_steps=2,
                 samples_per_step=batch,
-                switch_transient_pct=1.2,
                 step_p50_ms=median_ms,
                 step_p95_ms=1.03 * median_ms,
                 host_ratio=0.95 if is_limited else 0.3,

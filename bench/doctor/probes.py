@@ -57,8 +57,8 @@ def matmul_error(device: Device, _send: Send) -> float | None:
 
 def timed(arms: Sequence[Runner], *, seed: int = 0, clock: Clock = time.perf_counter_ns) -> Interval:
     """Measure the log-speedup of the second arm over the first as a speed trial does."""
-    cuts = prepare(arms, FINE.process_s, clock=clock)
-    log = compare(arms, [cut.sizes for cut in cuts], FINE, seed=seed, clock=clock).logs[1]
+    plans = prepare(arms, FINE.process_s, clock=clock)
+    log = compare(arms, [plan.sizes for plan in plans], FINE, seed=seed, clock=clock).logs[1]
     assert log is not None  # both arms were timed
     return log
 
@@ -116,7 +116,7 @@ def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
         runner.run(1)
         del held
 
-    peaks = memory.measure_peaks(step, place, resident_before=resident, driver_before=None, uuid=None, model_bytes=0)
+    peaks = memory.measure_peaks(step, place, resident_before=resident)
     return MemoryPeak(**peaks).headline_bytes
 
 

@@ -63,7 +63,11 @@ class Watch:
 
 @contextmanager
 def open_watch(
-    device: Device, clock: Callable[[], float] = time.monotonic, *, gather: Gather = alone, rank: int = 0
+    device: Device,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    gather: Gather = alone,
+    rank: int = 0,
 ) -> Iterator[Watch]:
     """Watch a device from now on; a GPU that the driver's library does not know is never called disturbed.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,39 +39,39 @@ def nonfinite_layers(named: Named) -> list[str]:
     if not named:
         return []
     finite = torch.stack([torch.isfinite(grad).all() for _, grad in named]).tolist()
-    bad = (name.rpartition(".")[0] for (name, _), fine in zip(named, finite, strict=True) if not fine)
-    return list(dict.fromkeys(bad))
+    layers: dict[str, None] = {}
+    for (name, _), is_finite in zip(named, finite, strict=True):
+        if not is_finite:
+            layers[name.rpartition(".")[0]] = None
+    return list(layers)
 
 
-def bins(values: Tensor) -> Tensor:
-    """Return the index into ``BINS`` of each value, int64, of the shape of ``values``."""
-    wide = values.detach() if values.dtype == torch.float64 else values.detach().float()
+def count_bins(values: Tensor) -> Tensor:
+    """Return how many values there are in each of ``BINS``, int64."""
+    wide = values if values.dtype == torch.float64 else values.float()
     exponent = torch.frexp(wide).exponent.long() - 1  # frexp's mantissa lies in [0.5, 1)
     index = exponent.clamp(LOWEST - 1, HIGHEST + 1) - (LOWEST - 1) + 1
     index = index.masked_fill(wide == 0, 0)
-    return index.masked_fill(~torch.isfinite(wide), len(BINS) - 1)
+    index = index.masked_fill(~torch.isfinite(wide), len(BINS) - 1)
+    return torch.bincount(index.flatten(), minlength=len(BINS))
 
 
-def histograms(named: Named) -> dict[str, list[int]]:
-    """Return the counts of ``BINS`` of all values under the empty name, then of each layer group, in their order."""
-    return _counts((name, torch.bincount(bins(values).flatten(), minlength=len(BINS))) for name, values in named)
+def groups_of(name: str) -> tuple[str, ...]:
+    """Return the groups that a parameter or a layer counts in: the whole model, which has the empty name, and its own.
 
-
-def _counts(named: Iterable[tuple[str, Tensor]]) -> dict[str, list[int]]:
-    return {group: counts.tolist() for group, counts in _by_group(named).items()}
-
-
-def _by_group(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Sum tensors of all parameters under the empty name, then of each layer group.
-
-    A group is the model's child that holds the parameters, such as layer1 of layer1.0.conv1.weight. A parameter of the
-    model itself is a group of its own.
+    That is the model's child that holds it, such as layer1 of layer1.0.conv1.weight.
     """
-    groups: dict[str, list[Tensor]] = {}
-    for name, tensor in named:
-        for group in dict.fromkeys(("", name.partition(".")[0])):
-            groups.setdefault(group, []).append(tensor)
-    return {group: torch.stack(tensors).sum(dim=0) for group, tensors in groups.items()}
+    group = name.partition(".")[0]
+    return ("", group) if group else ("",)
+
+
+def histograms(counts: Iterable[tuple[str, Tensor]]) -> dict[str, list[int]]:
+    """Return the sums of counts of ``BINS``, each with the name of its parameter or layer, by group in their order."""
+    sums: dict[str, Tensor] = {}
+    for name, count in counts:
+        for group in groups_of(name):
+            sums[group] = sums[group] + count if group in sums else count
+    return {group: count.tolist() for group, count in sums.items()}
 
 
 @contextmanager
@@ -90,7 +91,7 @@ def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[N
 
 
 @contextmanager
-def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[Callable[[], dict[str, list[int]]]]:
+def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[list[tuple[str, Tensor]]]:
     """Watch the gradients of the loss with respect to the outputs of all layers that hold no others.
 
     Args:
@@ -98,20 +99,19 @@ def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[Cal
         scale: the loss scale, by which gradients are divided before they are counted.
 
     Yields:
-        A function that returns the counts of ``BINS`` so far, as ``histograms`` does; empty where nothing ran backward.
+        A list that gets each layer's name and counts of ``BINS``, from the last layer to the first.
     """
     seen: list[tuple[str, Tensor]] = []
 
     def count(name: str, gradient: Tensor) -> None:
-        unscaled = gradient if scale == 1.0 else gradient.float() / scale
-        seen.append((name, torch.bincount(bins(unscaled).flatten(), minlength=len(BINS))))
+        seen.append((name, count_bins(gradient if scale == 1.0 else gradient.float() / scale)))
 
     def see(name: str, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(lambda gradient: count(name, gradient))
+            output.register_hook(partial(count, name))
 
     with _watched(model, see):
-        yield lambda: _counts(reversed(seen))
+        yield seen
 
 
 @contextmanager
@@ -144,13 +144,18 @@ def watch_types(model: nn.Module, seen: Counter[tuple[str, str]]) -> Iterator[No
 
     The gradients are those of the backward pass, before anything converts them.
     """
+
+    def see_output(_model: nn.Module, _inputs: object, output: object) -> None:
+        seen.update(types("output", output))
+
+    def see_gradient(gradient: Tensor) -> None:
+        seen.update(types("gradients", gradient))
+
     with ExitStack() as hooks:
-        hooks.enter_context(
-            model.register_forward_hook(lambda _model, _inputs, output: seen.update(types("output", output)))
-        )
+        hooks.enter_context(model.register_forward_hook(see_output))
         for weight in model.parameters():
             if weight.requires_grad:
-                hooks.enter_context(weight.register_hook(lambda gradient: seen.update(types("gradients", gradient))))
+                hooks.enter_context(weight.register_hook(see_gradient))
         yield
 
 
@@ -164,7 +169,8 @@ def types(part: str, tensors: Any) -> Counter[tuple[str, str]]:
     for leaf in tree_leaves(tensors):
         if isinstance(leaf, Tensor):
             is_plain = type(leaf) in (Tensor, nn.Parameter)
-            counts[part, str(leaf.dtype).removeprefix("torch.") if is_plain else type(leaf).__name__] += leaf.numel()
+            name = str(leaf.dtype).removeprefix("torch.") if is_plain else type(leaf).__name__
+            counts[part, name] += leaf.numel()
     return counts
 
 
@@ -176,7 +182,7 @@ class Errors(NamedTuple):
     output: float
     """Euclidean norm of the difference of the model's output over the norm of float64's."""
     gradients: dict[str, float]
-    """The same of the gradients, for each layer group, and for the whole model under the empty name."""
+    """The same of the gradients, by group (``groups_of``)."""
 
 
 def errors_against_float64(
@@ -204,19 +210,21 @@ def errors_against_float64(
     narrow.zero_grad(set_to_none=True)
     value, outputs, rounded = _pass(narrow, loss, batch, scale)
     true, true_outputs, gradients = _pass(exact, exact_loss, cast(batch, torch.float64), 1.0)
-    squares = _by_group((name, _squares(rounded[name], grad)) for name, grad in gradients.items())
-    of_outputs = [_squares(*pair) for pair in zip(outputs, true_outputs, strict=True)]
+    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for name, gradient in gradients.items():
+        for group in groups_of(name):
+            pairs.setdefault(group, []).append((rounded[name], gradient))
     return Errors(
         loss=float((value - true).abs() / true.abs()),
-        output=_relative(torch.stack(of_outputs).sum(dim=0)),  # of a model with several, all of them together
-        gradients={group: _relative(each) for group, each in squares.items()},
+        output=distance(zip(outputs, true_outputs, strict=True)),
+        gradients={group: distance(of_group) for group, of_group in pairs.items()},
     )
 
 
 def _pass(
     model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batch: Any, scale: float
 ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
-    """Return the loss and the unscaled gradients by name, both in float64, and between them the model's outputs."""
+    """Return the loss in float64, the model's outputs, and the unscaled gradients by name in float64."""
     stop_dropping(model)
     outputs = list[Any]()
     with model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output)):
@@ -227,15 +235,19 @@ def _pass(
     return value.detach().double(), tensors, gradients
 
 
-def _relative(squares: Tensor) -> float:
-    """Return the norm of a difference over the norm of what is true, from the sums of their squares."""
-    difference, size = squares
-    return float((difference / size).sqrt())
+def distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Return the relative difference of tensors from true ones, all as one vector in the Euclidean norm.
 
-
-def _squares(values: Tensor, true: Tensor) -> Tensor:
-    """Return the sums of the squares of the differences, and of the true values."""
-    return torch.stack([(values.double() - true).square().sum(), true.square().sum()])
+    It is NaN where all of them are 0, and infinite where only the true ones are.
+    """
+    difference = size = 0.0
+    for tensor, true in pairs:
+        wide = true.double()
+        difference += float((tensor.double() - wide).square().sum())
+        size += float(wide.square().sum())
+    if size == 0.0:
+        return math.inf if difference else math.nan
+    return math.sqrt(difference / size)
 
 
 def stop_dropping(module: nn.Module) -> None:
@@ -248,5 +260,6 @@ def stop_dropping(module: nn.Module) -> None:
 def cast(tree: Any, dtype: torch.dtype | None) -> Any:
     """Return a structure whose floating-point tensors have a type."""
     return tree_map(
-        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf, tree
+        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+        tree,
     )

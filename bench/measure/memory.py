@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -48,10 +49,9 @@ def measure_peaks(
     step: Callable[[], object],
     device: torch.device,
     *,
-    resident_before: int | None,
-    driver_before: int | None,
-    uuid: str | None,
-    model_bytes: int,
+    resident_before: int | None = None,
+    driver_before: int | None = None,
+    uuid: str | None = None,
     steps: int = STEADY_STEPS,
 ) -> dict[str, int | None]:
     """Run one step, then a few more, and return the peaks of both in bytes, by their names as columns.
@@ -63,7 +63,6 @@ def measure_peaks(
             load their code (CPU).
         driver_before: device memory in use, in bytes, before this process had a context on the device.
         uuid: the GPU's UUID.
-        model_bytes: of the model's parameters and buffers.
         steps: those after the first, of a steady state.
     """
     first, steady = _peak(step, device, 1), _peak(step, device, steps)
@@ -73,20 +72,15 @@ def measure_peaks(
             "first_peak_bytes": first.allocated,
             "peak_allocated_bytes": steady.allocated,
             "peak_reserved_bytes": steady.reserved,
-            "peak_active_bytes": steady.active,
             "driver_used_bytes": held,
             "gpu_used_bytes": used,
-            # Counted since the process began; retries of the first step, which tries workspaces, are not steady.
-            "allocator_retries": None if steady.retries is None else steady.retries - (first.retries or 0),
-            "model_bytes": model_bytes,
         }
     if resident_before is None or first.resident is None or steady.resident is None:
-        return {"model_bytes": model_bytes}
+        return {}
     # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below 0.
     return {
         "first_peak_bytes": max(0, first.resident - resident_before),
         "peak_resident_bytes": max(0, steady.resident - resident_before),
-        "model_bytes": model_bytes,
     }
 
 
@@ -155,13 +149,20 @@ def tensor_bytes(
         optimizers: whose states are counted.
         held: other tensors that are there all the time, such as batches.
     """
-    modules = list(modules)
     try:
-        parameters = _parameters(modules, optimizers)
-        watch = _Watch(device, [*parameters, *states(optimizers), *held], parameters=parameters)
+        parameters = updated(optimizers)
+        for module in modules:
+            parameters += [*module.parameters(), *module.buffers()]
+        watch = _Watch(device, [*parameters, *states(optimizers), *held], parameters)
         with watch:
             step()
-        return _by_kind(watch, modules, optimizers)
+        gradients = [parameter.grad for parameter in updated(optimizers) if parameter.grad is not None]
+        by_kind = {
+            "parameter_bytes": parameters,  # those that the optimizers update may be an fp32 copy of the models'
+            "gradient_bytes": gradients,
+            "optimizer_bytes": states(optimizers),
+        }
+        return watch.bytes_at_peak(by_kind)
     except Exception as error:  # whatever a user's model does: the peaks are known by now
         print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
         return {}
@@ -172,10 +173,10 @@ class _Storage:
     """A storage seen; it may be gone by now."""
 
     bytes: int
+    dtype: torch.dtype
+    """That of the tensor that it was first seen in."""
     kept: bool = False
     """Whether the forward pass made it and the backward pass found it there."""
-    dtype: torch.dtype | None = None
-    """That of the tensor that it was first seen in."""
     copies_weight: bool = False
     """Whether it is a 16-bit copy of an fp32 parameter."""
 
@@ -183,82 +184,91 @@ class _Storage:
 class _Watch(TorchDispatchMode):
     """Watches storages come and go, and remembers which were there at the peak."""
 
-    def __init__(self, device: torch.device, there: Iterable[Tensor], *, parameters: Iterable[Tensor] = ()) -> None:
+    def __init__(self, device: torch.device, there: Iterable[Tensor], parameters: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.peak_bytes, self.at_peak = 0, set[_Storage]()
-        self._device_type, self._backward_began, self._bytes = device.type, False, 0
+        self._device_type, self._backward_began = device.type, False
+        self._bytes = self._copy_bytes = 0
+        self._peak_bytes = self._most_copy_bytes = 0
+        self._at_peak = set[_Storage]()
         self._alive: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         self._see(there)
-        self._before = {storage for _, storage in self._alive.values()}
-        self._parameters = self.find(parameters)
-        self.most_copy_bytes = self._copy_bytes = 0
+        self._before = self._storages()
+        self._parameters = self._find(parameters)
 
     def __torch_dispatch__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        function: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if not self._backward_began and torch._C._current_graph_task_id() != -1:  # -1 is outside a backward pass
             self._backward_began = True
-            for _, storage in list(self._alive.values()):  # a copy, as below: what dies meanwhile takes itself out
-                storage.kept = storage not in self._before
+            for storage in self._storages() - self._before:
+                storage.kept = True
         result = function(*args, **(kwargs or {}))
         self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-        if function is torch.ops.aten._to_copy.default and self.find(args[:1]) & self._parameters:
-            for copy in self.find([result] if result.element_size() < args[0].element_size() else []):
-                self._copy_bytes += 0 if copy.copies_weight else copy.bytes
-                copy.copies_weight = True
-            self.most_copy_bytes = max(self.most_copy_bytes, self._copy_bytes)
+        is_narrowed = function is torch.ops.aten._to_copy.default and result.element_size() < args[0].element_size()
+        if is_narrowed and self._find(args[:1]) & self._parameters:
+            self._see_copy(result)
         return result
 
-    def find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
+    def bytes_at_peak(self, tensors: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
+        """Return the bytes of the peak by kind, given the tensors of the kinds that are known after the step."""
+        kinds: dict[_Storage, str] = {}
+        for kind, of_kind in tensors.items():
+            for storage in self._find(of_kind):
+                kinds.setdefault(storage, kind)
+        sizes = dict.fromkeys((*tensors, "activation_bytes", "temporary_bytes"), 0)
+        copies = fp32_activations = 0
+        for storage in self._at_peak:
+            kind = kinds.get(storage, "activation_bytes" if storage.kept else "temporary_bytes")
+            sizes[kind] += storage.bytes
+            if storage.copies_weight:
+                copies += storage.bytes
+            if kind == "activation_bytes" and storage.dtype == torch.float32:
+                fp32_activations += storage.bytes
+        return sizes | {
+            "tracked_peak_bytes": self._peak_bytes,
+            "weight_copy_bytes": copies,
+            "most_weight_copy_bytes": self._most_copy_bytes,
+            "fp32_activation_bytes": fp32_activations,
+        }
+
+    def _storages(self) -> set[_Storage]:
+        """Return the storages that are alive."""
+        return {storage for _, storage in list(self._alive.values())}  # of a copy: one may die meanwhile
+
+    def _find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
         """Return the storages of these tensors that are alive and were seen."""
-        entries = (self._alive.get(id(tensor.untyped_storage())) for tensor in tensors)
-        return {entry[1] for entry in entries if entry is not None}
+        keys = {id(tensor.untyped_storage()) for tensor in tensors}
+        return {self._alive[key][1] for key in keys & self._alive.keys()}
 
     def _see(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             storage = tensor.untyped_storage()
             # torch keeps one Python object for each storage for as long as the storage lives, so its id is the key.
-            if tensor.device.type == self._device_type and id(storage) not in self._alive:
-                seen = _Storage(bytes=storage.nbytes(), dtype=tensor.dtype)
-                self._alive[id(storage)] = weakref.ref(storage, self._forget(id(storage))), seen
+            key = id(storage)
+            if tensor.device.type == self._device_type and key not in self._alive:
+                seen = _Storage(storage.nbytes(), tensor.dtype)
+                self._alive[key] = weakref.ref(storage, partial(self._forget, key)), seen
                 self._bytes += seen.bytes
-        if self._bytes > self.peak_bytes:
-            self.peak_bytes = self._bytes
-            self.at_peak = {seen for _, seen in list(self._alive.values())}
+        if self._bytes > self._peak_bytes:
+            self._peak_bytes, self._at_peak = self._bytes, self._storages()
 
-    def _forget(self, key: int) -> Callable[[Any], None]:
-        def forget(_: Any) -> None:
-            storage = self._alive.pop(key)[1]
-            self._bytes -= storage.bytes
-            self._copy_bytes -= storage.bytes if storage.copies_weight else 0
+    def _see_copy(self, copy: Tensor) -> None:
+        """Note that a tensor is a narrow copy of a parameter."""
+        for storage in self._find([copy]):
+            if not storage.copies_weight:
+                storage.copies_weight = True
+                self._copy_bytes += storage.bytes
+        self._most_copy_bytes = max(self._most_copy_bytes, self._copy_bytes)
 
-        return forget
-
-
-def _by_kind(watch: _Watch, modules: list[nn.Module], optimizers: Collection[torch.optim.Optimizer]) -> dict[str, int]:
-    gradients = [parameter.grad for parameter in updated(optimizers)]
-    left = set(watch.at_peak)
-    copies = {storage for storage in left if storage.copies_weight}
-
-    def take(kind: set[_Storage]) -> int:
-        taken = left & kind
-        left.difference_update(taken)
-        return sum(storage.bytes for storage in taken)
-
-    named = {
-        "parameter_bytes": take(watch.find(_parameters(modules, optimizers))),
-        "gradient_bytes": take(watch.find(gradient for gradient in gradients if gradient is not None)),
-        "optimizer_bytes": take(watch.find(states(optimizers))),
-    }
-    kept = {storage for storage in left if storage.kept}
-    return named | {
-        "tracked_peak_bytes": watch.peak_bytes,
-        "activation_bytes": take(kept),
-        "temporary_bytes": take(left),
-        "weight_copy_bytes": sum(storage.bytes for storage in copies),
-        "most_weight_copy_bytes": watch.most_copy_bytes,
-        "fp32_activation_bytes": sum(storage.bytes for storage in kept if storage.dtype == torch.float32),
-    }
+    def _forget(self, key: int, _storage: object) -> None:
+        storage = self._alive.pop(key)[1]
+        self._bytes -= storage.bytes
+        if storage.copies_weight:
+            self._copy_bytes -= storage.bytes
 
 
 def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
@@ -266,21 +276,13 @@ def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     return [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
 
 
-def _parameters(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
-    """Return the models' tensors and what the optimizers update, which may be an fp32 copy of the models'."""
-    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return tensors + updated(optimizers)
-
-
 def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
-    """Return the tensors of optimizers' states."""
-    by_weight = [state for optimizer in optimizers for state in optimizer.state.values()]
-    leaves = [leaf for state in by_weight for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
-    return [tensor for leaf in leaves for tensor in _held(leaf)]
-
-
-def _held(leaf: Tensor) -> list[Tensor]:
-    """Return the tensors that hold a tensor's numbers: itself, or those in a tensor of a Python class."""
-    if not is_traceable_wrapper_subclass(leaf):
-        return [leaf]
-    return [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
+    """Return the tensors of optimizers' states; of a tensor of a Python class, those that hold its numbers."""
+    found = []
+    for optimizer in optimizers:
+        for leaf in tree_leaves(list(optimizer.state.values())):
+            if is_traceable_wrapper_subclass(leaf):
+                found += [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
+            elif isinstance(leaf, Tensor):
+                found.append(leaf)
+    return found

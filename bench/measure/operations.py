@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -66,11 +67,14 @@ def observe(step: Callable[[], object]) -> Operations:
     except Exception as error:  # whatever a model does that cannot be observed; if the step itself fails, timing shows
         print(f"What the step computed is unknown, because it failed while observed: {type(error).__name__}: {error}")
         return Operations()
+    flops: Counter[Type] = Counter()
+    for (_, dtype), count in mode.flops.items():
+        flops[dtype] += count
     if mode.unknown:
-        print(f"Products without a FLOP formula: {', '.join(sorted({name for name, _ in mode.unknown}))}.")
+        print(f"Products without a FLOP formula: {', '.join(sorted(mode.unknown))}.")
     return Operations(
-        compute_dtypes=shares(mode.flops_by_type, [dtype for _, dtype in mode.unknown]),
-        flops_per_step=None if mode.unknown else float(sum(mode.flops.values())),
+        compute_dtypes=shares(flops, mode.unknown.values()),
+        flops_per_step=None if mode.unknown else float(flops.total()),
         attention=" ".join(f"{backend}:{calls}" for backend, calls in mode.attention.most_common()),
     )
 
@@ -105,25 +109,17 @@ def formulas() -> dict[Any, _Formula]:
     there were one group; older ones lack the CPU's fused attention; all lack matrix times vector; and none counts what
     ``torch.nn.functional.scaled_mm`` multiplies.
     """
+    known = dict(flop_registry)
+    known[_aten.convolution_backward] = _convolution_backward
+    known[_aten.mv] = known[_aten.dot] = _matrix_vector
+    for name in ("_scaled_mm", "_scaled_mm_v2"):
+        if hasattr(_aten, name):
+            known[getattr(_aten, name)] = _scaled_product
     attention = "_scaled_dot_product_flash_attention"
-    scaled = [getattr(_aten, name) for name in ("_scaled_mm", "_scaled_mm_v2") if hasattr(_aten, name)]
-    added = {
-        _aten.convolution_backward: _convolution_backward,
-        _aten.mv: _matrix_vector,
-        _aten.dot: _matrix_vector,
-        **dict.fromkeys(scaled, _scaled_product),
-        getattr(_aten, f"{attention}_for_cpu"): flop_registry[getattr(_aten, attention)],
-        getattr(_aten, f"{attention}_for_cpu_backward"): flop_registry[getattr(_aten, f"{attention}_backward")],
-    }
-    return {**flop_registry, **added}
-
-
-def flops_of(formula: _Formula | None, args: Any, kwargs: Any, result: Any) -> int | None:
-    """Return the FLOPs of an operator's call; None without a formula, or for shapes that it was not written for."""
-    try:
-        return formula(*args, **kwargs, out_val=result) if formula else None
-    except Exception:  # such as a nested tensor's
-        return None
+    for direction in ("", "_backward"):
+        on_cpu = getattr(_aten, f"{attention}_for_cpu{direction}")
+        known[on_cpu] = flop_registry[getattr(_aten, f"{attention}{direction}")]
+    return known
 
 
 def _convolution_backward(grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any) -> int:
@@ -160,18 +156,10 @@ class _Products(TorchDispatchMode):
         """By module, which is empty where none are followed, and by type."""
         self.attention: Counter[str] = Counter()
         """Calls of scaled_dot_product_attention by backend."""
-        self.unknown: set[tuple[str, Type]] = set()
+        self.unknown: dict[str, Type] = {}
         """Products without a formula, and their types."""
         self._operands: torch.dtype | None = None
         """The type that holds the operands of the product of quantised tensors that runs now."""
-
-    @property
-    def flops_by_type(self) -> Counter[Type]:
-        """The FLOPs of all modules."""
-        flops: Counter[Type] = Counter()
-        for (_, dtype), count in self.flops.items():
-            flops[dtype] += count
-        return flops
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do ``func``, or its parts, and count it."""
@@ -203,15 +191,18 @@ class _Products(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not tensors or not (formula or like):
             return
-        numbers = [tensor.dtype for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+        floating = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
         # The factors are the narrowest; biases to add and attention's statistics may be wider.
-        narrowest = min(numbers, key=lambda dtype: dtype.itemsize) if numbers else tensors[0].dtype
+        narrowest = min((tensor.dtype for tensor in floating or tensors), key=lambda dtype: dtype.itemsize)
         dtype: Type = narrowest
         if self._operands is not None and self._operands.itemsize < narrowest.itemsize:
             dtype = f"{_name(self._operands)} in {_name(narrowest)}"
-        flops = flops_of(formula, args, kwargs, result)
+        flops = None
+        if formula is not None:
+            with suppress(Exception):  # shapes that it was not written for, such as a nested tensor's
+                flops = formula(*args, **kwargs, out_val=result)
         if flops is None:
-            self.unknown.add((name, dtype))
+            self.unknown[name] = dtype
         self.flops[self._module(), dtype] += flops or 0
 
     def _module(self) -> str:
@@ -245,7 +236,10 @@ def _percent(share: float) -> str:
 
 
 def peak_tflops(
-    precision: Precision, device: torch.device, budget_s: float = 0.3, clock: Callable[[], float] = time.perf_counter
+    precision: Precision,
+    device: torch.device,
+    budget_s: float = 0.3,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float | None:
     """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
 

@@ -103,7 +103,12 @@ def palindrome(arms: int, rng: random.Random) -> list[int]:
 
 
 def time_round(
-    runners: Sequence[Runner], sizes: Sequence[Sizes], rng: random.Random, clock: Clock, *, number: int
+    runners: Sequence[Runner],
+    sizes: Sequence[Sizes],
+    rng: random.Random,
+    clock: Clock,
+    *,
+    number: int,
 ) -> list[TimedBlock]:
     """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 

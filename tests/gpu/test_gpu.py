@@ -61,7 +61,7 @@ def test_an_allocation_of_256_mib_is_seen():
         held.clear()
         held.append(torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU))
 
-    peaks = measure_peaks(step, GPU, resident_before=None, driver_before=None, uuid=None, model_bytes=0)
+    peaks = measure_peaks(step, GPU)
     assert peaks["peak_allocated_bytes"] - before == 256 * 2**20
     assert peaks["peak_reserved_bytes"] >= peaks["peak_allocated_bytes"]
 

@@ -138,6 +138,6 @@ def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
         for name, step_ns in (("fp32", STEP_NS), ("amp-bf16", STEP_NS / ratio))
     ]
     protocol = Protocol()
-    cuts = prepare(runners, protocol.process_s, clock=machine.clock)
-    paired = compare(runners, [cut.sizes for cut in cuts], protocol, seed=seed, clock=machine.clock)
+    plans = prepare(runners, protocol.process_s, clock=machine.clock)
+    paired = compare(runners, [plan.sizes for plan in plans], protocol, seed=seed, clock=machine.clock)
     return paired.logs[1]

@@ -176,16 +176,6 @@ def test_a_lost_gpu_is_a_cause_and_stays_one(watched):
         assert machine.watch.disturbance().startswith("the GPU was lost to NVML: ")
 
 
-def test_a_mig_slice_is_throttled_with_its_board_and_sees_no_other_processes(watched):
-    small = FakeGpu("MIG-s", processes={os.getpid(): GiB})
-    board = FakeGpu("GPU-a", slices=[small], fields=dict(ALL), work=[])
-    machine = watched(board, uuid="MIG-s")
-    board.fields[HW_THERMAL] = 150 * MS
-    machine.poll(work={123: 90, OWN: 10})
-    assert machine.watch.disturbance() == "hardware thermal slowdown for 0.15 s"
-    assert machine.watch.foreign_load_pct() is None
-
-
 def test_without_a_driver_or_an_nvml_that_knows_the_gpu_nothing_is_claimed(monkeypatch, watched):
     machine = watched(FakeGpu("GPU-a"), uuid="GPU-other")
     machine.poll(reasons=0x20)

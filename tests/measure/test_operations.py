@@ -123,10 +123,8 @@ def test_the_backend_that_attention_used_is_named():
             out = out + functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
         return out.transpose(1, 2).flatten(2)
 
-    model = nn.Sequential(nn.Linear(8, 8), Layer(nn.Linear(8, 8), attend), Layer(nn.Linear(8, 8), attend))
-    for precision in ("fp32", "amp-bf16"):
-        assert set(observed(model, (10, 8), precision).attention.split()) == {"flash:2", "math:2"}
-    assert observed(two_layers(), (6,)).attention == ""
+    attention = observed(Layer(nn.Linear(8, 8), attend), (10, 8)).attention
+    assert set(attention.split()) == {"flash:1", "math:1"}
 
 
 def test_what_the_forward_pass_does_without_gradients_or_twice_is_counted_too():
@@ -263,8 +261,6 @@ def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
         ("fp32", torch.float32),
         ("tf32", torch.float32),
         ("amp-fp16", torch.float16),
-        ("fp16-master", torch.float16),
-        ("bf16", torch.bfloat16),
         ("fp8-rowwise", None),
     ],
 )

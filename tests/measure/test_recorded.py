@@ -5,8 +5,6 @@ The figures are those of the source that stands with them; the fake driver gives
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -177,52 +175,3 @@ def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right
     if window is not None:
         assert window.power_w == pytest.approx(board.power_w, rel=1e-3)  # not the average, which lags by a second
         assert judged(window, limit_w=board.limit_w) == ""
-
-
-def part_time(true_w: Callable[[float], float]) -> Callable[[float], float]:
-    """Return what a sensor reads that sees a quarter of each tenth of a second."""
-
-    def read(now_s: float) -> float:
-        begin_s = math.floor(now_s / 0.1 + 1e-9) * 0.1
-        return sum(true_w(begin_s + 0.025 * (part + 0.5) / 25) for part in range(25)) / 25
-
-    return read
-
-
-def pulses(period_s: float) -> Callable[[float], float]:
-    """Return the power of steps that draw 600 W in their first quarter and 200 W in the rest."""
-    return lambda now_s: 600.0 if (now_s % period_s) < 0.25 * period_s else 200.0
-
-
-@pytest.mark.parametrize(
-    ("period_s", "right"),
-    [
-        (0.13, True),  # long steps, out of step with the sensor
-        (2.3, True),  # in step with it, but looked at in 23 places
-        (0.2, False),  # it sees half of the first quarter, and an eighth of the rest
-    ],
-)
-def test_power_that_is_sampled_a_quarter_of_the_time(record, period_s, right):
-    # arXiv 2312.02741: the sensors of A100 and H100 look for 25 ms in every 100 ms.
-    true_w = pulses(period_s)
-    window = record(FakeGpu("GPU-a", power_w=part_time(true_w), counter_power_w=true_w), step_s=period_s)
-    assert window.power_w == pytest.approx(300, rel=0.05)
-    assert (judged(window) == "") == (window.sampled_w == pytest.approx(300, rel=0.1))
-    only = record(FakeGpu("GPU-a", power_w=part_time(true_w), errors=NO_COUNTER), step_s=period_s)
-    assert (only.power_w == pytest.approx(300, rel=0.1)) == right
-    for source in (window, only):
-        doubts = judged(source, name="NVIDIA A100-SXM4-40GB")
-        assert ("in step with its sensor" not in doubts) == right
-        assert "in step with its sensor" not in judged(source, name="Tesla T4")  # it looks all the time
-
-
-@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
-def test_power_that_is_averaged_over_a_second_is_right_after_the_lead_in(record, errors):
-    # NVML API Reference, nvmlDeviceGetPowerUsage: on Ampere and later, GA100 apart, it is averaged over one second.
-    def averaged(now_s: float) -> float:
-        return 50.0 + (300.0 - 50.0) * min(1.0, now_s)  # steps begin at 0 s
-
-    gpu = FakeGpu("GPU-a", power_w=averaged, counter_power_w=300.0, errors=errors)
-    window = record(gpu)
-    assert window.power_w == pytest.approx(300, rel=0.01)
-    assert judged(window) == ""

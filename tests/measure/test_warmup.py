@@ -5,13 +5,9 @@ import itertools
 import pytest
 
 from bench.measure.rounds import compare
-from bench.measure.warmup import BLOCKS, QUEUED_BLOCK_S, WarmUp, empty_block_ns, prepare, switch_profiles, warm_up
+from bench.measure.warmup import BLOCKS, QUEUED_BLOCK_S, empty_block_ns, prepare, warm_up
 from bench.spec.protocol import Protocol
-from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
-
-
-def warm(step_ns):
-    return WarmUp(steady=True, steps=10, step_ns=step_ns)
+from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner
 
 
 def one(step_ns, *, look_ns=0, **disturbances):
@@ -65,48 +61,31 @@ def test_warm_up_waits_for_allocations_to_end():
     assert result.steps > 300
 
 
-def test_the_switch_warm_up_covers_the_transient_after_a_switch():
-    machine = SimulatedMachine()
-    arms = [
-        SimulatedRunner(name, machine, step, transient=lambda index: 1 + 0.2 * 0.5**index, noise=gaussian(seed, 0.002))
-        for seed, (name, step) in enumerate((("fp32", 2 * MS), ("amp-bf16", MS)))
-    ]
-    for profile in switch_profiles(arms, [warm(2 * MS), warm(MS)], budget_s=10, clock=machine.clock):
-        assert profile.transient_pct == pytest.approx(20, abs=1)
-        assert 6 <= profile.switch_warmup <= 9  # 0.2 · 0.5^k falls below 0.5 % at k = 6, and half as many again
+@pytest.mark.parametrize(("step_ns", "untimed"), [(0.05 * MS, 16), (10 * MS, 3), (500 * MS, 1), (2000 * MS, 0)])
+def test_steps_after_a_switch_are_untimed(step_ns, untimed):
+    machine, arm = one(step_ns)
+    (plan,) = prepare([arm], 3.0, clock=machine.clock)
+    assert plan.sizes.switch_warmup == untimed
 
 
-def test_noise_alone_is_not_taken_for_a_transient():
-    machine = SimulatedMachine()
-    arms = [SimulatedRunner(str(n), machine, MS, noise=gaussian(n, 0.01)) for n in range(2)]
-    profiles = switch_profiles(arms, [warm(MS)] * 2, budget_s=10, clock=machine.clock)
-    assert all(profile.switch_warmup <= 3 for profile in profiles)
-
-
-def test_without_time_to_watch_one_step_of_switch_warm_up_is_taken_and_no_transient_claimed():
-    machine = SimulatedMachine()
-    arms = [SimulatedRunner(str(n), machine, n * MS) for n in (500, 2000)]
-    profiles = switch_profiles(arms, [warm(500 * MS), warm(2000 * MS)], budget_s=2, clock=machine.clock)
-    assert [(profile.switch_warmup, profile.transient_pct) for profile in profiles] == [(1, None), (0, None)]
-    assert machine.now_ns == 0
-
-
-def cut(step_ns, *, budget_s=3.0, look_ns=0, **kind):
+def steps_of_blocks(step_ns, *, budget_s=3.0, look_ns=0, **kind):
     machine = SimulatedMachine(look_ns)
     arms = [SimulatedRunner(str(n), machine, step_ns, **kind) for n in range(2)]
-    return [cut.sizes.steps for cut in prepare(arms, budget_s, clock=machine.clock)]
+    return [plan.sizes.steps for plan in prepare(arms, budget_s, clock=machine.clock)]
 
 
 @pytest.mark.parametrize(("step_ns", "look_ns", "steps"), [(50_000, 0, 100), (50_000, 10_000, 167), (20 * MS, 0, 1)])
 def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, steps):
     machine, arm = one(step_ns, look_ns=look_ns)
     assert empty_block_ns(arm, machine.clock) == look_ns
-    assert cut(step_ns, look_ns=look_ns) == [steps] * 2  # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock
+    assert (
+        steps_of_blocks(step_ns, look_ns=look_ns) == [steps] * 2
+    )  # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock
 
 
 @pytest.mark.parametrize(("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / BLOCKS), (0.006, 0.005)])
 def test_blocks_of_queued_steps_take_a_quarter_of_a_second_or_as_long_as_the_budget_allows(budget_s, block_s):
-    assert cut(MS, budget_s=budget_s, asynchronous=True) == [pytest.approx(1000 * block_s, abs=1)] * 2
+    assert steps_of_blocks(MS, budget_s=budget_s, asynchronous=True) == [pytest.approx(1000 * block_s, abs=1)] * 2
 
 
 def test_blocks_of_queued_steps_hide_the_draining_of_the_queue_in_a_speedup():
@@ -116,6 +95,6 @@ def test_blocks_of_queued_steps_hide_the_draining_of_the_queue_in_a_speedup():
         for name, step_ns, launch_ns in (("fp32", 6 * MS, 0.2 * MS), ("amp-bf16", 4 * MS, 0.5 * MS))
     ]
     protocol = Protocol()
-    sizes = [cut.sizes for cut in prepare(arms, protocol.process_s, clock=machine.clock)]
+    sizes = [plan.sizes for plan in prepare(arms, protocol.process_s, clock=machine.clock)]
     speedup = compare(arms, sizes, protocol, seed=0, clock=machine.clock).speedups[1]
     assert speedup.center == pytest.approx(1.5, rel=0.002)

@@ -184,10 +184,6 @@ def test_the_powers_of_several_counters_are_added(bench):
     assert window.power_w == pytest.approx(800, rel=0.003)
 
 
-def test_a_gpu_that_is_named_twice_is_counted_once(bench):
-    assert bench(*gpus(), uuids=["GPU-a", "GPU-a"]).measure().power_w == pytest.approx(300, rel=0.003)
-
-
 def test_where_one_gpu_has_no_counter_the_power_of_all_is_taken_and_unknown_where_one_has_none(bench):
     window = bench(*gpus(errors=NO_COUNTER)).measure()
     assert (window.source, window.power_w) == ("power", pytest.approx(800, rel=0.003))

@@ -44,7 +44,6 @@ def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
     assert mixed.inference_speedup_low <= mixed.inference_speedup <= mixed.inference_speedup_high
     assert 0 < mixed.output_error < 0.05
     assert 0 < mixed.latency_p50_ms <= mixed.latency_p95_ms
-    assert mixed.inference_rounds >= 2
 
 
 def test_outputs_that_16_bits_cannot_tell_apart_are_other_answers(tiny_trial, cpu, answers):

@@ -11,12 +11,11 @@ from bench.planning import suite_registry
 from bench.results.records import Block, TrialResult
 from bench.results.store import arm_name
 from bench.spec.precisions import parse_precision
-from bench.training import pipeline
 from bench.training.pipeline import from_host
 from bench.training.step import build_arm
 from tests.arms import arm
 from tests.conftest import call
-from tests.phases.conftest import of_kind, result_of, run_phase
+from tests.phases.conftest import of_kind, run_phase
 from tests.report.builders import text_of
 from tests.rows import trial_rows
 
@@ -47,20 +46,6 @@ def test_gradients_are_zeroed_only_where_set_to_none_was_not_added(tiny_trial, c
         run_phase(tiny_trial, cpu, phase, name, ablation=True)
         assert {*built} == {expected}
         built.clear()
-
-
-def test_a_steps_memory_is_measured_alone_on_batches_from_host_memory(tiny_trial, cpu, monkeypatch):
-    brought = []
-
-    def to_device(batch, *_, **__):
-        brought.append(batch[0].dtype)
-        return batch
-
-    monkeypatch.setattr(pipeline, "to_device", to_device)
-    result = result_of(run_phase(tiny_trial, cpu, "memory", TOP, ablation=True))
-    assert (result.precision, result.status) == (TOP, "ok")
-    assert result.row.peak_resident_bytes is not None
-    assert set(brought) == {torch.float32}
 
 
 def test_a_step_has_a_batch_ahead_where_the_prefetcher_was_added_and_closes_it(tiny_trial):
@@ -114,9 +99,3 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert top[3].endswith("]")
     assert top[5] == "3 processes apart"
     assert "planned trials are missing" not in page
-
-
-def test_a_kept_module_called_compile_is_not_compiled():
-    step = build_ablation("amp-bf16:keep=compile+head", "cpu", ("checkpointing",))[0][-1]
-    assert parse_precision(step.precision).keep == "compile+head"
-    assert "compile" not in step.techniques

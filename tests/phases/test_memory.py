@@ -19,6 +19,10 @@ def test_each_rank_asks_the_driver_of_its_own_gpu(monkeypatch, tiny_trial, cpu, 
     def ask(uuid):
         raise AskedError(uuid)
 
+    def open_context(_trial):
+        pytest.fail("the driver is asked before anything can make a context")
+
+    monkeypatch.setattr("bench.phases.memory.measure.open_context", open_context)
     monkeypatch.setattr(distributed, "rank", lambda: rank)
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     monkeypatch.setattr(memory, "driver_memory_bytes", ask)

@@ -30,7 +30,7 @@ def values(rows, kind, name):
     return {row.step: row.value for row in rows if (row.kind, row.name, row.layer) == (kind, name, "")}
 
 
-def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_five(tiny_trial, cpu):
+def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_trial, cpu):
     rows, result = watch(tiny_trial, cpu, steps=20, arms=arms("amp-fp16"))
     losses = values(rows, "step", "loss")
     detail = f"loss {losses[0]:#.4g} in the first step, {losses[19]:#.4g} in the last of 20"
@@ -43,7 +43,7 @@ def test_every_step_is_told_and_gradients_of_the_first_the_middle_and_the_last_f
     for row in rows:
         if row.kind == "gradient" and row.layer == "":
             counted[row.step] = counted.get(row.step, 0) + row.value
-    assert counted == dict.fromkeys((0, 10, 15, 16, 17, 18, 19), size)
+    assert counted == dict.fromkeys((0, 15, 16, 17, 18, 19), size)
     assert {row.layer for row in rows if row.kind == "gradient"} == {"", "1", "3"}
     assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
 

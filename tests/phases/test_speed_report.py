@@ -6,13 +6,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from bench.phases.speed.report import scaling
-from bench.phases.speed.sweeps import against_value, sweeps
-from bench.phases.speed.sweeps import along as sweep_table
+from bench.phases.speed.sweeps import tables
 from bench.report.analysis.summary import summarise
-from bench.report.figures.chart import Line
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.table import Table
@@ -40,7 +36,7 @@ def run_of(folder, sweep, *variants, batch=512):
 
 def swept_in(run):
     runs = load([run.folder])
-    return sweeps(summarise(runs.trials), runs)
+    return tables(summarise(runs.trials), runs)
 
 
 ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
@@ -48,8 +44,7 @@ ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 
 def test_each_value_stands_against_the_first(tmp_path):
     variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
-    (sweep,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
-    table = sweep_table(sweep)
+    (table,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
     order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
     assert [(line["width"], line["precision"]) for line in lines(table)] == order
     assert column(table, FIRST)[:3] == ["first", "first", "0.667"]
@@ -59,8 +54,7 @@ def test_each_value_stands_against_the_first(tmp_path):
 
 def test_batch_sizes_that_were_swept_stand_together(tmp_path):
     variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
-    (sweep,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
-    table = sweep_table(sweep)
+    (table,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
     assert "batch size" not in table.headers
     assert column(table, "batch_size") == ["512", "512", "513", "513"]
     assert column(table, FIRST)[-1] == "1.500"
@@ -70,8 +64,8 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
     steps = {(4096, 2): 10.0, (4096, 3): 15.0, (4097, 2): 20.0, (4097, 3): 45.0}
     variants = [((("depth", d), ("width", w)), [ms, ms * 1.01]) for (w, d), ms in steps.items()]
     swept = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
-    assert [sweep.name for sweep in swept] == ["width", "depth"]
-    fp32 = [line for line in lines(sweep_table(swept[0])) if line["precision"] == "fp32"]
+    assert [table.title for table in swept] == ["Sweep of mlp's width", "Sweep of mlp's depth"]
+    fp32 = [line for line in lines(swept[0]) if line["precision"] == "fp32"]
     assert {(line["other parameters"], line["width"]): line[FIRST] for line in fp32} == {
         ("depth=2", "4096"): "first",
         ("depth=2", "4097"): "2.000",
@@ -82,7 +76,7 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
 
 def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_was_not_timed(tmp_path):
     variants = [((("lr", 0.1), ("width", width)), ALIGNED) for width in (8, 16)]
-    assert [sweep.name for sweep in swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))] == ["width"]
+    assert len(swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))) == 1
     assert swept_in(run_of(tmp_path / "b", {}, *variants)) == []
     assert swept_in(run_of(tmp_path / "c", {"width": ["8"]}, variants[0])) == []
     run = run_of(tmp_path / "run", {"width": ["8", "16"]})
@@ -93,22 +87,8 @@ def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_wa
     assert swept_in(run) == []
 
 
-def test_numbers_are_drawn_and_words_are_not(tmp_path):
-    numbers = [((("width", width),), ALIGNED) for width in (8, 1024)]
-    run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, *numbers)
-    (sweep,) = swept_in(run)
-    chart = against_value(sweep)
-    assert chart.name == "sweep-mlp-width"
-    (panel,) = chart.panels
-    assert panel.title == "NVIDIA Test 1, batch 512"
-    assert [mark.points for mark in panel.marks if isinstance(mark, Line) and mark.dots] == [
-        [(0.0, pytest.approx(2.0)), (1.0, pytest.approx(2.0))]
-    ]
-    assert panel.x.ticks == [(0.0, "8"), (1.0, "1024")]
-    words = [((("kind", kind),), ALIGNED) for kind in ("relu", "gelu")]
-    (sweep,) = swept_in(run_of(tmp_path / "b", {"kind": ["relu", "gelu"]}, *words))
-    assert against_value(sweep) is None
-    assert len(sweep_table(sweep).rows) == 4
+def test_sweeps_have_a_section_of_their_own(tmp_path):
+    run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, *[((("width", width),), ALIGNED) for width in (8, 1024)])
     report = compose(load([run.folder]), tmp_path, figures="none")
     section, *recipes = report.sections[1:4]
     assert (section.title, [table.title for table in section.tables]) == ("Sweeps", ["Sweep of mlp's width"])

@@ -55,7 +55,7 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypa
 
     monkeypatch.setattr(batches.TokenBatches, "train", noted("draw", batches.TokenBatches.train))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
-    monkeypatch.setattr(train, "_energy_counters", lambda device: noted("counter", lambda: [1.0]))
+    monkeypatch.setattr(train, "_read_j", noted("counter", lambda boards: []))
     run_phase(trial, cpu, "train", "fp32", techniques=techniques, epochs=2)
     assert events == 2 * ["draw", "counter", "clock", "counter"]
 

@@ -96,7 +96,7 @@ class ScriptedLauncher:
         if phase == "memory":
             return MemoryPeak(model_bytes=1)
         if phase == "fit":
-            return Fit(fit_peak_bytes=1, fit_step_s=1e-6)
+            return Fit(fit_peak_bytes=1)
         if phase == "floor":
             return self.speed(self.against_itself[replicate])
         if phase == "speed" and self.speedups:

@@ -207,12 +207,12 @@ def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, mon
     arm = replace(arm, forward=Talks(arm.model, lambda: moments.append(moments[-1] + 10_000_000)))
     batches = random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0)
     runner = TrainingRunner("fp32", arm, itertools.cycle(batches))
-    (cut,) = prepare([runner], 1.0, clock=lambda: moments[-1])
-    assert communication_pct(runner, cut, tiny_trial) is None  # it trains alone
+    (plan,) = prepare([runner], 1.0, clock=lambda: moments[-1])
+    assert communication_pct(runner, plan.sizes, tiny_trial) is None  # it trains alone
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     monkeypatch.setattr(distributed, "gathered", lambda local: (local,))
     monkeypatch.setattr(distributed, "clock", lambda: lambda: moments[-1])
-    assert communication_pct(runner, cut, tiny_trial) == pytest.approx(100 * 2 / 3, abs=1e-6)
+    assert communication_pct(runner, plan.sizes, tiny_trial) == pytest.approx(100 * 2 / 3, abs=1e-6)
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():

@@ -18,12 +18,12 @@ from bench.measure.disturbance import open_watch
 from bench.measure.warmup import warm_up
 from bench.phases.energy import Energy, stream
 from bench.phases.energy.stream import Done
-from bench.phases.speed.paired import Recompilations
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.arms import BATCHES, TrainingRunner, open_context
+from bench.training.techniques import compilations
 
 WARM_UP_S = 2.0
 """Warm-up gives up after this; the first stretch of steps goes on warming."""
@@ -50,7 +50,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         runner.compile(context, send)
         send(Progress(text=f"{name}: warming up"))
         warm = warm_up(runner, WARM_UP_S, distributed.clock())
-        recompilations, window = Recompilations(), None
+        compiled_before, window = compilations(), None
         send(Progress(text=f"{name}: energy of continuous steps", silence_s=SILENCE_S))
         watch = stack.enter_context(open_watch(device, gather=distributed.gathered, rank=distributed.rank()))
         if is_first:
@@ -63,7 +63,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         disturbed = "; ".join(filter(None, distributed.gathered(watch.disturbance())))
     switches = runner.read_back()  # last: the model may have changed them
     finite = all(distributed.gathered(runner.finite()))
-    cause, operations = recompilations.cause(), runner.operations()
+    is_recompiled, operations = compilations() != compiled_before, runner.operations()
     if not is_first:
         return
     if window is None:
@@ -72,8 +72,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     detail = stream.doubt(window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed)
     if not finite:
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
-    elif cause:
-        status, detail = "invalid", f"{cause} while energy was measured, so compiling is in it"
+    elif is_recompiled:
+        status, detail = "invalid", "recompiled while energy was measured, so compiling is in it"
     samples_per_s = None if disturbed else context.samples_per_step(batches) / window.step_s
     row = Energy(
         energy_source=window.source,
@@ -95,7 +95,10 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
         return (), monitor_problem() or "NVML does not start"
     meters = open_meters(stack.enter_context(monitor), device)
     if len(meters) < distributed.ranks():
-        return (), f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for energy from here"
+        return (
+            (),
+            f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for energy from here",
+        )
     for meter in meters:
         if meter.energy_j() is None and not meter.power_w():
             return (), f"{meter.uuid}: {monitor.energy_problem(meter.uuid)}"

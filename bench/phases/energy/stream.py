@@ -18,8 +18,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from bench.devices.monitor import POLL_S, SILENT_S, GpuMeter, Source
 from bench.training import distributed
 
@@ -37,9 +35,8 @@ BURST_S = 0.02
 DISAGREE = 0.1
 """Counter and power agree within 1 % (github.com/ml-energy/zeus, issue 12), and a sensor is right within 5 % (NVML);
 where they differ by more than this, one of them is wrong."""
-PART_TIME = ("A100", "H100", "GH200")
-LOOK_S, LOOKS_EVERY_S = 0.025, 0.1
-"""How long the sensors of these GPUs look, and how often (arXiv 2312.02741; a GH200's looks for 20 ms)."""
+LONG_STEP_S = 0.1
+"""Power that is read once in a step longer than this is that of one part of it."""
 ABOVE_LIMIT = 1.25
 """A mean power above this multiple of the limit that is enforced is a sensor's fault."""
 AHEAD = 3
@@ -143,7 +140,7 @@ def measure(load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int =
         steps=steps,
         start_s=start_s,
         sampled_w=sampled_w,
-        is_in_step=length_s / steps > LOOKS_EVERY_S and powers.is_once_a_burst(),
+        is_in_step=length_s / steps > LONG_STEP_S and powers.is_once_a_burst(),
     )
 
 
@@ -170,23 +167,9 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
         causes.append("its power was read at the same part of each step, because the host waits for each")
     if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
         causes.append("counter and power of a Grace Hopper are its module's, CPU and memory included")
-    share = unseen(window.step_s, window.seconds) if any(gpu in name for gpu in PART_TIME) else 0.0
-    if share > DISAGREE:
-        step_ms = 1000 * window.step_s
-        causes.append(f"steps of {step_ms:.3g} ms are in step with its sensor, which misses {100 * share:.0f} %")
     if disturbed:
         causes.append(f"while steps ran {disturbed}")
     return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""
-
-
-def unseen(step_s: float, seconds: float) -> float:
-    """Return the longest stretch of a step, as a share of it, that a part-time sensor never looks at.
-
-    Steps of ``step_s`` follow each other for so many ``seconds``.
-    """
-    looks = np.sort(np.arange(0.0, seconds, LOOKS_EVERY_S) / step_s % 1.0)
-    between = np.diff(looks, append=looks[0] + 1.0)
-    return max(0.0, float(between.max()) - LOOK_S / step_s)
 
 
 @dataclass(slots=True)

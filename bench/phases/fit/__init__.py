@@ -21,8 +21,6 @@ class Fit:
     model."""
     fit_free_bytes: int | None = None
     """Free memory before the model was built, of the GPU or, for a CPU, of the machine or container."""
-    fit_step_s: float | None = None
-    """Time of a step at this batch, from three steps: rough."""
 
 
 def describe(result: TrialResult) -> str:

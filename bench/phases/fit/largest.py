@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bench.phases.fit import Fit
 from bench.planning import suite_registry
@@ -14,6 +14,9 @@ from bench.planning.batch_sizes import common_multiple, pieces
 from bench.results.records import Device, TrialResult
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
+
+if TYPE_CHECKING:
+    from bench.phases.turn import Turn
 
 SHARE = 16
 """The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of the size."""
@@ -25,23 +28,24 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 """A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
-def conduct(trial: Trial, turn: Any) -> None:
+def conduct(trial: Trial, turn: Turn) -> None:
     """Search the largest batch of a trial's precision, and store it as one row (``Phase.conduct``)."""
     if turn.is_done(trial):
         return
-    if trial.unfit or refusal_reason(trial, turn.device) is not None:
+    if not _can_run(trial, turn.device):
         turn.keep(turn.attempt(trial))
         return
-    searched = [
-        other.precisions[0]
-        for other in turn.plan.trials
-        if PHASES[other.phase].searches
-        and other.cell == trial.cell
-        and not (other.unfit or refusal_reason(other, turn.device))
-    ]
+    searched = list[str]()
+    for other in turn.plan.trials:
+        if PHASES[other.phase].searches and other.cell == trial.cell and _can_run(other, turn.device):
+            searched += other.precisions
     multiple = common_multiple(searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1)
     size, result = search(trial, turn.device, lambda smaller: turn.attempt(smaller).results[0], multiple)
     turn.store(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
+
+
+def _can_run(trial: Trial, device: Device) -> bool:
+    return not trial.unfit and refusal_reason(trial, device) is None
 
 
 def search(
@@ -62,19 +66,21 @@ def search(
     size = max(1, trial.cell.batch_size // unit) * unit
     low, high, bound = 0, 0, ""
     fitted = dict[int, TrialResult]()
-    failed, attempts = list[TrialResult](), list[str]()
+    failure: TrialResult | None = None
+    attempts = []
     while size:
-        if predicted := predicted_bound(size, fitted, on_gpu=device.is_gpu):
+        predicted = predicted_bound(size, fitted, on_gpu=device.is_gpu)
+        if predicted:
             bound, high = predicted, size
             attempts.append(f"{size} not tried ({bound})")
         else:
             result = attempt(replace(trial, cell=replace(trial.cell, batch_size=size)))
-            attempts.append(f"{size} {'fits' if result.status == 'ok' else result.status}")
             if result.status == "ok":
                 low, fitted[size] = size, result
+                attempts.append(f"{size} fits")
             else:
-                bound, high = "memory" if result.status == "oom" else "error", size
-                failed.append(result)
+                bound, high, failure = "memory" if result.status == "oom" else "error", size, result
+                attempts.append(f"{size} {result.status}")
         if not high:
             size = 2 * low
         elif "memory" not in bound:
@@ -83,10 +89,12 @@ def search(
             size = between(low, high, unit)
         else:
             size = high // (2 * unit) * unit
-    result = fitted[low] if low else failed[-1]
-    details = [f"batch sizes tried: {', '.join(attempts)}", *(last.detail for last in failed[-1:] if last.detail)]
-    row = replace(result.row or Fit(), fit_bound=bound)
-    return low or high, replace(result, detail="; ".join(details), row=row)
+    detail = f"batch sizes tried: {', '.join(attempts)}"
+    if failure is not None and failure.detail:
+        detail += f"; {failure.detail}"
+    found = fitted[low] if low else failure
+    assert found is not None  # the first size is always tried
+    return low or high, replace(found, detail=detail, row=replace(found.row or Fit(), fit_bound=bound))
 
 
 def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: bool) -> str:
@@ -99,7 +107,10 @@ def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: boo
     at, result = list(fitted.items())[-1]
     free = result.row.fit_free_bytes  # where it ran, which may be another machine
     if not on_gpu and free is not None:
-        sizes, peaks = [0, *fitted], [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())]
+        sizes, peaks = (
+            [0, *fitted],
+            [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())],
+        )
         slope = max(0.0, (peaks[-1] - peaks[-2]) / (at - sizes[-2]))
         if peaks[-1] + slope * (size - at) > (1 - MARGIN) * free:
             return "predicted memory"

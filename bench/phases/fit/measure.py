@@ -5,7 +5,6 @@ It holds what the speed phase holds of one precision, so that what fits here fit
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -39,12 +38,10 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     if context.techniques.cuda_graphs:
         runner.run(WARM_UP + 1)  # the last of these captures, which takes memory of its own
     runner.synchronize()
-    start = time.perf_counter()
     runner.run(FIT_STEPS)
     runner.synchronize()
-    step_s = (time.perf_counter() - start) / FIT_STEPS
     peaks = backend.peak_memory()
     highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
     peak = highest - before if highest is not None and before is not None else None
-    fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free, fit_step_s=step_s)
+    fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free)
     send(runner.result(switches=runner.read_back(), row=fit, compile_s=None))  # an attempt is no measurement of it

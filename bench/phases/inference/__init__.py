@@ -25,8 +25,6 @@ class Inference:
     """Lower end of its 95 % interval within this process."""
     inference_speedup_high: float | None
     """Upper end of that interval."""
-    inference_rounds: int
-    """Rounds that were measured."""
     top1_agreement_pct: float | None
     """Share of random inputs, or of their tokens, for which the largest output is the same one as fp32's, with
     untrained weights unless the suite has others; empty for regression."""

@@ -90,7 +90,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 inference_speedup=speedup.center if speedup else None,
                 inference_speedup_low=speedup.low if speedup else None,
                 inference_speedup_high=speedup.high if speedup else None,
-                inference_rounds=paired.comparison.rounds,
                 top1_agreement_pct=None if context.data.classes is None else agreement_pct,
                 output_error=error,
             ),

@@ -1,7 +1,7 @@
-"""Which modules of a model a narrow precision harms: gradients with any set of modules in fp32, and the search.
+"""Which modules of a model autocast harms: gradients with any set of modules in fp32, and the search.
 
 ``Narrowing`` runs a forward and backward pass in which the own operations of each module have a state: kept in fp32, or
-narrow as the precision computes them. ``search`` finds a smallest set of modules to keep. docs/which-layers.md has the
+narrow as autocast computes them. ``search`` finds a smallest set of modules to keep. docs/which-layers.md has the
 definitions. A set from which no module can be dropped is 1-minimal (Zeller and Hildebrandt, 2002).
 """
 
@@ -14,8 +14,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -23,8 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bench.devices.backend import is_out_of_memory
-from bench.measure.gradients import cast, named_gradients, stop_dropping
+from bench.measure.gradients import cast, distance, named_gradients, stop_dropping
 from bench.training.keep import lies_in
 
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
@@ -35,8 +33,9 @@ OUTLIER = 10
 """A module whose error is above so many medians is none of those whose sum is the floor."""
 FEW = 3
 """So many modules are a small set even where they are most of the model's."""
-EXACT = 0.01
-"""A parameter whose fp32 gradient is farther from float64's holds rounding alone, as a bias before batch norm does."""
+ROUNDING = 0.01
+"""A gradient that changes by a larger share where weights change by a rounding holds rounding alone, as that of a bias
+before batch norm does."""
 FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
 """A loss scale begins at GradScaler's and falls by this factor while gradients overflow."""
 PASSES = 50
@@ -51,19 +50,6 @@ Gradients = dict[str, Tensor]
 """By parameter, in the model's order."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
-    """How a precision narrows a step."""
-
-    dtype: torch.dtype
-    weights: bool
-    """Whether the weights are narrow; else autocast narrows operations."""
-    scaled: bool
-    """Whether the loss is scaled, by a scale that falls until gradients are finite."""
-    wide_types: tuple[type[nn.Module], ...] = ()
-    """Modules that the precision itself leaves in fp32."""
-
-
 class _OwnOperations(TorchDispatchMode):
     """Collects the modules whose forward computes something itself, by name, apart from the modules in them."""
 
@@ -74,9 +60,10 @@ class _OwnOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        floating = any(isinstance(leaf, Tensor) and leaf.is_floating_point() for leaf in tree_leaves(output))
-        if self._stack and floating and not VIEWS.fullmatch(func.overloadpacket.__name__):
-            self.names.add(self._stack[-1])
+        if self._stack and not VIEWS.fullmatch(func.overloadpacket.__name__):
+            for leaf in tree_leaves(output):
+                if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                    self.names.add(self._stack[-1])
         return output
 
 
@@ -90,117 +77,86 @@ class Narrowing:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batches: Sequence[Any], recipe: Recipe
+        self,
+        model: nn.Module,
+        loss: Callable[[nn.Module, Any], Tensor],
+        batches: Sequence[Any],
+        dtype: torch.dtype,
     ) -> None:
         """Copy ``model``, in fp32, with dropout off, and take the reference gradients of each batch.
 
-        The ``loss`` of (model, batch) is computed inside the precision's autocast region.
+        The ``loss`` of (model, batch) is computed inside autocast's region, which narrows to ``dtype``. A float16 loss
+        is scaled.
         """
-        self.model, self._loss, self.batches, self.recipe = copy.deepcopy(model), loss, batches, recipe
+        self.model, self.batches, self.dtype = copy.deepcopy(model), batches, dtype
+        self._loss = loss
         stop_dropping(self.model)
-        self.references, self._signal = [], []
+        self.references: list[Gradients] = []
+        self._signal: list[list[str]] = []
+        """For each batch the parameters whose gradients are more than rounding."""
         for batch in batches:
-            reference, exact = self._plain_gradients(self.model, batch), self._exact_gradients(batch)
+            reference = self._plain_gradients(batch)
+            rounded = self._plain_gradients(batch, torch.finfo(torch.float32).eps)
             self.references.append(reference)
-            self._signal.append([name for name in reference if _distance(reference, exact, [name]) <= EXACT])
+            self._signal.append(
+                [name for name in reference if distance([(rounded[name], reference[name])]) <= ROUNDING]
+            )
         self._device = next(model.parameters()).device.type
-        self._names = {module: name for name, module in self.model.named_modules()}
-        tensors = (*self.model.parameters(), *self.model.buffers())
-        self._exact = {tensor: tensor.detach().clone() for tensor in tensors}
+        self._buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self._stack: list[str] = []
         self._calls = Counter[str]()
         self._types: dict[tuple[str, int], Any] = {}
-        self._active, self._replay = set(self._names.values()), False
-        self._kept = self._active
-        for module, name in self._names.items():
+        self._replay = False
+        self.candidates = [name for name, _ in self.model.named_modules()]
+        """Modules with operations of their own, by name; the model itself has the empty name."""
+        self._kept = set(self.candidates)
+        for name, module in self.model.named_modules():
             module.forward = self._stateful(name, module.forward)
         own = _OwnOperations(self._stack)
         with own, torch.no_grad():
             loss(self.model, batches[0])
-        self._restore()
-        self.candidates = []
-        """Modules with operations of their own, by name; the model itself has the empty name."""
-        for module, name in self._names.items():
-            if name in own.names and not isinstance(module, recipe.wide_types):
-                self.candidates.append(name)
-        self._active = set(self.candidates)
-        self._owners = self._owned()
+        self.candidates = [name for name in self.candidates if name in own.names]
 
-    def _plain_gradients(self, model: nn.Module, batch: Any) -> Gradients:
-        """Return the gradients of a copy of a model, in the types that it has."""
-        model = copy.deepcopy(model)
+    def _plain_gradients(self, batch: Any, change: float = 0.0) -> Gradients:
+        """Return fp32's gradients of a copy of the model, whose weights differ by a random share of this size."""
+        model = copy.deepcopy(self.model)
+        torch.manual_seed(0)
+        if change:
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.mul_(1 + change * torch.randn_like(weight))
         torch.manual_seed(0)
         self._loss(model, batch).backward()
         return dict(named_gradients(model, model.parameters()))
-
-    def _exact_gradients(self, batch: Any) -> Gradients:
-        """Return float64's; of a model that cannot run in it, fp32's with weights that differ by a rounding."""
-        model = copy.deepcopy(self.model)
-        try:
-            return self._plain_gradients(model.double(), cast(batch, torch.float64))
-        except RuntimeError as error:  # it casts to float32 itself, in which rounding shows by what another one changes
-            if is_out_of_memory(error):
-                raise
-        model = copy.deepcopy(self.model)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.mul_(1 + torch.finfo(weight.dtype).eps * torch.randn_like(weight))
-        return self._plain_gradients(model, batch)
-
-    def _owned(self) -> dict[Tensor, set[str]]:
-        """Return the active modules that use each weight and buffer: its owners, or the nearest that hold them."""
-        owners: dict[Tensor, set[str]] = {}
-        for module, name in self._names.items():
-            if isinstance(module, self.recipe.wide_types):
-                continue
-            user = name
-            while user not in self._active and user:
-                user = user.rpartition(".")[0]
-            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                owners.setdefault(tensor, set()).add(user)
-        return owners
 
     def _stateful(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(forward)
         def run(*inputs: Any, **named: Any) -> Any:
             parent_kept = bool(self._stack) and self._stack[-1] in self._kept
-            if name in self._active:
+            if name in self.candidates:
                 inputs, named = self._received(name, (inputs, named))
                 self._stack.append(name)
-                with self._region(enabled=name not in self._kept):
+                with torch.autocast(self._device, self.dtype, enabled=name not in self._kept, cache_enabled=False):
                     output = forward(*inputs, **named)
                 self._stack.pop()
             else:
                 output = forward(*inputs, **named)
-            return cast(output, torch.float32) if parent_kept or (self.recipe.weights and not name) else output
+            return cast(output, torch.float32) if parent_kept else output
 
         return run
 
     def _received(self, name: str, inputs: Any) -> Any:
         """Return the inputs of a module's call in the types that it gets them in."""
-        narrow = self.recipe.dtype
         call = (name, self._calls[name])
         self._calls[name] += 1
-        if not self._kept:
-            self._types.setdefault(call, tree_map(lambda leaf: getattr(leaf, "dtype", None), inputs))
         if name in self._kept:
             return cast(inputs, torch.float32)
-        if self.recipe.weights:
-            return cast(inputs, narrow)
-        if self._replay and call in self._types:
-            types = self._types[call]
+        if not self._kept:
+            self._types[call] = tree_map(lambda leaf: getattr(leaf, "dtype", None), inputs)
+        elif self._replay and call in self._types:
+            narrow, types = self.dtype, self._types[call]
             return tree_map(lambda leaf, dtype: leaf.to(narrow) if dtype == narrow else leaf, inputs, types)
         return inputs
-
-    def _region(self, *, enabled: bool) -> AbstractContextManager[None]:
-        if self.recipe.weights:
-            return nullcontext()
-        return torch.autocast(self._device, dtype=self.recipe.dtype, enabled=enabled, cache_enabled=False)
-
-    def _restore(self) -> None:
-        for tensor, exact in self._exact.items():
-            tensor.grad = None
-            tensor.data = exact.clone()
 
     def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
         """Return the error of the gradients with some modules kept: 0 is fp32's own, infinite is not finite.
@@ -211,64 +167,57 @@ class Narrowing:
             replay: whether narrow modules get their inputs in the types of the run in which all are narrow.
         """
         self._kept, self._replay = set(kept), replay
+        scale = FIRST_SCALE if self.dtype is torch.float16 else 1.0
+        while True:  # the loss scale falls until all is finite
+            loss, gradients = self._step(batch, scale)
+            if all(bool(tensor.isfinite().all()) for tensor in (loss, *gradients.values())):
+                return self.score(gradients, batch)
+            if scale == 1.0 or not loss.isfinite():
+                return math.inf
+            scale /= SCALE_STEP
 
-        def step(scale: float) -> tuple[Tensor, Gradients]:
-            self._restore()
-            if self.recipe.weights:
-                self._narrow_weights()
-            self._calls.clear()
-            with self._region(enabled=True):
-                loss = self._loss(self.model, self.batches[batch])
-            (loss * scale).backward()
-            return loss, dict(named_gradients(self.model, self.model.parameters()))
-
-        gradients = at_finite_scale(step, scaled=self.recipe.scaled)
-        self._restore()
-        return self.score(gradients, batch)
-
-    def _narrow_weights(self) -> None:
-        """Give the weights and buffers of narrow modules the narrow type."""
-        for tensor, owners in self._owners.items():
-            if tensor.is_floating_point() and owners.isdisjoint(self._kept):
-                tensor.data = tensor.data.to(self.recipe.dtype)
+    def _step(self, batch: int, scale: float) -> tuple[Tensor, Gradients]:
+        """Return the loss and the unscaled gradients of a step with a loss scale."""
+        self.model.zero_grad()
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
+        self._calls.clear()
+        torch.manual_seed(0)
+        with torch.autocast(self._device, self.dtype, cache_enabled=False):
+            loss = self._loss(self.model, self.batches[batch])
+        (loss * scale).backward()
+        gradients = named_gradients(self.model, self.model.parameters())
+        return loss, {name: gradient.float() / scale for name, gradient in gradients}
 
     def agreed(self, kept: Collection[str]) -> float:
-        """Return the error that all batches show, with some modules kept."""
-        return agreed([self.error(kept, number) for number in range(len(self.batches))])
+        """Return the error that all batches show at least, with some modules kept; infinite where it is on any of them.
 
-    def score(self, gradients: Gradients | None, batch: int) -> float:
+        A unit near zero that changes its sign is a large error on a single batch, and no harm.
+        """
+        errors = [self.error(kept, number) for number in range(len(self.batches))]
+        return math.inf if math.inf in errors else min(errors)
+
+    def score(self, gradients: Gradients, batch: int) -> float:
         """Return the larger of the error of all gradients as one vector and the mean over parameters.
 
-        It is infinite where there are none, because something was not finite. The vector sees the sums of large
-        gradients, and the mean those that are small throughout. The mean is over parameters whose fp32 gradient is more
-        than rounding.
+        The vector sees the sums of large gradients, and the mean those that are small throughout. The mean is over
+        parameters whose fp32 gradient is more than rounding.
         """
-        if gradients is None:
-            return math.inf
         reference = self.references[batch]
-        squares = [min(_distance(gradients, reference, [name]), 1.0) ** 2 for name in self._signal[batch]]
+        pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
+        squares = [min(distance([pairs[name]]), 1.0) ** 2 for name in self._signal[batch]]
         mean = math.sqrt(sum(squares) / max(1, len(squares)))
-        return max(mean, _distance(gradients, reference, reference))
-
-    def scaled_error(self) -> float:
-        """Return the error with nothing kept and a loss scale, which the precision does without."""
-        self.recipe = replace(self.recipe, scaled=True)
-        return self.agreed(())
+        return max(mean, distance(pairs.values()))
 
     def noise(self) -> float:
         """Return the sampling noise of the gradient: the relative difference between two batches, over √2."""
         first, second = self.references[:2]
-        return _distance(second, first, first.keys() & second.keys()) / math.sqrt(2)
-
-    def with_tied(self, kept: set[str]) -> set[str]:
-        """Return modules with those that share a narrow weight with them, for a weight has one type."""
-        if not self.recipe.weights:
-            return kept
-        return kept.union(*(owners for owners in self._owners.values() if owners & kept))
+        pairs = [(second[name], first[name]) for name in first.keys() & second.keys()]
+        return distance(pairs) / math.sqrt(2)
 
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept where modules of these names are, with all that they hold."""
-        return self.with_tied({each for each in self.candidates if any(holds(name, each) for name in names)})
+        return {each for each in self.candidates if any(holds(name, each) for name in names)}
 
 
 def holds(name: str, other: str) -> bool:
@@ -276,34 +225,7 @@ def holds(name: str, other: str) -> bool:
     return name == other or lies_in(other, name)
 
 
-def at_finite_scale(step: Callable[[float], tuple[Tensor, Gradients]], *, scaled: bool) -> Gradients | None:
-    """Take a step with a loss scale that falls until all is finite; return the gradients in fp32, or None if none is.
-
-    Args:
-        step: takes the loss scale, which is 1 unless the loss is ``scaled``; returns the loss and scaled gradients.
-        scaled: whether the precision scales the loss.
-    """
-    scale = FIRST_SCALE if scaled else 1.0
-    while True:
-        torch.manual_seed(0)
-        loss, gradients = step(scale)
-        gradients = {name: gradient.float() / scale for name, gradient in gradients.items()}
-        if all(bool(each.isfinite().all()) for each in (loss, *gradients.values())):
-            return gradients
-        if scale == 1.0 or not loss.isfinite():
-            return None
-        scale /= SCALE_STEP
-
-
-def agreed(errors: Sequence[float]) -> float:
-    """Return the error that all batches show at least; infinite where it is on any of them.
-
-    A unit near zero that changes its sign is a large error on a single batch, and no harm.
-    """
-    return math.inf if math.inf in errors else min(errors)
-
-
-Answer = Literal["fine", "concentrated", "diffuse", "everything", "loss"]
+Answer = Literal["fine", "concentrated", "diffuse", "loss"]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -311,8 +233,8 @@ class Findings:
     """The answer of a search."""
 
     answer: Answer
-    """Fine: nothing is needed. Concentrated: a few modules. Diffuse: no small set. Everything: the loss needs scaling.
-    Loss: what is computed outside of the modules, with all of them in fp32."""
+    """Fine: nothing is needed. Concentrated: a few modules. Diffuse: no small set. Loss: what is computed outside of
+    the modules, with all of them in fp32."""
     error: float
     """Of the gradients with nothing kept."""
     limit: float
@@ -340,7 +262,7 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
 
     It takes about as many passes as the model has modules, and 50 more.
     """
-    enough = ENOUGH[model.recipe.dtype]
+    enough = ENOUGH[model.dtype]
     candidates = model.candidates
     error = model.agreed(())
     if error <= enough:
@@ -350,8 +272,7 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
     errors = dict[str, float]()
     for name in candidates:
-        alone = model.with_tied({name})
-        errors[name] = model.error([other for other in candidates if other not in alone], replay=True)
+        errors[name] = model.error([other for other in candidates if other != name], replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
     findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)
@@ -364,11 +285,7 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     kept = model.within(_smallest(sorted(candidates, key=errors.__getitem__, reverse=True), fits))
     findings.kept = tuple(name for name in candidates if name in kept and not any(lies_in(name, each) for each in kept))
     findings.error_kept = model.agreed(kept)
-    if 2 * len(kept) <= len(candidates):
-        findings.answer = "concentrated"
-    elif model.recipe.dtype is torch.float16 and not model.recipe.scaled and model.scaled_error() <= limit:
-        findings.answer = "everything"
-    elif len(findings.kept) <= FEW:
+    if 2 * len(kept) <= len(candidates) or len(findings.kept) <= FEW:
         findings.answer = "concentrated"
     return findings
 
@@ -376,30 +293,15 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
 def _smallest(ranked: list[str], fits: Callable[[Collection[str]], bool]) -> set[str]:
     """Return modules that fit, and of which none can be dropped.
 
-    The length of a list's start doubles until it fits; then what is not needed is dropped, as it would be deployed: all
-    within one module together, then one by one. Two branches whose errors cancel are worse without either alone, so
-    whole parents come first. Of the rest, the last of the list come first, so that few are left.
+    The length of a list's start doubles until it fits; then what is not needed is dropped one by one, the last of the
+    list first, so that few are left.
     """
     length = 1
     while length < len(ranked) and not fits(ranked[:length]):
         length *= 2
     kept = set(ranked[:length])
-    parents = {name.rsplit(".", depth)[0] for name in kept for depth in range(1, name.count(".") + 1)}
-    groups = [{name for name in kept if holds(parent, name)} for parent in sorted(parents, key=len)]
-    groups += [{name} for name in reversed(ranked[:length])]
-    for group in groups:
-        rest = kept - group
-        if rest and rest != kept and fits(rest):
+    for name in reversed(ranked[:length]):
+        rest = kept - {name}
+        if rest and fits(rest):
             kept = rest
     return kept
-
-
-def _distance(gradients: Gradients, reference: Gradients, names: Collection[str]) -> float:
-    """Return the relative difference of some gradients as one vector; infinite where those of the reference are 0."""
-    difference = sum(_norm(gradients[name] - reference[name]) ** 2 for name in names)
-    size = sum(_norm(reference[name]) ** 2 for name in names)
-    return math.sqrt(difference / size) if size else math.inf
-
-
-def _norm(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values.double()))

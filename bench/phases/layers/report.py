@@ -21,24 +21,21 @@ ANSWERS = {
     "fine": "none",
     "concentrated": "these",
     "diffuse": "no small set",
-    "everything": "all: scale the loss",
     "loss": "the loss itself",
 }
 """The answers, as names of figures, in words."""
 OF_MODEL = {
     "error": "error of the gradients (%)",
     "kept": "with these kept (%)",
-    "trained": "as trained (%)",
     "limit": "limit (%)",
     "noise": "sampling noise (%)",
-    "lost_updates": "updates lost (%)",
 }
 """Figures of the whole model, by their names, with the headers of their columns."""
 ABOUT_ANSWERS = (
     f"Gradients of the precision against {BASELINE}'s, on the same weights and two batches, dropout off: the "
     "larger of the relative error of all gradients as one vector and the root mean square of the parameters' own. "
     "Keep is an option of the precision, as in amp-bf16:keep=head. Sampling noise is how much gradients differ "
-    "between two batches. Updates lost: parameters whose first update mostly disappears in 16-bit weights."
+    "between two batches."
 )
 ABOUT_MODULES = (
     f"Each module alone in the narrow type, the rest in fp32: up to {SHOWN} with the largest errors. Only a "

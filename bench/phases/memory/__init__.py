@@ -20,15 +20,11 @@ class MemoryPeak:
     """GPU: steady peak of bytes in tensors; the memory that reports show."""
     peak_reserved_bytes: int | None = None
     """GPU: steady peak of bytes that the allocator held."""
-    peak_active_bytes: int | None = None
-    """GPU: steady peak of bytes in blocks in use or not yet free to reuse."""
     driver_used_bytes: SignedBytes | None = None
     """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
     apart, bytes in use less those before the context."""
     gpu_used_bytes: int | None = None
     """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show it."""
-    allocator_retries: int | None = None
-    """GPU: how often, in the steady steps, the allocator emptied its cache and tried again."""
     peak_resident_bytes: SignedBytes | None = None
     """CPU: peak resident set of the process above what it was before the model; the memory that reports show, with
     the libraries' code loaded beforehand."""

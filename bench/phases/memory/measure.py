@@ -54,7 +54,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             resident_before=resident_before,
             driver_before=driver_before,
             uuid=uuid,
-            model_bytes=memory.model_bytes(arm.model),
             steps=max(STEADY_STEPS, len(held)),
         )
         if not trial.ablation and not arm.techniques.hidden and distributed.ranks() == 1:
@@ -65,7 +64,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         switches = runner.read_back()  # last: the model may have changed them
         odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
         operations = runner.operations()
-    send(runner.result("ok", "; ".join(odd), switches=switches, operations=operations, row=MemoryPeak(**peaks)))
+    row = MemoryPeak(**peaks, model_bytes=memory.model_bytes(arm.model))
+    send(runner.result("ok", "; ".join(odd), switches=switches, operations=operations, row=row))
 
 
 def _batches(context: Context) -> list[Batch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
@@ -25,7 +25,7 @@ from bench.training.step import Arm, build_model, pair_loss, training_step
 
 STEPS = 60
 LAST = 5
-"""Gradients are counted in so many of the last steps, in the first and in the middle one."""
+"""Gradients are counted in so many of the last steps, and in the first."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
@@ -73,7 +73,7 @@ class _Observation:
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
-        failure, counted = "", {0, steps // 2, *range(max(0, steps - LAST), steps)}
+        failure, counted = "", {0, *range(max(0, steps - LAST), steps)}
         endless = (batch for epoch in count(1) for batch in batches.train(epoch))
         with gradients.watch_activations(self.arm.model) as largest_activations:
             for step, batch in enumerate(islice(endless, steps)):
@@ -85,9 +85,10 @@ class _Observation:
                 with watched if step in counted else nullcontext() as of_outputs:
                     failure = self._step(step, batch, scale, largest_activations)
                 if of_outputs:
-                    self._counts("output_gradient", step, of_outputs())
+                    self._counts("output_gradient", step, reversed(of_outputs))
                 if step in counted or failure:  # the scaler has divided them by the scale again
-                    self._counts("gradient", step, gradients.histograms(self._named()))
+                    counts = [(name, gradients.count_bins(gradient)) for name, gradient in self._named()]
+                    self._counts("gradient", step, counts)
                 if failure:
                     break
                 self.send(Progress(text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps))
@@ -98,10 +99,24 @@ class _Observation:
 
     def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
         trial, precision = self.context.trial.id, self.arm.precision.name
-        self.send(Numeric(trial=trial, precision=precision, kind=kind, step=step, layer=layer, name=name, value=value))
+        self.send(
+            Numeric(
+                trial=trial,
+                precision=precision,
+                kind=kind,
+                step=step,
+                layer=layer,
+                name=name,
+                value=value,
+            )
+        )
 
     def _step(
-        self, step: int, batch: Batch, scale: float | None, largest_activations: Callable[[], dict[str, float]]
+        self,
+        step: int,
+        batch: Batch,
+        scale: float | None,
+        largest_activations: Callable[[], dict[str, float]],
     ) -> str:
         """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
         arm = self.arm
@@ -132,9 +147,9 @@ class _Observation:
             return f"gradients became infinite or NaN at step {step}, first in layer {bad[-1]}"
         return ""
 
-    def _counts(self, kind: Kind, step: int, groups: dict[str, list[int]]) -> None:
-        """Send the counts of a histogram by layer; those of empty bins are left out."""
-        for layer, counts in groups.items():
+    def _counts(self, kind: Kind, step: int, named: Iterable[tuple[str, Tensor]]) -> None:
+        """Send the counts of histograms by group; those of empty bins are left out."""
+        for layer, counts in gradients.histograms(named).items():
             for name, value in zip(gradients.BINS, counts, strict=True):
                 if value:
                     self._send(kind, step, name, value, layer)

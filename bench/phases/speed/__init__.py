@@ -40,10 +40,6 @@ class Speed:
     """Length of a sample, where samples are sequences of tokens."""
     block_steps: DerivedCount | None = None
     """Steps timed in each block."""
-    switch_transient_pct: Signed | None = None
-    """How far the first step after a switch of precisions lies above the plateau."""
-    clock_overhead_pct: Signed | None = None
-    """Time of an empty block as a share of this precision's block."""
     paired: bool = True
     """Whether baseline and precision were measured together in one process."""
     rounds: DerivedCount | None = None
@@ -206,7 +202,14 @@ METRICS = (
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio")
+MEDIANS: tuple[str, ...] = (
+    "tokens_per_s",
+    "flops_per_step",
+    "tflops",
+    "peak_tflops",
+    "pct_of_peak",
+    "host_ratio",
+)
 MEDIANS += ("step_p50_ms", "step_p95_ms", "block_steps", "communication_pct", "compile_s")
 PHASE = Phase(
     name="speed",

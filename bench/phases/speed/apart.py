@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bench.results.records import MEASURED
 from bench.spec.trial import Trial
 
+if TYPE_CHECKING:
+    from bench.phases.turn import Turn
 
-def conduct(trial: Trial, turn: Any) -> None:
+
+def conduct(trial: Trial, turn: Turn) -> None:
     """Measure a trial's arms together, or apart if they fail or do not fit together (``Phase.conduct``)."""
+    reason = ""
     if not turn.is_done(trial):
         together = turn.attempt(trial)
         if together.failed_together:  # by whose fault is seen apart
             turn.discard(together)
-            _measure_apart(trial, turn, together)
-            return
-        turn.keep(together)
-    if len(trial.arms) > 1 and "oom" in turn.statuses(trial).values():
-        _measure_apart(trial, turn, None)
-
-
-def _measure_apart(trial: Trial, turn: Any, failed: Any) -> None:
-    """Measure the arms that are left, each in a process.
-
-    ``failed`` is their attempt together, of which nothing is stored; None if they did not fit together, which is.
-    """
-    kept = turn.final_arms(trial) if failed is not None else set()
-    missing = [alone for alone in trial.apart() if not (turn.is_done(alone) or alone.arms[0].name in kept)]
+            reason = f"measured alone: together, {together.results[-1].detail}"
+        else:
+            turn.keep(together)
+    fits = "oom" not in turn.statuses(trial).values()
+    if not reason and (fits or len(trial.arms) == 1):
+        return
+    final = turn.final_arms(trial) if reason else set()
+    missing = [alone for alone in trial.apart() if not (turn.is_done(alone) or alone.arms[0].name in final)]
     if missing:
-        why = "do not fit together" if failed is None else "failed together"
         arms = "steps" if trial.ablation else "precisions"
+        why = "failed together" if reason else "do not fit together"
         turn.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
     for alone in missing:
         attempt = turn.attempt(alone)
-        if failed is not None:
-            reason = f"measured alone: together, {failed.results[-1].detail}"
-            attempt = replace(attempt, results=[_explained(result, reason) for result in attempt.results])
-        turn.keep(attempt)
-
-
-def _explained(result: Any, reason: str) -> Any:
-    """Return a measured result whose detail begins with a reason; any other as it is."""
-    if result.status not in MEASURED:
-        return result
-    return replace(result, detail="; ".join(filter(None, (reason, result.detail))))
+        results = []
+        for result in attempt.results:
+            detail = result.detail
+            if result.status in MEASURED:
+                detail = "; ".join(filter(None, (reason, detail)))
+            results.append(replace(result, detail=detail))
+        turn.keep(replace(attempt, results=results))

@@ -19,8 +19,7 @@ import torch
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
 from bench.measure.operations import peak_tflops
-from bench.measure.rounds import compare
-from bench.measure.warmup import Cut
+from bench.measure.rounds import Sizes, compare
 from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
@@ -68,7 +67,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             switches = runner.switches_after_a_step()
             speed = paired.speed(index, context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
-                speed = replace(speed, communication_pct=communication_pct(runner, paired.cuts[index], trial))
+                speed = replace(
+                    speed,
+                    communication_pct=communication_pct(runner, paired.plans[index].sizes, trial),
+                )
                 speed = _with_limits(speed, runner, trial, send)
             result = runner.result(
                 status,
@@ -97,7 +99,10 @@ def _observe(runner: TrainingRunner) -> Operations:
     cannot be observed; and the products of one such as Muon's are not the model's.
     """
     operations = runner.operations()
-    return replace(operations, flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)))
+    return replace(
+        operations,
+        flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)),
+    )
 
 
 class SilentRunner(TrainingRunner):
@@ -110,7 +115,7 @@ class SilentRunner(TrainingRunner):
             super().run(steps)
 
 
-def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float | None:
+def communication_pct(runner: TrainingRunner, sizes: Sizes, trial: Trial) -> float | None:
     """Return the share of a step by which communication makes it longer; None where one process trains alone.
 
     Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
@@ -124,7 +129,7 @@ def communication_pct(runner: TrainingRunner, cut: Cut, trial: Trial) -> float |
     budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
     protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
     clock = distributed.clock()
-    comparison = compare([runner, silent], [cut.sizes, cut.sizes], protocol, seed=trial.seed, clock=clock)
+    comparison = compare([runner, silent], [sizes, sizes], protocol, seed=trial.seed, clock=clock)
     speedup = comparison.speedups[1]
     return None if speedup is None else 100 * (1 - 1 / speedup.center)
 

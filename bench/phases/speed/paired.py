@@ -5,6 +5,7 @@ Phases that measure this way differ in their arms (``bench.training.arms``) and 
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import time
@@ -13,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from bench.data.batch import Batch
 from bench.measure.disturbance import open_watch
-from bench.measure.rounds import Comparison, compare
-from bench.measure.warmup import Cut, prepare
+from bench.measure.rounds import Comparison, Sizes, compare
+from bench.measure.warmup import BlockPlan, prepare
 from bench.phases.speed import Speed
 from bench.results.records import Block, Device, Message, Progress, Status
 from bench.spec.trial import Trial
@@ -26,18 +27,6 @@ PROGRESS_S = 0.5
 """Shortest interval between two progress messages."""
 
 
-class Recompilations:
-    """Reports compilations since the last call; the steps timed meanwhile include their time."""
-
-    def __init__(self) -> None:
-        self._before = compilations()
-
-    def cause(self) -> str:
-        """Return ``recompiled``, or an empty text."""
-        before, self._before = self._before, compilations()
-        return "recompiled" if self._before != before else ""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paired:
     """The result of a paired measurement."""
@@ -45,7 +34,7 @@ class Paired:
     trial: Trial
     runners: Sequence[TrainingRunner]
     """The arms, the baseline first."""
-    cuts: Sequence[Cut]
+    plans: Sequence[BlockPlan]
     """Each arm's warm-up and block sizes."""
     comparison: Comparison
     samples: float
@@ -81,16 +70,14 @@ class Paired:
 
     def speed(self, arm: int, tokens_per_sample: int | None = None) -> Speed:
         """Return an arm's record of speed, without what follows from its blocks."""
-        cut = self.cuts[arm]
+        plan = self.plans[arm]
         return Speed(
             power_capped=self.capped,
-            steady=cut.warm.steady,
-            warmup_steps=cut.warm.steps,
-            switch_warmup_steps=cut.sizes.switch_warmup,
+            steady=plan.warm.steady,
+            warmup_steps=plan.warm.steps,
+            switch_warmup_steps=plan.sizes.switch_warmup,
             samples_per_step=self.samples,
             tokens_per_sample=tokens_per_sample,
-            switch_transient_pct=cut.profile.transient_pct,
-            clock_overhead_pct=100 * cut.empty_ns / (self.step_ns(arm) * cut.sizes.steps),
             paired=len(self.runners) > 1,
             disturbance=self.disturbance,
             foreign_load_pct=self.foreign_load_pct,
@@ -105,7 +92,10 @@ class Paired:
         is_within = self.comparison.is_within(protocol.process_target, arm)
         if protocol.target_ci is not None and protocol.most_replicates == 1 and not is_within:
             target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
-            return "unconverged", f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
+            return (
+                "unconverged",
+                f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)",
+            )
         return "ok", ""
 
 
@@ -136,58 +126,63 @@ def measure(
         runner.activate()
         runner.wanted = runner.read_back()
     budget_s = trial.protocol.process_s
-    cuts = prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock)
-    turn = len(by_shape(batches)) > 1 and len(batches)
-    if turn:
-        cuts = [replace(cut, sizes=replace(cut.sizes, steps=-(-cut.sizes.steps // turn) * turn)) for cut in cuts]
-    report, recompilations = _progress(trial, runners, send), Recompilations()
-    began_s, switches_before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    plans = prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock)
+    if len(by_shape(batches)) > 1:
+        plans = [replace(plan, sizes=_whole_turns(plan.sizes, len(batches))) for plan in plans]
+    begin_s = last_s = time.monotonic()
+    switches_before, compiled_before = _involuntary_switches(), compilations()
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
 
         def look(comparison: Comparison) -> None:
+            nonlocal last_s
             watch.poll()
-            report(comparison)
+            now_s = time.monotonic()
+            if now_s - last_s >= PROGRESS_S:
+                last_s = now_s
+                done = min(1.0, (now_s - begin_s) / (budget_s * len(runners)))
+                send(Progress(text=_progress(runners, comparison), done=done))
 
-        sizes = [cut.sizes for cut in cuts]
+        sizes = [plan.sizes for plan in plans]
         comparison = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, watch=look)
-        foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - began_s
-        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches_before
-        own = "; ".join(filter(None, (watch.disturbance(), recompilations.cause())))
-        capped = watch.capped if device.is_gpu else None
-    by_rank = distributed.gathered(own)
-    named = zip(trial.cell.placement.members, by_rank, strict=True)
-    causes = [f"device {name}: {cause}" for name, cause in named if cause]
+        foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - begin_s
+        switches = _involuntary_switches() - switches_before
+        causes = [watch.disturbance(), "recompiled" if compilations() != compiled_before else ""]
     return Paired(
         trial=trial,
         runners=runners,
-        cuts=cuts,
+        plans=plans,
         comparison=comparison,
         samples=samples or trial.cell.batch_size,
         foreign_load_pct=foreign_pct,
         switches_per_s=switches / took_s,
-        disturbance=own if len(by_rank) == 1 else "; ".join(causes),
-        capped=capped,
+        disturbance=_of_all_ranks("; ".join(filter(None, causes)), trial.cell.placement.members),
+        capped=watch.capped if device.is_gpu else None,
     )
 
 
-def _progress(
-    trial: Trial, runners: Sequence[TrainingRunner], send: Callable[[Message], None]
-) -> Callable[[Comparison], None]:
-    """Return a function that sends the running speedups, at most twice a second."""
-    start = last = time.monotonic()
-    budget_s = trial.protocol.process_s * len(runners)
+def _whole_turns(sizes: Sizes, batches: int) -> Sizes:
+    """Return the sizes of blocks that have each of some batches equally often."""
+    return replace(sizes, steps=math.ceil(sizes.steps / batches) * batches)
 
-    def report(comparison: Comparison) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last < PROGRESS_S:
-            return
-        last = now
-        running = [
-            f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
-            for runner, speedup in zip(runners, comparison.speedups, strict=True)
-            if speedup is not None and speedup.low is not None
-        ]
-        text = f"{comparison.rounds} rounds" + (": " + ", ".join(running) if running else "")
-        send(Progress(text=text, done=min(1.0, (now - start) / budget_s)))
 
-    return report
+def _involuntary_switches() -> int:
+    """Return how often the system has taken a core from this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _of_all_ranks(own: str, devices: Sequence[str]) -> str:
+    """Return what disturbed the devices of all processes that train together, each named where there are several."""
+    by_rank = distributed.gathered(own)
+    if len(by_rank) == 1:
+        return own
+    named = zip(devices, by_rank, strict=True)
+    return "; ".join(f"device {name}: {cause}" for name, cause in named if cause)
+
+
+def _progress(runners: Sequence[TrainingRunner], comparison: Comparison) -> str:
+    """Return the running speedups in words."""
+    running = []
+    for runner, speedup in zip(runners, comparison.speedups, strict=True):
+        if speedup is not None and speedup.low is not None:
+            running.append(f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]")
+    return ": ".join(filter(None, [f"{comparison.rounds} rounds", ", ".join(running)]))

@@ -28,20 +28,23 @@ Measured = Mapping[str, Mapping[str, Speed]]
 
 def is_enough(last: Trial, measured: Measured) -> bool:
     """Return whether the processes of a cell up to this trial are enough (``Phase.is_enough``)."""
-    processes = [_speeds(replace(last, replicate=number), measured) for number in range(last.replicate + 1)]
     by_arm: dict[str, list[Speed]] = {}
-    for process in processes:
-        for name, speed in process.items():
+    for number in range(last.replicate + 1):
+        for name, speed in _speeds(replace(last, replicate=number), measured).items():
             by_arm.setdefault(name, []).append(speed)
-    arms = [log_speedups(speeds) for speeds in by_arm.values() if any(speed.log_gain() for speed in speeds)]
+    arms, timed_s = [], 0.0
+    for speeds in by_arm.values():
+        timed_s = max(timed_s, sum(speed.timed_s for speed in speeds))
+        arm = log_speedups(speeds)
+        if arm[0]:
+            arms.append(arm)
     if not arms:
         return True
-    timed_s = max(sum(speed.timed_s for speed in speeds) for speeds in by_arm.values())
     floor = replace(last, phase="floor", ablation=False)
     against_itself: list[Speed] = []
     for number in range(last.protocol.most_replicates):
         against_itself += _speeds(replace(floor, replicate=number), measured).values()
-    return enough(last.protocol, len(processes), arms, timed_s, aa_noise(*log_speedups(against_itself)))
+    return enough(last.protocol, last.replicate + 1, arms, timed_s, aa_noise(*log_speedups(against_itself)))
 
 
 def _speeds(trial: Trial, measured: Measured) -> dict[str, Speed]:
@@ -51,7 +54,11 @@ def _speeds(trial: Trial, measured: Measured) -> dict[str, Speed]:
 
 
 def enough(
-    protocol: Protocol, count: int, arms: Sequence[Processes], timed_s: float, noise: float | None = None
+    protocol: Protocol,
+    count: int,
+    arms: Sequence[Processes],
+    timed_s: float,
+    noise: float | None = None,
 ) -> bool:
     """Return whether the processes that have ended answer the question, or have used up what they may.
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pandas as pd
 
-from bench.phases.speed.sweeps import against_value, along, sweeps
+from bench.phases.speed import sweeps
 from bench.report.analysis.summary import best_rows, over
-from bench.report.figures.chart import Chart
 from bench.report.format import estimate, known, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.labels import placement
@@ -20,7 +17,6 @@ from bench.report.tables.table import (
     PRECISION,
     RECIPE,
     Entry,
-    Material,
     Row,
     Table,
     figures,
@@ -149,18 +145,11 @@ def _is_part(single: Row, row: Row) -> bool:
     return alike and techniques[0] == techniques[1] and single["placement"] in listed(row["members"])
 
 
-def charts(material: Material) -> Iterator[tuple[str, Chart | None]]:
-    """Describe the speedups of each sweep against its values."""
-    for sweep in sweeps(material.summary, material.runs):
-        yield SWEEPS, against_value(sweep)
-
-
 REPORT = PhaseReport(
     tables=(
-        Entry(40, SWEEPS, lambda material: map(along, sweeps(material.summary, material.runs))),
+        Entry(40, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
         Entry(51, RECIPE, lambda material: [best_batch(material.rows)]),
         Entry(56, RECIPE, lambda material: [how_measured(material.rows)]),
         Entry(62, RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),
-    charts=charts,
 )

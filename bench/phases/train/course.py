@@ -6,7 +6,19 @@ import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import BAND, CROSS, DASHED, SOLID, Axis, Bar, Chart, Line, Mark, Panel, Text
+from bench.report.figures.chart import (
+    BAND,
+    CROSS,
+    DASHED,
+    SOLID,
+    Axis,
+    Bar,
+    Chart,
+    Line,
+    Mark,
+    Panel,
+    Text,
+)
 from bench.spec.precisions import emulates
 
 LOSS, ACCURACY = "loss", "accuracy"
@@ -26,10 +38,12 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "",
     There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
     the mean of their times; a band reaches from the lowest seed to the highest.
     """
-    rows = [what for what in COLUMNS if any(_finite(epochs, column) for column in COLUMNS[what])]
-    if not rows:
+    panels = []
+    for what, columns in COLUMNS.items():
+        if any(_finite(epochs, column) for column in columns):
+            panels += [panel(epochs, what, "epoch"), panel(epochs, what, "elapsed_s")]
+    if not panels:
         return None
-    panels = [panel(epochs, what, x) for what in rows for x in ("epoch", "elapsed_s")]
     return Chart(
         name=name,
         caption=caption,
@@ -47,53 +61,53 @@ def _finite(rows: pd.DataFrame, column: str) -> bool:
 
 def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
-    unit, size = chart.time_unit(rows["elapsed_s"].max())
-    scaled = rows.assign(elapsed_s=rows["elapsed_s"] / size)
-    if x == "elapsed_s":  # an emulated precision's time is the emulation's
-        scaled = scaled[~scaled["precision"].map(emulates).astype(bool)]
-    marks: list[Mark] = []
-    for column, dashed in COLUMNS[what].items():
-        if column in rows:
-            for name, arm in chart.arms(scaled):
-                marks += _line(arm, x, column, dashed=dashed, precision=name)
-    logarithmic = what == LOSS and falls_far(rows[list(COLUMNS[LOSS])].to_numpy(dtype=float))
     if x == "epoch":
         title, against = "epochs", Axis(label="epoch", whole=True)
     else:
+        unit, size = chart.time_unit(rows["elapsed_s"].max())
         title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
-    y = Axis(label="accuracy (%)" if what == ACCURACY else what, scale="log" if logarithmic else "linear")
+        is_emulated = rows["precision"].map(emulates).astype(bool)  # whose time is the emulation's
+        rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)[~is_emulated]
+    marks: list[Mark] = []
+    for column, dashed in COLUMNS[what].items():
+        if column in rows:
+            for name, arm in chart.arms(rows):
+                marks += _line(arm, x, column, dashed=dashed, precision=name)
+    y = Axis(label="accuracy (%)")
+    if what == LOSS:
+        y = Axis(label=LOSS, scale="log" if _falls_far(rows[list(COLUMNS[LOSS])]) else "linear")
     return Panel(title=f"{what.capitalize()} against {title}", x=against, y=y, marks=marks)
 
 
-def falls_far(losses: np.ndarray) -> bool:
-    """Say whether losses are to be drawn on a logarithmic axis."""
-    finite = losses[np.isfinite(losses)]
+def _falls_far(losses: pd.DataFrame) -> bool:
+    """Return whether losses are to be drawn on a logarithmic axis."""
+    finite = losses.replace(np.inf, np.nan).stack()
     return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
 
 
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
     """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
-    finite = arm[np.isfinite(arm[y]) & ~_diverged(arm)]  # NaN weights have an accuracy, which means nothing
+    diverged = _diverged(arm)
+    finite = arm[np.isfinite(arm[y]) & ~diverged]  # NaN weights have an accuracy, which means nothing
     if finite.empty:
         return []
-    at = finite.assign(x=finite[x], y=finite[y]).groupby("epoch")
-    seeds = at.agg(x=("x", "mean"), mean=("y", "mean"), low=("y", "min"), high=("y", "max"))
+    seeds = finite.groupby("epoch").agg(x=(x, "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max"))
     marks: list[Mark] = []
     if (seeds["high"] > seeds["low"]).any():
         marks.append(Bar(x=seeds["x"], low=seeds["low"], high=seeds["high"], tint=precision, faint=True))
     points = list(zip(seeds["x"], seeds["mean"], strict=True))
     data = "test data" if dashed else "training data"
     marks.append(Line(points=points, tint=precision, dashed=dashed, says=f"{precision}, {data}"))
-    if (diverged := _diverged(arm)).any():
-        ended = finite.sort_values("epoch").groupby("seed").tail(1)
-        ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
-        crosses = zip(ended[x], ended[y], strict=True)
-        marks += [Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses]
+    lost = (
+        finite[finite["seed"].isin(arm.loc[diverged, "seed"])].sort_values("epoch").drop_duplicates("seed", keep="last")
+    )
+    for at, last in zip(lost[x], lost[y], strict=True):
+        marks.append(Text(x=float(at), y=float(last), text="✕", tint=precision))
     return marks
 
 
 def _diverged(rows: pd.DataFrame) -> pd.Series:
-    """Say which epochs had a training loss that is not finite; training ends with such a one."""
+    """Return which epochs had a training loss that is not finite; training ends with such a one."""
     return pd.Series(~np.isfinite(rows["train_loss"]), index=rows.index)
 
 

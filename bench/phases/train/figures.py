@@ -10,7 +10,13 @@ import pandas as pd
 from bench.results.csv_file import PAIR
 from bench.spec.precisions import emulates
 
-COSTS = ["time_per_epoch_s", "train_samples_per_s", "data_wait_pct", "time_to_accuracy_s", "train_energy_j"]
+COSTS = [
+    "time_per_epoch_s",
+    "train_samples_per_s",
+    "data_wait_pct",
+    "time_to_accuracy_s",
+    "train_energy_j",
+]
 COSTS += ["fastest_epoch_s", "slowest_epoch_s"]
 """Figures that are left empty for an emulated precision: they would measure the emulation."""
 OF_LAST = ["train_loss", "test_loss", "test_accuracy_pct"]

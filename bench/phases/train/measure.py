@@ -6,18 +6,19 @@ import itertools
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
-from bench.devices.monitor import DeviceLostError, meters, open_monitor
+from bench.devices.monitor import DeviceLostError, GpuMeter, meters, open_monitor
 from bench.phases.train import Training
 from bench.results.records import Device, EpochResult, Message, Progress
 from bench.spec.errors import UsageError
@@ -26,7 +27,7 @@ from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed
 from bench.training.arms import TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import Arm, Epoch, evaluate, evaluate_by, train_epoch
+from bench.training.step import Arm, evaluate, evaluate_by, train_epoch
 
 HEARTBEAT_S = 2.0
 
@@ -52,30 +53,47 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     rows, trained, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
-    counters_j = _energy_counters(device)
+    boards = _counting_boards(device)
     switches = runner.read_back()
-    while (number := trained + len(rows) + 1) <= trial.epochs and (not rows or math.isfinite(rows[-1].train_loss)):
+    for number in range(trained + len(rows) + 1, trial.epochs + 1):
+        if rows and not math.isfinite(rows[-1].train_loss):
+            break
         rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
-        before_j = counters_j()
+        before_j = _read_j(boards)
         fed = prefetched(drawn, context.device) if context.techniques.prefetcher else drawn
         with closing(fed) as device_batches:
             start_s = time.time()
             epoch = train_epoch(arm, heartbeat("step", device_batches))
-        after_j = counters_j()
+        drawn_j = _moved_j(before_j, _read_j(boards))
         switches = runner.read_back()
-        epoch_j = distributed.total([_moved_j(*readings) for readings in zip(before_j, after_j, strict=False)])
-        row = epoch_row(trial, rows, epoch, number=number, rate=rate, scale=arm.loss_scale, energy_j=epoch_j)
-        row = replace(row, start_s=start_s)
-        rows.append(_tested(row, context.suite, arm, batches, heartbeat=heartbeat))
+        row = EpochResult(
+            trial=trial.id,
+            precision=name,
+            seed=trial.seed,
+            epoch=number,
+            train_loss=epoch.loss,
+            train_s=epoch.seconds,
+            elapsed_s=epoch.seconds + (rows[-1].elapsed_s if rows else 0.0),
+            data_wait_s=epoch.wait_seconds,
+            samples=epoch.samples,
+            learning_rate=rate,
+            loss_scale=arm.loss_scale,
+            skipped_steps=epoch.skipped_steps,
+            samples_per_s=epoch.samples / epoch.seconds,
+            energy_j=drawn_j,
+            start_s=start_s,
+            **_tested(context.suite, arm, batches, heartbeat),
+        )
+        rows.append(row)
         if saves_checkpoints:
             state = Checkpoint.of(arm, trial.id, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
                 if trial.keep_checkpoints:
                     shutil.copyfile(checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name)
-        send(rows[-1])
+        send(row)
     runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite(rows[-1], context.suite.quality)
     result = runner.result(
@@ -130,91 +148,55 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
 
 
 def _tested(
-    row: EpochResult,
     suite: Suite,
     arm: Arm,
     batches: Batches,
-    *,
     heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
-) -> EpochResult:
-    """Return an epoch's row with the evaluation after it, where the data have a test set."""
+) -> dict[str, Any]:
+    """Return an epoch's figures from the evaluation after it, where the data have a test set."""
+    tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
     if not batches.has_test:
-        return row
-    if distributed.ranks() > 1:
-        distributed.share_buffers(arm.model)
-    tested = batches.test()
+        return tested
+    distributed.share_buffers(arm.model)
     start = time.monotonic()
     if suite.evaluate is not None:
-        figures = evaluate_by(suite, arm, heartbeat("test batch", tested))
-        return replace(row, figures=figures, test_s=time.monotonic() - start)
-    loss, accuracy_pct = evaluate(arm, heartbeat("test batch", tested))
-    test_s = time.monotonic() - start
-    train_accuracy_pct = None
+        tested["figures"] = evaluate_by(suite, arm, heartbeat("test batch", batches.test()))
+        tested["test_s"] = time.monotonic() - start
+        return tested
+    loss, accuracy_pct = evaluate(arm, heartbeat("test batch", batches.test()))
+    tested |= {
+        "test_loss": loss,
+        "test_accuracy_pct": accuracy_pct,
+        "test_s": time.monotonic() - start,
+    }
     if accuracy_pct is not None:
-        _, train_accuracy_pct = evaluate(arm, heartbeat("batch of training images", batches.train_sample()))
-    return replace(
-        row,
-        test_loss=loss,
-        test_accuracy_pct=accuracy_pct,
-        test_s=test_s,
-        train_accuracy_pct=train_accuracy_pct,
-    )
+        images = heartbeat("batch of training images", batches.train_sample())
+        tested["train_accuracy_pct"] = evaluate(arm, images)[1]
+    return tested
 
 
-def _energy_counters(device: Device) -> Callable[[], list[float | None]]:
-    """Return a function that reads the joules that the device, or each that trains with it, has drawn so far.
-
-    It returns none where one of them cannot be asked or is lost.
-    """
+def _counting_boards(device: Device) -> tuple[GpuMeter, ...]:
+    """Return the meters of all devices that train, where each has an energy counter that can be read from here."""
     monitor = open_monitor() if device.energy == "counter" else None
     boards = meters(monitor, device) if monitor is not None else ()
-
-    def read() -> list[float | None]:
-        with suppress(DeviceLostError):
-            return [board.energy_j() for board in boards if len(boards) >= distributed.ranks()]
-        return []
-
-    return read
+    return boards if len(boards) >= distributed.ranks() else ()
 
 
-def _moved_j(before: float | None, after: float | None) -> float | None:
-    """Return the joules by which a counter rose; None if unknown, or if it fell, which is a reset or a wrap."""
-    return None if before is None or after is None or after < before else after - before
+def _read_j(boards: Sequence[GpuMeter]) -> list[float | None]:
+    """Return the joules that the boards have drawn so far; none where one of them is lost."""
+    with suppress(DeviceLostError):
+        return [board.energy_j() for board in boards]
+    return []
 
 
-def epoch_row(
-    trial: Trial,
-    before: list[EpochResult],
-    epoch: Epoch,
-    *,
-    number: int,
-    rate: float,
-    scale: float | None,
-    energy_j: float | None,
-) -> EpochResult:
-    """Return the row of the epoch with a number, after those ``before``, not evaluated yet.
-
-    ``rate`` is the learning rate that it began with, ``scale`` the loss scale that it ended with.
-    """
-    return EpochResult(
-        trial=trial.id,
-        precision=trial.precisions[0],
-        seed=trial.seed,
-        epoch=number,
-        train_loss=epoch.loss,
-        train_s=epoch.seconds,
-        elapsed_s=epoch.seconds + (before[-1].elapsed_s if before else 0.0),
-        data_wait_s=epoch.wait_seconds,
-        samples=epoch.samples,
-        learning_rate=rate,
-        loss_scale=scale,
-        skipped_steps=epoch.skipped_steps,
-        samples_per_s=epoch.samples / epoch.seconds,
-        energy_j=energy_j,
-        test_loss=None,
-        test_accuracy_pct=None,
-        test_s=None,
-    )
+def _moved_j(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
+    """Return the joules by which all counters rose; None if unknown, or if one fell, which is a reset or a wrap."""
+    moved_j = 0.0
+    for begin, end in zip(before, after, strict=False):
+        if begin is None or end is None or end < begin:
+            return None
+        moved_j += end - begin
+    return moved_j if before and after else None
 
 
 def _training(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None) -> Training:

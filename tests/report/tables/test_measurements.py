@@ -187,7 +187,6 @@ def answered(speedup, agreement=100.0, error=0.0):
         latency_p50_ms=1.5,
         latency_p95_ms=2.0,
         inference_samples_per_s=1000.0,
-        inference_rounds=20,
         inference_speedup=speedup,
         inference_speedup_low=low,
         inference_speedup_high=high,
