@@ -28,7 +28,7 @@ from bench.devices import nvidia
 from bench.planning import suite_registry
 from bench.report import load
 from bench.report.analysis import published
-from bench.report.format import MIB, known, number, records
+from bench.report.format import known, number, records
 from bench.report.reading.trials import TRIALS
 from bench.report.tables.table import whole
 from bench.results import columns
@@ -247,7 +247,7 @@ def measured() -> str:
 
 def published_recipes() -> str:
     """Describe the published trainings on one GPU that give time and accuracy of fp32 and of mixed precision."""
-    literature = published.as_measured(published.load_published())
+    literature = published.load_published()
     is_whole = literature["time_per_epoch_s"].notna() & literature["accuracy_pct"].notna()
     trained = literature[is_whole & (literature["n_gpus"] == 1)]
     rows = [
@@ -259,7 +259,7 @@ def published_recipes() -> str:
             whole(row["batch_size"]),
             f"{number(row['time_per_epoch_s'])} s",
             "1" if row["precision"] == BASELINE else number(row["speedup"], 3),
-            f"{whole(row['peak_memory_bytes'] / MIB)} MiB" if known(row["peak_memory_bytes"]) else "–",
+            f"{whole(row['memory_mb'])} MiB" if known(row["memory_mb"]) else "–",
             f"{row['accuracy_pct']:.2f} %",
         )
         for row in records(trained.sort_values(["model", "gpu"], kind="stable"))

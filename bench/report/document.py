@@ -15,7 +15,7 @@ from bench.report.parts import parts
 from bench.report.reading.load import Run, Runs
 from bench.stats import Interval
 
-VERSION = 3
+VERSION = 4
 """Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 
 LARGE = ("measurements", "trials", "epochs", "blocks")
@@ -44,7 +44,6 @@ def report(runs: Runs) -> dict[str, Any]:
         "cautions": comparability.cautions(runs),
         "results": frames.rows(of_runs.summary),
         **{key: value for part in parts().values() for key, value in part.document(runs).items()},
-        "telemetry": frames.rows(of_runs.telemetry),
         **{name: [_known(row) for row in frames.rows(frame)] for name, frame in large.items()},
     }
 

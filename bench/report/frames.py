@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from bench.report.analysis.frame import GAIN, measurements, numbered
-from bench.report.analysis.telemetry import telemetry
 from bench.report.reading.load import KEY, Runs
 from bench.spec.metrics import METRICS
 from bench.spec.text import quoted
@@ -48,7 +47,7 @@ class Results:
     details: Mapping[str, pd.DataFrame]
     """The rows of the other CSVs with details, such as ``numerics_figures``, by their names, in the same way."""
     telemetry: pd.DataFrame
-    """One row for each GPU and arm: its clocks, power, temperature and memory while steps ran."""
+    """One row for each reading of a GPU: its clocks, power, temperature and memory, see telemetry.csv."""
 
 
 def results(runs: Runs, summary: pd.DataFrame) -> Results:
@@ -63,7 +62,7 @@ def results(runs: Runs, summary: pd.DataFrame) -> Results:
         epochs=details.pop("epochs"),
         blocks=blocks.astype(dict.fromkeys(words, "category")),
         details=details,
-        telemetry=public(telemetry(runs)),
+        telemetry=public(runs.telemetry),
     )
 
 

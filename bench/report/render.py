@@ -31,8 +31,8 @@ MOST_FAILURES = 8
 """Most lines on what failed in a terminal."""
 
 
-def render(report: Any, mark: str) -> dict[str, str]:
-    """Return the text of report.md and report.html of a ``page.Report``, by name; ``mark`` is its runs'."""
+def render(report: Any) -> dict[str, str]:
+    """Return the text of report.md and report.html of a ``page.Report``, by name."""
     templates = environment()
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(report.precisions)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
@@ -40,7 +40,6 @@ def render(report: Any, mark: str) -> dict[str, str]:
     values = {
         "report": report,
         "answers": in_one(report.grid),
-        "mark": mark,
         "css": Markup(css),
         "script": Markup(script),
         "policy": Markup(policy),

@@ -1,5 +1,6 @@
 """Runs with rows of phases that few have, and what is left of one whose phases stopped or files were cut."""
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
@@ -11,14 +12,13 @@ from bench.phases.explain import Explained
 from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS, OF_PHASES
 from bench.results.csv_file import PAIR
-from bench.results.records import Identity, Numeric, TrialResult
+from bench.results.records import Identity, Numeric, Sample, TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.trial import Trial
 from perf.synthetic_fleet import GIB
 from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
 from tests.phases.test_numerics_report import figures
 from tests.report import fleet
-from tests.report.analysis.test_telemetry import hot, samples
 from tests.report.builders import GPU, RunBuilder, block, capped, timed
 from tests.report.tables.test_measurements import answered
 
@@ -79,10 +79,27 @@ def inference(run: RunBuilder) -> None:
         run.result("inference", "amp-bf16", seed=seed, row=answered(1.5))
 
 
+def readings(seconds: int) -> Iterator[Sample]:
+    """Five readings a second of a GPU whose clocks heat holds down after ten seconds."""
+    for number in range(5 * seconds):
+        is_hot = number >= 50
+        yield Sample(
+            time_s=1.8e9 + number / 5,
+            placement="0",
+            uuid="GPU-0",
+            utilization_pct=90.0 if is_hot else 50.0,
+            power_w=300.0 if is_hot else 200.0,
+            temperature_c=80.0,
+            sm_clock_mhz=900 if is_hot else 1410,
+            memory_used_bytes=GIB,
+            throttle_reasons="sw_thermal+idle" if is_hot else "none",
+        )
+
+
 def of_a_gpu(folder: Path) -> Path:
     """A run on a GPU that was watched: timed under a power cap and with its noise, and trained."""
     run = capped(RunBuilder(folder, device=replace(GPU, uuid="GPU-0")), 1.8)
-    run.store.add(samples(20, hot))
+    run.store.add(readings(20))
     run.floor([1.0, 1.01, 0.99]).memory("fp32", 100).memory("amp-bf16", 60).lost("memory", "fp16", "oom", "too big")
     run.train("fp32", [90.0, 90.4, 90.2]).train("amp-bf16", [90.1, 90.3, 90.5], epoch_s=2.0).diverged("amp-fp16")
     run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, start_s=1.8e9))

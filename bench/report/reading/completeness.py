@@ -27,13 +27,13 @@ SEEDED = [name for name, phase in PHASES.items() if phase.key == "seed"]
 
 def remark(run: Run) -> str:
     """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole."""
-    planned, lost, ended = run.list("planned"), run.missing, run.info.get("finished", "") is not None
+    lost, ended = run.missing, run.info.get("finished", "") is not None
     if ended and not lost:
         return ""
     state = "ended" if ended else "is unfinished: it was stopped, or is still running"
     if undecided := run.list("undecided"):
         state = f"was ended by --within; undecided: {', '.join(undecided)}"
-    extent = f"{len(lost)} of {len(planned)} planned trials {'is' if len(lost) == 1 else 'are'} missing"
+    extent = f"{len(lost)} of {len(run.list('planned'))} planned trials are missing"
     if lost:
         counts = Counter(trial["phase"] for trial in lost)
         extent += f" ({', '.join(f'{count} {phase}' for phase, count in counts.items())})"
@@ -60,17 +60,18 @@ def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[st
     for cell, phase, replicate, seed, name, techniques, status in rows.itertuples(index=False):
         arm = AblationStep(precision=name, techniques=listed(techniques)).added
         done.add((cell, phase, replicate, seed, arm))
-        if phase in FIND_UNFIT and status in MEASURED:  # of two processes one is enough
+        if phase in FIND_UNFIT and status in MEASURED:
             fit.add((cell, arm))
-        if phase in FIND_UNFIT and status in UNFIT and not (status == "unsupported" and emulates(name)):
+        elif phase in FIND_UNFIT and status in UNFIT and not (status == "unsupported" and emulates(name)):
             unfit.add((cell, arm))
+    unfit -= fit  # of two processes one is enough
     lost = []
     for trial in planned:
-        cell, phase, replicate = trial["cell"], trial["phase"], trial["replicate"]
+        cell, phase = trial["cell"], trial["phase"]
         seed = trial["seed"] if phase in SEEDED else 0  # that of other phases is in no row
-        arms = {arm for arm in trial["arms"] if (cell, phase, replicate, seed, arm) not in done}
-        if phase not in FIND_UNFIT:
-            arms = {arm for arm in arms if (cell, arm) in fit or (cell, arm) not in unfit}
-        if arms:
-            lost.append(trial)
+        for arm in trial["arms"]:
+            is_left_out = phase not in FIND_UNFIT and (cell, arm) in unfit
+            if (cell, phase, trial["replicate"], seed, arm) not in done and not is_left_out:
+                lost.append(trial)
+                break
     return lost

@@ -53,7 +53,7 @@ def test_a_run_that_ended_in_a_given_time_says_what_is_undecided(run):
 
 def test_only_a_run_that_ended_with_all_its_trials_says_nothing(run):
     assert "Run run ended; 3 of 7 planned trials are missing" in remark_of(run, finished="now")
-    assert "; 1 of 5 planned trials is missing" in remark_of(
+    assert "; 1 of 5 planned trials are missing" in remark_of(
         run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:5]
     )
     assert remark_of(run, finished="now", planned=load([run.folder]).runs[0].list("planned")[:4]) == ""

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.reading.folders import labels, report_folder, report_name
-from tests.report import fleet
-from tests.report.builders import RunBuilder, write_report
+from bench.report.reading.folders import labels, report_name
+from tests.report.builders import RunBuilder
 
 
 @pytest.mark.parametrize(
@@ -34,27 +33,8 @@ def test_the_report_is_named_after_its_runs_in_less_than_200_characters() -> Non
 
 def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(tmp_path: Path) -> None:
     folder = tmp_path / "results"
-    for number in range(9):
-        RunBuilder(folder / f"resnet50-nvidia-a100-2026-01-0{number}")
-    reports = tmp_path / "reports"
+    RunBuilder(folder / "resnet50")
     a, b = (RunBuilder(tmp_path / name).folder for name in "ab")
-    assert report_folder([folder], reports) == reports / "results"
-    assert report_folder([folder, a], reports) == reports / "results+a"
-    assert report_folder([a, b], reports) == reports / "a+b"
-
-
-def test_the_report_of_other_runs_of_the_same_names_is_not_overwritten(tmp_path: Path) -> None:
-    reports = tmp_path / "reports"
-    first, second = (started(tmp_path / host / "run", host) for host in "ab")
-    write_report([first], report_folder([first], reports), figures="none")
-    assert report_folder([first], reports) == reports / "run"
-    assert report_folder([second], reports) == reports / "run-2"
-    moved = first.rename(tmp_path / "run")
-    assert report_folder([moved], reports) == reports / "run"
-
-
-def started(folder: Path, host: str) -> Path:
-    RunBuilder(folder).speed()
-    fleet.edit_run(folder, lambda info: info["environment"].update(host=host))
-    fleet.edit_run(folder, lambda info: info.update(started="2026-01-01T00:00:00+00:00"))
-    return folder
+    assert report_name([folder]) == "results"
+    assert report_name([folder, a, a]) == "results+a"
+    assert report_name([a, b]) == "a+b"
