@@ -19,7 +19,7 @@ import pandas as pd
 from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
 from bench.report.analysis.changes import Contrast, estimate
-from bench.report.analysis.comparability import cautions, environments
+from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
 from bench.report.reading.completeness import remark
@@ -126,8 +126,6 @@ class Comparison:
     rows: list[Row]
     cautions: list[str]
     """Sentences on what the runs cannot tell, on what is missing, and on differences that are not compared."""
-    environment: list[tuple[str, str, str]]
-    """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has, or has measured."""
     unreached: list[str]
@@ -207,7 +205,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         new=[run.label for run in sides[1]],
         rows=rows,
         cautions=[LIMITS] * is_limited + cautions(runs),
-        environment=environments(runs, sides),
         apart=[*_lost(changes, trials[1]), *apart],
         unreached=_unreached(sides[1]),
         fail_over=fail_over,
@@ -344,7 +341,7 @@ def _speedup(pair: Pair) -> Interval | None:
 
 def _unreached(new: Sequence[Run]) -> list[str]:
     """Return a sentence on each run of NEW that is unfinished and lacks trials of its plan."""
-    return [remark(run) for run in new if run.missing and run.info.get("finished", "") is None]
+    return [remark(run) for run in new if run.missing]
 
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:

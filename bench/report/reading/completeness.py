@@ -1,4 +1,4 @@
-"""Whether a run ended, and what of its plan is missing."""
+"""What of the plan of a run that did not end is missing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bench.results.columns import listed
-from bench.results.records import MEASURED, UNFIT
-from bench.spec.phases import FIND_UNFIT, PHASES
-from bench.spec.precisions import emulates
+from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.text import plain
 
@@ -26,19 +24,17 @@ SEEDED = [name for name, phase in PHASES.items() if phase.key == "seed"]
 
 
 def remark(run: Run) -> str:
-    """Return a sentence on a run that did not end or lacks trials of its plan; empty where it is whole."""
-    lost, ended = run.missing, run.info.get("finished", "") is not None
-    if ended and not lost:
+    """Return a sentence on a run that did not end; empty on one that did."""
+    if run.is_finished:
         return ""
-    state = "ended" if ended else "is unfinished: it was stopped, or is still running"
+    state = "is unfinished: it was stopped, or is still running"
     if undecided := run.list("undecided"):
         state = f"was ended by --within; undecided: {', '.join(undecided)}"
-    extent = f"{len(lost)} of {len(run.list('planned'))} planned trials are missing"
-    if lost:
-        counts = Counter(trial["phase"] for trial in lost)
-        extent += f" ({', '.join(f'{count} {phase}' for phase, count in counts.items())})"
-    advice = "" if ended else f" Go on with --resume {plain(os.path.relpath(run.folder), one_line=True)}."
-    return f"Run {run.label} {state}; {extent}.{advice}"
+    counts = Counter(trial["phase"] for trial in run.missing)
+    phases = ", ".join(f"{count} {phase}" for phase, count in counts.items())
+    extent = f"{len(run.missing)} of {len(run.list('planned'))} planned trials are missing ({phases})"
+    folder = plain(os.path.relpath(run.folder), one_line=True)
+    return f"Run {run.label} {state}; {extent}. Go on with --resume {folder}."
 
 
 def missing_alike(lost: list[dict[str, Any]], trials: pd.DataFrame) -> pd.Series:
@@ -48,30 +44,19 @@ def missing_alike(lost: list[dict[str, Any]], trials: pd.DataFrame) -> pd.Series
 
 
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the planned trials that have no row, but for those that were left out on purpose.
+    """Return the planned trials of which no arm has a row: those to come, and those that were left out on purpose.
 
-    A trial whose arms did not all fit has fewer of them, or is a row for each alone, so arms are looked for one by one;
-    each is known by what it adds, whatever it is added to. An emulated precision is trained whatever its memory phase
-    says.
+    An arm is known by what it adds, whatever it is added to.
     """
-    columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques", "status"]
-    done, fit, unfit = set(), set(), set()
-    rows = trials[columns].fillna({"replicate": 0})
-    for cell, phase, replicate, seed, name, techniques, status in rows.itertuples(index=False):
-        arm = AblationStep(precision=name, techniques=listed(techniques)).added
-        done.add((cell, phase, replicate, seed, arm))
-        if phase in FIND_UNFIT and status in MEASURED:
-            fit.add((cell, arm))
-        elif phase in FIND_UNFIT and status in UNFIT and not (status == "unsupported" and emulates(name)):
-            unfit.add((cell, arm))
-    unfit -= fit  # of two processes one is enough
+    columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
+    done = set()
+    for *key, name, techniques in trials[columns].fillna({"replicate": 0}).itertuples(index=False):
+        done.add((*key, AblationStep(precision=name, techniques=listed(techniques)).added))
     lost = []
     for trial in planned:
-        cell, phase = trial["cell"], trial["phase"]
+        phase = trial["phase"]
         seed = trial["seed"] if phase in SEEDED else 0  # that of other phases is in no row
-        for arm in trial["arms"]:
-            is_left_out = phase not in FIND_UNFIT and (cell, arm) in unfit
-            if (cell, phase, trial["replicate"], seed, arm) not in done and not is_left_out:
-                lost.append(trial)
-                break
+        arms = {(trial["cell"], phase, trial["replicate"], seed, arm) for arm in trial["arms"]}
+        if not arms & done:
+            lost.append(trial)
     return lost

@@ -43,7 +43,12 @@ class Run:
     remarks: list[str] = field(default_factory=list)
     """Oddities of its files, one sentence each."""
     missing: list[dict[str, Any]] = field(default_factory=list)
-    """The planned trials that it lacks, as run.json describes them."""
+    """The planned trials that it lacks if it did not end, as run.json describes them."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended, as far as run.json tells."""
+        return self.info.get("finished", "") is not None
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
@@ -114,10 +119,11 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. Finish it with "
                 f"--resume {folder}."
             )
-        lost = missing(info.get("planned", []), rows)
-        run = Run(label=label, info=info, folder=folder, remarks=_cut_off(folder), missing=lost)
+        run = Run(label=label, info=info, folder=folder, remarks=_cut_off(folder))
+        if not run.is_finished:
+            run.missing.extend(missing(run.list("planned"), rows))
         runs.append(run)
-        rows["missing_trials"] = missing_alike(lost, rows)
+        rows["missing_trials"] = missing_alike(run.missing, rows)
         names = _name_data(run, names_of_data)
         rows["data"] = rows["data"].replace(names)
         for source, name in names.items():
