@@ -27,21 +27,8 @@ from bench.report.reading.load import Run, Runs
 from bench.report.render import render
 from bench.report.tables import diagnostics, measurements, setups
 from bench.report.tables.table import RECIPE, Entry, Material, Table
-from bench.results.columns import listed
 from bench.spec.precisions import precision_rank
 
-CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
-"""The controls of the page's bar: the columns of the summary with their values and labels."""
-SOFTWARE = {
-    "ampmeter": "ampmeter",
-    "torch": "torch",
-    "cuda": "CUDA",
-    "cudnn": "cuDNN",
-    "driver": "driver",
-    "python": "Python",
-    "os": "",
-}
-"""What a run's environment is described by: the keys of its versions, and their names."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 SUMMARY = "summary.csv"
@@ -102,11 +89,9 @@ class Report:
     """The other figures of all workloads."""
     sections: list[Section] = field(default_factory=list)
     reproduce: list[dict[str, str]]
-    """The ``label``, ``command`` and ``environment`` of each run."""
+    """The ``label`` and the ``command`` of each run; its environment is in the table of machines."""
     precisions: list[str]
     """Those of the page's bar."""
-    choices: dict[str, list[tuple[str, str]]]
-    """The values of each control of the page's bar, and their labels."""
     unfolded: dict[str, Table | None]
     """What the page shows of an answer when its line is unfolded, by its subject."""
     tints: dict[str, str]
@@ -151,9 +136,7 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
     return report
 
 
-def compose(
-    runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview"
-) -> Report:
+def compose(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
     """Build the report, and write its figures and summary.csv into ``out``."""
     summary = summarise(runs.trials)
     (out / SUMMARY).write_text(as_csv(arms(summary)), encoding="utf-8", errors="backslashreplace")
@@ -177,7 +160,6 @@ def compose(
         },
         reproduce=[_origin(run) for run in runs.runs],
         precisions=sorted(map(str, summary["precision"].unique()), key=precision_rank),
-        choices=_choices(rows),
         unfolded=measurements.unfolded(rows, answers),
         tints=devices.tints_of(summary),
         faults=comparability.of_files(runs),
@@ -233,39 +215,20 @@ def _described(material: Material) -> list[tuple[str, Chart | str]]:
     return described
 
 
-def _choices(rows: pd.DataFrame) -> dict[str, list[tuple[str, str]]]:
-    """Return the values of each control of the page's bar that has several, and their labels."""
-    choices = {}
-    for name, (column, label) in CONTROLS.items():
-        values = dict.fromkeys(zip(rows[column], rows[label], strict=True))
-        if len(values) > 1:
-            choices[name] = [("", "all"), *values]
-    return choices
-
-
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
-    hosts = {run.label: run.environment.get("host") for run in runs.runs}
-    boards = set()
-    for run, architecture, members, names in summary[["run", "architecture", "members", "device_names"]].to_numpy():
-        for board in itertools.zip_longest(listed(members), json.loads(names)):
-            boards.add((hosts[run], architecture, *board))
-    texts = [counted(len(boards), "device"), counted(summary["suite"].nunique(), "model")]
+    texts = [counted(summary[column].nunique(), what) for column, what in (("label", "device"), ("suite", "model"))]
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
     if dates:
         texts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
     versions = dict.fromkeys(run.environment.get("torch") for run in runs.runs)
-    texts += [f"torch {version}" for version in versions if version]
-    return texts
+    return texts + [f"torch {version}" for version in versions if version]
 
 
 def _origin(run: Run) -> dict[str, str]:
-    """Return the command and the environment to make a run's figures again."""
+    """Return the command to make a run's figures again, as far as run.json tells."""
     words = run.part("request").get("argv") or []
-    command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
-    versions = {"ampmeter": run.info.get("version"), **run.environment}
-    environment = ", ".join(f"{name} {versions[key]}".strip() for key, name in SOFTWARE.items() if versions.get(key))
-    return {"label": run.label, "command": command, "environment": environment}
+    return {"label": run.label, "command": shlex.join(["python", "run_bench.py", *map(str, words)])}
 
 
 def entries() -> list[Entry]:

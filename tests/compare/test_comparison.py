@@ -353,7 +353,7 @@ def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
     names = [("run", place) for place in range(len(values))]
     runs = [day for day in range(len(days)) for _ in range(processes)]
     key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, "fp32")
-    return Arm(key=key, values=np.array(values), replicates=names, unpaired=np.ones(len(values), bool), runs=runs)
+    return Arm(key=key, values=np.array(values), replicates=names, runs=runs)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])

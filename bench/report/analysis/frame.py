@@ -44,8 +44,6 @@ class Arm:
     """One for each process or seed, in the metric's unit."""
     replicates: Sequence[Hashable]
     """The process or seed of each; an equal one of another arm makes a pair."""
-    unpaired: NDArray[np.bool_]
-    """Whether its process held no other arm."""
     gains: Mapping[Hashable, Interval] = field(default_factory=dict)
     """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
     disturbed: frozenset[Hashable] = frozenset()
@@ -122,7 +120,6 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
             key=key,
             values=part["value"].to_numpy(),
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
-            unpaired=part["paired"].to_numpy() == "no",
             gains=_gains(processes, part),
             disturbed=frozenset(compress(processes, evidence)),
             alike=frozenset(part[list(metric.alike)].itertuples(index=False, name=None)),

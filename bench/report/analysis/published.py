@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.report.format import records, titled
-from bench.report.tables.table import Row, Table, decimals, figures, optional, table, words
+from bench.report.format import records
+from bench.report.tables.table import Table, figures, table, words
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[3] / "results" / "published"
@@ -47,30 +47,10 @@ def load_published() -> pd.DataFrame:
 
 
 def published_table() -> Table | None:
-    """Return the table of all published figures."""
-    columns = [
-        words("model", lambda row: titled(row["model"] or "not named", row["setup"])),
-        words("data", "dataset"),
-        words("device", _device),
-        words("precision", "precision"),
-        figures("batch size", "batch_size"),
-        figures("speedup over fp32", "speedup", 3),
-        *optional(
-            figures("time/epoch (s)", "time_per_epoch_s"),
-            figures("samples/s", "samples_per_s"),
-            figures("tokens/s", "tokens_per_s"),
-            figures("memory (MiB)", "memory_mb"),
-            figures("accuracy (%)", "accuracy_pct", decimals),
-            figures("VOC 2007 mAP (%)", "map50_pct", decimals),
-        ),
-        words("note", "note", wrap=True),
-        words("source", lambda row: row["link"] or row["source"], wrap=True),
-    ]
-    return table("", records(load_published()), columns, ABOUT)
-
-
-def _device(row: Row) -> str:
-    device = row["gpu"] or "GPU not named"
-    if row["n_gpus"] > 1:
-        device = f"{row['n_gpus']:.0f} × {device}"
-    return titled(device, row["variant"])
+    """Return the table of all published figures, its columns those of published.csv and what follows from them."""
+    rows = load_published()
+    columns = []
+    for name in rows:
+        header = str(name).replace("_", " ")
+        columns.append(figures(header, name) if rows[name].dtype == float else words(header, name))
+    return table("", records(rows), columns, ABOUT)

@@ -20,7 +20,7 @@ def learned(values: Sequence[float], precision: str = "amp-bf16") -> Arm:
     """An arm that was trained with seeds from 0."""
     key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, precision)
     seeds = [(None, seed) for seed in range(len(values))]
-    return Arm(key=key, values=np.array(values), replicates=seeds, unpaired=np.zeros(len(seeds), bool))
+    return Arm(key=key, values=np.array(values), replicates=seeds)
 
 
 def judged(metric: Metric, deltas: Sequence[float]) -> tuple[Contrast, str]:
