@@ -1,7 +1,9 @@
-"""The templates of a report, and what they call."""
+"""The templates of a report, what they call, and the page's Content-Security-Policy."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 from collections.abc import Sequence
@@ -32,11 +34,14 @@ MOST_FAILURES = 8
 def render(report: Any) -> dict[str, str]:
     """Return the text of report.md and report.html of a ``page.Report``, by name."""
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(report.precisions)
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    policy = f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'"
     values = {
         "report": report,
         "answers": in_one(report.grid),
         "css": Markup(css),
-        "script": Markup((TEMPLATES / "page.js").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "policy": Markup(policy),
         "margin": ACCURACY.margin,
         "margin_nats": LOSS.margin,
         "longest": LONGEST,
@@ -111,6 +116,11 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
     )
     environment.filters |= {"md": markdown, "precision": class_of}
     return environment
+
+
+def _digest(text: str) -> str:
+    """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
+    return f"sha384-{base64.b64encode(hashlib.sha384(text.encode()).digest()).decode()}"
 
 
 def colours(precisions: list[str]) -> str:

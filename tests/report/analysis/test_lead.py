@@ -24,7 +24,7 @@ def gain(tmp_path):
 def test_one_answer_names_precision_speedup_memory_and_accuracy(gain):
     assert sentences(gain) == [
         "amp-bf16 is 3.00× as fast as fp32 on Test 1 for mlp at batch 128.",
-        "It takes 40 % less peak memory (60.00 MiB); accuracy: not worse (+0.10 pt).",
+        "Peak memory −40 %; accuracy: not worse (+0.10 pt).",
     ]
 
 
