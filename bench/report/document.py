@@ -76,7 +76,6 @@ def _run(run: Run) -> dict[str, Any]:
         "environment": run.environment,
         "request": run.part("request"),
         "warnings": run.list("warnings"),
-        "remarks": list(run.remarks),
     }
 
 

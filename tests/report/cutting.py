@@ -11,7 +11,6 @@ import pandas as pd
 from bench.phases.explain import Explained
 from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS, OF_PHASES
-from bench.results.csv_file import PAIR
 from bench.results.records import Identity, Numeric, Sample, TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.trial import Trial
@@ -25,8 +24,6 @@ from tests.report.tables.test_measurements import answered
 ASKED = {"wall_s"} | {field.name for field in fields(Identity)}
 """The columns that a trial which stopped has."""
 LOST = ("failed", "timeout", "oom", "unsupported", "nonfinite")
-GROUPS = ("kind", "name", "layer", "step", "round", "epoch", "seed", "phase", "precision", "trial", "work", "replicate")
-"""The columns by whose words rows are dropped together."""
 
 
 def begin(run: Path, day: str) -> None:
@@ -183,20 +180,5 @@ def rows_here_and_there(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
     return rows[[draw.random() > share for _ in rows.index]]
 
 
-def rows_of_a_group(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
-    """Drop all rows with a word, such as those of a kind of figure, of a layer or of a round."""
-    columns = [name for name in GROUPS if name in rows]
-    if not columns:
-        return rows
-    column = draw.choice(columns)
-    return rows[rows[column] != draw.choice([*rows[column]])]
-
-
-def the_last_rows_of_an_arm(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
-    """Drop what an arm of a trial wrote after some row."""
-    pairs = rows.get(PAIR, rows[rows.columns[:2]])  # telemetry has no trials
-    return without_the_last(rows, (pairs == pairs.loc[draw.choice(rows.index)]).all(axis=1), draw)
-
-
-WAYS = (no_rows, no_rows, the_last_rows, rows_here_and_there, rows_of_a_group, rows_of_a_group, the_last_rows_of_an_arm)
+WAYS = (no_rows, the_last_rows, rows_here_and_there)
 """What is dropped of a file."""

@@ -149,32 +149,6 @@ def test_nothing_is_cut_off_at_any_width(chromium, request, file, width, unfolde
         assert all(cell.is_visible() for cell in page.locator(".line .use, .line .faster, .line .accuracy").all())
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_table_of_an_unfolded_line_has_its_columns_below_their_heads(chromium, page_file, width):
-    with opened(chromium, page_file, width=width) as page:
-        page.evaluate(UNFOLD)
-        for table in page.locator(".detail table").all():
-            heads, *rows = table.locator("tr").evaluate_all(
-                "rows => rows.map(row => [...row.cells].map(cell => cell.getBoundingClientRect()))"
-            )
-            assert all(head["height"] > 9 for head in heads)
-            places = [[(cell["x"], cell["width"]) for cell in row] for row in [heads, *rows]]
-            assert all(row == places[0] for row in places)
-
-
-def test_print_has_what_a_reader_needs_and_what_was_unfolded(chromium, page_file):
-    with opened(chromium, page_file, color_scheme="dark", fragment="#theme=dark") as page:
-        page.locator("details.evidence:not(.paper) > summary").nth(1).click()
-        page.emulate_media(media="print")
-        page.set_viewport_size({"width": A4_PX[0], "height": A4_PX[1]})
-        for printed in ("figure", "#how", "#missing li", "dd", "details.evidence:not(.paper)[open] table"):
-            assert page.locator(printed).first.is_visible(), printed
-        for left_out in ("#controls", "#theme", "details:not(.paper):not([open])"):
-            assert not any(part.is_visible() for part in page.locator(left_out).all()), left_out
-        assert page.evaluate(CUT_OFF, SMALLEST_ON_PAPER) == []
-        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 35, 40)"
-
-
 def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_file):
     with opened(chromium, fleet_file) as page:
         assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 8

@@ -32,9 +32,8 @@ def cautions(runs: Runs) -> list[str]:
 
 
 def of_files(runs: Runs) -> list[str]:
-    """Return which runs are unfinished, and whose files were cut off."""
-    missing = filter(None, map(remark, runs.runs))
-    return [*missing, *(f"Run {run.label}: {text}" for run in runs.runs for text in run.remarks)]
+    """Return which runs are unfinished."""
+    return [*filter(None, map(remark, runs.runs))]
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from bench.results.columns import listed
-from bench.spec.phases import PHASES
-from bench.spec.techniques import AblationStep
 from bench.spec.text import plain
 
 if TYPE_CHECKING:
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
 BATCH = re.compile(r"-b\d+$")
 """The end of a cell's name: what is before it is equal for one recipe on one device."""
-SEEDED = [name for name, phase in PHASES.items() if phase.key == "seed"]
-"""Phases whose trials differ in their seeds."""
 
 
 def remark(run: Run) -> str:
@@ -44,19 +39,6 @@ def missing_alike(lost: list[dict[str, Any]], trials: pd.DataFrame) -> pd.Series
 
 
 def missing(planned: list[dict[str, Any]], trials: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the planned trials of which no arm has a row: those to come, and those that were left out on purpose.
-
-    An arm is known by what it adds, whatever it is added to.
-    """
-    columns = ["cell", "phase", "replicate", "seed", "arm_precision", "arm_techniques"]
-    done = set()
-    for *key, name, techniques in trials[columns].fillna({"replicate": 0}).itertuples(index=False):
-        done.add((*key, AblationStep(precision=name, techniques=listed(techniques)).added))
-    lost = []
-    for trial in planned:
-        phase = trial["phase"]
-        seed = trial["seed"] if phase in SEEDED else 0  # that of other phases is in no row
-        arms = {(trial["cell"], phase, trial["replicate"], seed, arm) for arm in trial["arms"]}
-        if not arms & done:
-            lost.append(trial)
-    return lost
+    """Return the planned trials that have no row: those to come, and those that were left out on purpose."""
+    done = set(trials["trial"])
+    return [trial for trial in planned if trial["trial"] not in done]

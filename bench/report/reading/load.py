@@ -13,7 +13,7 @@ import pandas as pd
 from bench.report.reading.completeness import missing, missing_alike
 from bench.report.reading.folders import labels, runs_in
 from bench.report.reading.trials import read_details, read_trials
-from bench.results.columns import COLUMNS, LARGE, SHARED, whole_lines
+from bench.results.columns import LARGE, SHARED
 from bench.results.csv_file import PAIR, read
 from bench.results.records import Status
 from bench.results.run_json import read_run
@@ -40,8 +40,6 @@ class Run:
     label: str
     info: dict[str, Any]
     folder: Path = Path()
-    remarks: list[str] = field(default_factory=list)
-    """Oddities of its files, one sentence each."""
     missing: list[dict[str, Any]] = field(default_factory=list)
     """The planned trials that it lacks if it did not end, as run.json describes them."""
 
@@ -87,7 +85,7 @@ class Runs:
     telemetry: pd.DataFrame
     """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
-    """Which paths hold the same images, and which one path holds others."""
+    """Which reference of a script is called fp32."""
 
     def tried(self) -> pd.DataFrame:
         """Return the rows of all trials, those of ablations after the others."""
@@ -119,16 +117,12 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. Finish it with "
                 f"--resume {folder}."
             )
-        run = Run(label=label, info=info, folder=folder, remarks=_cut_off(folder))
+        run = Run(label=label, info=info, folder=folder)
         if not run.is_finished:
             run.missing.extend(missing(run.list("planned"), rows))
         runs.append(run)
         rows["missing_trials"] = missing_alike(run.missing, rows)
-        names = _name_data(run, names_of_data)
-        rows["data"] = rows["data"].replace(names)
-        for source, name in names.items():
-            if name != source:
-                remarks.append(f"{source} of run {label} is called {name} here: one name for the same images.")
+        rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
         reference = rows["reference"].iloc[0]
         if reference != BASELINE:
             remarks.append(f"Run {label}: {reference}, its reference, is called {BASELINE} in this report.")
@@ -180,12 +174,6 @@ def _name_data(run: Run, names: dict[str, str]) -> dict[str, str]:
             name = f"{source}#{fingerprint[:6]}" if source in names.values() else source
             own[source] = names.setdefault(fingerprint, name)
     return own
-
-
-def _cut_off(folder: Path) -> list[str]:
-    """Return a sentence on a run's files whose last write was cut off, if there are any."""
-    names = [name for name in COLUMNS if whole_lines(folder / name)[1]]
-    return [f"The last write to {' and '.join(names)} was cut off, and does not count."] if names else []
 
 
 def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:

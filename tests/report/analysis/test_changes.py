@@ -11,7 +11,7 @@ from bench.report.analysis.changes import estimate
 from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.reading.load import KEY, load
 from bench.spec.metric import Metric
-from bench.spec.metrics import ACCURACY, EPOCH, LOSS, METRICS, SPEED, THROUGHPUT
+from bench.spec.metrics import ACCURACY, EPOCH, METRICS, SPEED, THROUGHPUT
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_rows
 
@@ -89,11 +89,6 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path, metric):
             if arm is not other:
                 gain, back = (estimate(metric, *sides).change for sides in ((arm, other), (other, arm)))
                 assert (back.center, back.low, back.high) == pytest.approx((-gain.center, -gain.high, -gain.low))
-
-
-def test_of_arms_that_classify_no_loss_is_compared(run):
-    run.train("fp32", [90.0], test_loss=1.0).train("tf32", [None], test_loss=1.0)
-    assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
 
 
 @pytest.mark.parametrize(
