@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.report.analysis import published
+from bench.report import published
 from bench.report.figures import devices
 from bench.report.figures.draw import draw
 from bench.spec.metrics import SPEED

@@ -26,8 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report import load
-from bench.report.analysis import published
+from bench.report import load, published
 from bench.report.format import known, number, records
 from bench.report.reading.trials import TRIALS
 from bench.report.tables.table import whole

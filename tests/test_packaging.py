@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bench.report.analysis.published import FOLDER
+from bench.report.published import FOLDER
 from bench.spec.precisions import PRECISIONS
 
 ROOT = Path(__file__).resolve().parents[1]

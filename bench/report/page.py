@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from bench.report.analysis import comparability, published
+from bench.report import published
+from bench.report.analysis import comparability
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, stalled

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.phases.explain.report import explained
 from bench.report import format
-from bench.report.analysis import published as literature
+from bench.report import published as literature
 from bench.report.format import records
 from bench.report.reading.load import load
 from tests.conftest import call

@@ -167,13 +167,12 @@ def grid(answers: Sequence[Answer]) -> Grid:
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: whose types are not its own; what to use where, and how much faster; its cost; doubts."""
+    """Return the sentences: whose types are not its own; what to use where, and how much faster; its cost."""
     if not answers:
         return []
     sentences = [strayed(answers), _speeds(answers)]
-    for text in (_costs(answers), _doubtful(answers)):
-        if text:
-            sentences.append([Part(f"{capital(text)}.")])
+    if costs := _costs(answers):
+        sentences.append([Part(f"{capital(costs)}.")])
     return [sentence for sentence in sentences if sentence]
 
 
@@ -212,10 +211,11 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
     first, use = group[0], group[0].use
-    where = f"on {enumerated(dict.fromkeys(answer.names['label'] for answer in group))}"
+    labels = dict.fromkeys(answer.names["label"] for answer in group)
+    where = f"on {enumerated(labels)}"
     if len(answers) == 1:
         where += f" for {first.names['workload']}{at_batch(first.names, ' at batch ')}"
-    elif len({answer.names["workload"] for answer in answers}) > 1:
+    elif any(answer.names["label"] in labels and answer not in group for answer in answers):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
     if first.is_timed:
         speedups = [float(answer.arm["speedup"]) for answer in group]
@@ -248,16 +248,6 @@ def _costs(answers: Sequence[Answer]) -> str:
     clauses.append(f"accuracy: {', '.join(counts)}")
     details = gains[0].points if len(gains) == 1 else ""
     return "; ".join(clauses) + (f" ({details})" if details else "")
-
-
-def _doubtful(answers: Sequence[Answer]) -> str:
-    """Say what makes the answers doubtful, and of how many; nothing where nothing does."""
-    counts = Counter(doubt.name for answer in answers for doubt in answer.doubts)
-    clauses = []
-    for name, doubt in DOUBTS.items():
-        if counts[name]:
-            clauses.append(doubt.about + (f" ({cases(counts[name], len(answers))})" if len(answers) > 1 else ""))
-    return f"what to doubt: {'; '.join(clauses)}" if clauses else ""
 
 
 def cases(some: int, every: int) -> str:

@@ -1,4 +1,4 @@
-"""What makes a figure doubtful stands next to it: in table, grid, lead, on the terminal and in JSON."""
+"""What makes a figure doubtful stands next to it: in table, grid, on the terminal and in JSON."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,14 +97,13 @@ def test_a_doubt_is_in_json(tmp_path, name):
 @pytest.mark.parametrize(
     "name", ["partial", *(pytest.param(n, marks=pytest.mark.slow) for n in CASES if n != "partial")]
 )
-def test_a_doubt_is_marked_at_its_row_explained_below_it_and_said_in_the_lead(tmp_path, name):
+def test_a_doubt_is_marked_at_its_row_and_explained_below_it(tmp_path, name):
     doubt, run = DOUBTS[name], doubtful(tmp_path, name)
     contents, head, page = written(tmp_path, run)
     advised = next(line for line in head.splitlines() if "| **amp-bf16" in line)
     legend = f"{doubt.mark} {doubt.about}."
     assert doubt.mark in advised
     assert f"\n{legend}\n" in head
-    assert doubt.about in head.partition("\n|")[0]
     assert f'</span> <span class="soft">{doubt.mark}</span>' in page
     assert legend in page
     shown = terminal(contents, tmp_path)
@@ -117,7 +116,6 @@ def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(run, tmp
     for each, so_far in ((sound, False), (partial(run), True)):
         _, head, page = written(tmp_path, each)
         assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (so_far, so_far)
-        assert ("What to doubt" in head) == so_far
 
 
 @pytest.mark.parametrize(
@@ -140,7 +138,6 @@ def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdic
     details = text_of(tmp_path / "report.html")
     meaning = " Speedups, FASTER and SLOWER below compare with that."
     assert head.splitlines()[2] == f"**{FIRST}**{meaning}"
-    assert "as fast as fp32 ≠ on Test 1" in head.splitlines()[4]
     assert "| fp32 ≠ |" in head
     assert page.partition('aria-label="In short">')[2].lstrip().startswith(f"<p><strong>{FIRST}</strong>")
     assert terminal(contents, tmp_path).startswith(FIRST + meaning)
@@ -193,5 +190,4 @@ def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(run, tmp_path)
     sound = RunBuilder(tmp_path / "sound", suite="gpt").speed()
     _, head, _ = written(tmp_path, strayed(run), sound)
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
-    assert "precision's name says (1 of 2 cases)" in head
     assert [line.count("≠") for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))] == [0, 1]

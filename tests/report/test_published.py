@@ -6,9 +6,9 @@ from datetime import date
 import pandas as pd
 import pytest
 
-from bench.report.analysis import published
-from bench.report.analysis.published import FIGURES, FOLDER, load_published
+from bench.report import published
 from bench.report.format import known, records
+from bench.report.published import FIGURES, FOLDER, load_published
 from bench.spec.precisions import find_precision
 from tests.conftest import call
 from tests.report.builders import RunBuilder

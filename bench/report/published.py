@@ -11,7 +11,7 @@ from bench.report.format import records
 from bench.report.tables.table import Table, figures, table, words
 from bench.spec.precisions import BASELINE
 
-FOLDER = Path(__file__).parents[3] / "results" / "published"
+FOLDER = Path(__file__).parents[2] / "results" / "published"
 FIGURES = ["n_gpus", "batch_size", "epochs", "times_as_fast", "time_per_epoch_s", "total_time_s", "samples_per_s"]
 FIGURES += ["tokens_per_s", "memory_mb", "storage_mb", "accuracy_pct", "map50_pct"]
 CELL = ["source", "model", "dataset", "setup", "gpu", "n_gpus", "variant", "batch_size"]
