@@ -190,7 +190,7 @@ CHANGES = {
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
     "parameters": "The suite's parameters that were overridden.",
-    "missing_trials": "Planned trials of this recipe on this device that have no row.",
+    "unfinished": "Whether its run did not end.",
     "quality_name": "Name of the suite's own figure of merit.",
     "slowest_epoch_s": "The longest epoch after the first.",
     "fastest_epoch_s": "The shortest epoch after the first.",

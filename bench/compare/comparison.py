@@ -19,10 +19,9 @@ import pandas as pd
 from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
 from bench.report.analysis.changes import Contrast, estimate
-from bench.report.analysis.comparability import cautions
+from bench.report.analysis.comparability import cautions, remark
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
-from bench.report.reading.completeness import remark
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
@@ -129,7 +128,7 @@ class Comparison:
     apart: list[str]
     """Sentences on rows that only one of the two has, or has measured."""
     unreached: list[str]
-    """Sentences on runs of NEW that are unfinished and lack trials of their plan."""
+    """Sentences on runs of NEW that are unfinished."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
 
@@ -340,8 +339,8 @@ def _speedup(pair: Pair) -> Interval | None:
 
 
 def _unreached(new: Sequence[Run]) -> list[str]:
-    """Return a sentence on each run of NEW that is unfinished and lacks trials of its plan."""
-    return [remark(run) for run in new if run.missing]
+    """Return a sentence on each run of NEW that is unfinished."""
+    return [remark(run) for run in new if not run.is_finished]
 
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from bench.report.format import enumerated, titled
-from bench.report.reading.completeness import remark
 from bench.report.reading.load import Run, Runs
 from bench.results.environment import DEVICE, MACHINE
 from bench.results.records import MEASURED
+from bench.spec.text import plain
 
 RECIPE = ["suite", "parameters"]
 """Columns in which what is compared agrees, on whatever data and with whatever techniques it ran."""
@@ -27,13 +28,22 @@ a whole sentence, and its values in a run, none where it is not known."""
 
 
 def cautions(runs: Runs) -> list[str]:
-    """Return cautions to read before comparing: data missing or odd in a run, and differences between runs."""
+    """Return cautions to read before comparing: runs that did not end, and differences between runs."""
     return [*of_files(runs), *runs.remarks, *warnings(runs.runs, runs.tried())]
 
 
 def of_files(runs: Runs) -> list[str]:
     """Return which runs are unfinished."""
-    return [*filter(None, map(remark, runs.runs))]
+    return [remark(run) for run in runs.runs if not run.is_finished]
+
+
+def remark(run: Run) -> str:
+    """Return a sentence on a run that did not end."""
+    state = "is unfinished: it was stopped, or is still running"
+    if undecided := run.list("undecided"):
+        state = f"was ended by --within; undecided: {', '.join(undecided)}"
+    folder = plain(os.path.relpath(run.folder), one_line=True)
+    return f"Run {run.label} {state}. Go on with --resume {folder}."
 
 
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:

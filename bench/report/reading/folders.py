@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.spec.text import plain
 
-LONGEST = 150
+LONGEST = 100
 """Characters of a report folder's name; file systems take 255 bytes."""
 
 
@@ -24,10 +24,9 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 def report_name(folders: Sequence[Path]) -> str:
     """Name the report of runs, or folders of runs, after all of them; of very many after the first and their number."""
-    unique = dict.fromkeys(folder.resolve() for folder in folders)
-    names = [label.strip("/").replace("/", "-") for label in labels([*unique])]
+    names = [folder.name for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     name = "+".join(names)
-    return name if len(name) <= LONGEST else f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more"
+    return name if len(name) <= LONGEST else f"{names[0][:LONGEST]}+{len(names) - 1}-more"
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.reading.completeness import missing, missing_alike
 from bench.report.reading.folders import labels, runs_in
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import LARGE, SHARED
@@ -40,8 +39,6 @@ class Run:
     label: str
     info: dict[str, Any]
     folder: Path = Path()
-    missing: list[dict[str, Any]] = field(default_factory=list)
-    """The planned trials that it lacks if it did not end, as run.json describes them."""
 
     @property
     def is_finished(self) -> bool:
@@ -118,10 +115,8 @@ def load(folders: list[Path]) -> Runs:
                 f"--resume {folder}."
             )
         run = Run(label=label, info=info, folder=folder)
-        if not run.is_finished:
-            run.missing.extend(missing(run.list("planned"), rows))
         runs.append(run)
-        rows["missing_trials"] = missing_alike(run.missing, rows)
+        rows["unfinished"] = not run.is_finished
         rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
         reference = rows["reference"].iloc[0]
         if reference != BASELINE:

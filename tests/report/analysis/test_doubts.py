@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bench.report import document, report, terminal
+from bench.report.analysis.comparability import cautions
 from bench.report.analysis.doubts import DOUBTS
 from bench.report.reading.load import load
 from bench.results.records import Operations, TrialResult
-from bench.results.run_json import planned
 from bench.spec.data_source import DataSource
 from tests.report.builders import IEEE, RunBuilder, capped, text_of, timed
 from tests.report.fleet import edit_rows, edit_run
@@ -19,8 +19,7 @@ from tests.report.fleet import edit_rows, edit_run
 
 def partial(run: RunBuilder) -> RunBuilder:
     run.speed().train("fp32", [90.0, 90.1]).train("amp-bf16", [90.0, 90.1])
-    missing = planned(run.trial("train", ["amp-bf16"], 128, seed=2))
-    edit_run(run.folder, lambda info: info.update(planned=[missing], finished=None))
+    edit_run(run.folder, lambda info: info.update(finished=None))
     return run
 
 
@@ -118,15 +117,13 @@ def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(run, tmp
         assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (so_far, so_far)
 
 
-@pytest.mark.parametrize(
-    ("cell", "batch", "is_partial"),
-    [("mlp-0-b256", 256, True), ("mlp-1-b128", 128, False), ("gpt-0-b128", 128, False)],
-)
-def test_a_run_is_partial_where_a_trial_of_the_same_recipe_and_device_is_missing(run, cell, batch, is_partial):
-    run.speed()
-    missing = [planned(run.trial("speed", ["fp32"], batch)) | {"cell": cell}]
-    edit_run(run.folder, lambda info: info.update(planned=missing, finished=None))
-    assert (run.row()["doubts"] == "partial") == is_partial
+def test_a_run_that_did_not_end_is_told_with_the_command_to_go_on(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder is named from here
+    (text,) = cautions(load([partial(run).folder]))
+    assert text == "Run run is unfinished: it was stopped, or is still running. Go on with --resume run."
+    edit_run(run.folder, lambda info: info.update(undecided=["speed of mlp on cpu", "train of mlp on cpu"]))
+    (text,) = cautions(load([run.folder]))
+    assert "--within; undecided: speed of mlp on cpu, train of mlp on cpu. Go on" in text
 
 
 FIRST = "fp32 computed 90 % of its products in bfloat16 (middle), so it is no fp32."
