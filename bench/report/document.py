@@ -18,7 +18,7 @@ from bench.stats import Interval
 VERSION = 4
 """Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 
-LARGE = ("measurements", "trials", "epochs", "blocks")
+LARGE = ("trials", "epochs", "blocks")
 """The frames in whose records what is unknown is left out; so are those with details."""
 
 

@@ -1,7 +1,6 @@
 """Runs with rows of phases that few have, and what is left of one whose phases stopped or files were cut."""
 
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,7 +10,7 @@ import pandas as pd
 from bench.phases.explain import Explained
 from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS, OF_PHASES
-from bench.results.records import Identity, Numeric, Sample, TrialResult
+from bench.results.records import Numeric, TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.trial import Trial
 from perf.synthetic_fleet import GIB
@@ -20,10 +19,6 @@ from tests.phases.test_numerics_report import figures
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder, block, capped, timed
 from tests.report.tables.test_measurements import answered
-
-ASKED = {"wall_s"} | {field.name for field in fields(Identity)}
-"""The columns that a trial which stopped has."""
-LOST = ("failed", "timeout", "oom", "unsupported", "nonfinite")
 
 
 def begin(run: Path, day: str) -> None:
@@ -76,27 +71,9 @@ def inference(run: RunBuilder) -> None:
         run.result("inference", "amp-bf16", seed=seed, row=answered(1.5))
 
 
-def readings(seconds: int) -> Iterator[Sample]:
-    """Five readings a second of a GPU whose clocks heat holds down after ten seconds."""
-    for number in range(5 * seconds):
-        is_hot = number >= 50
-        yield Sample(
-            time_s=1.8e9 + number / 5,
-            placement="0",
-            uuid="GPU-0",
-            utilization_pct=90.0 if is_hot else 50.0,
-            power_w=300.0 if is_hot else 200.0,
-            temperature_c=80.0,
-            sm_clock_mhz=900 if is_hot else 1410,
-            memory_used_bytes=GIB,
-            throttle_reasons="sw_thermal+idle" if is_hot else "none",
-        )
-
-
 def of_a_gpu(folder: Path) -> Path:
     """A run on a GPU that was watched: timed under a power cap and with its noise, and trained."""
     run = capped(RunBuilder(folder, device=replace(GPU, uuid="GPU-0")), 1.8)
-    run.store.add(readings(20))
     run.floor([1.0, 1.01, 0.99]).memory("fp32", 100).memory("amp-bf16", 60).lost("memory", "fp16", "oom", "too big")
     run.train("fp32", [90.0, 90.4, 90.2]).train("amp-bf16", [90.1, 90.3, 90.5], epoch_s=2.0).diverged("amp-fp16")
     run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, start_s=1.8e9))
@@ -127,10 +104,10 @@ def of_scripts(folder: Path) -> Path:
 
 
 def cut(folder: Path, draw: Random) -> list[str]:
-    """Stop trials of a run after any row, and drop rows of its files; return what was done."""
+    """Drop rows of a run's files; return what was done."""
     paths = [folder / name for name in COLUMNS if (folder / name).is_file()]
     files = {path.name: pd.read_csv(path, dtype=str, keep_default_na=False) for path in paths}
-    done = [stop_a_trial(files, draw) for _ in range(draw.choice((0, 1, 1, 3)))]
+    done = []
     for path in paths:
         way, rows = draw.choice(WAYS), files[path.name]
         rows = way(rows, draw) if len(rows) else rows
@@ -147,24 +124,6 @@ def cut(folder: Path, draw: Random) -> list[str]:
         fleet.edit_run(folder, lambda info: info.update(finished=None))
         done.append("run.json: unfinished")
     return done
-
-
-def stop_a_trial(files: dict[str, pd.DataFrame], draw: Random) -> str:
-    """Let a trial end in a status without figures, with its first rows in the other files."""
-    rows = files[draw.choice([name for name in OF_PHASES if len(files.get(name, ()))])]
-    stopped, status = draw.choice([*rows["trial"]]), draw.choice(LOST)
-    is_stopped = rows["trial"] == stopped
-    rows.loc[is_stopped, [name for name in rows if name not in ASKED]] = ""
-    rows.loc[is_stopped, ["status", "detail"]] = (status, "it stopped")
-    for name in {*files} - {*OF_PHASES, "telemetry.csv"}:
-        files[name] = without_the_last(files[name], files[name]["trial"] == stopped, draw)
-    return f"{stopped}: {status}"
-
-
-def without_the_last(rows: pd.DataFrame, own: pd.Series, draw: Random) -> pd.DataFrame:
-    """Drop the last of some rows, any number of them."""
-    places = rows.index[own]
-    return rows.drop(places[draw.randint(0, len(places)) :])
 
 
 def no_rows(rows: pd.DataFrame, _draw: Random) -> pd.DataFrame:

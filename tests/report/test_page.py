@@ -19,7 +19,7 @@ from bench.report.drawing import DRAWERS, drawing
 from bench.report.figures.chart import Chart
 from bench.report.format import change, times
 from bench.report.page import FILES
-from tests.report import cutting, fleet
+from tests.report import fleet
 from tests.report.builders import RunBuilder, text_of, write_report
 
 
@@ -100,23 +100,6 @@ def test_a_long_table_is_folded_on_its_own(tmp_path, monkeypatch):
     _, html, _ = written(RunBuilder(tmp_path / "run").speed())
     folded = html.split("<details><summary>How it was measured (2 rows)</summary>")[1].split("</details>")[0]
     assert "How it was measured</caption>" in folded
-
-
-def test_an_explained_run_has_its_reasons_and_their_figure_on_all_pages(tmp_path):
-    run = full(tmp_path / "run")
-    cutting.explain(run)
-    _, html, folder = written(run, figures="overview")
-    head = (folder / "report.md").read_text()
-    assert all("casts and changes of layout that it adds take" in text.lower() for text in (html, head))
-    assert '<figure data-name="mlp-why"' in html
-    assert "](mlp-why.svg)" in head
-
-
-def test_what_has_no_data_has_no_plot(tmp_path):
-    text, html, out = written(RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom"), figures="all")
-    assert list(out.glob("*.svg")) == []
-    assert "![" not in text
-    assert "<svg" not in html
 
 
 def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole):
@@ -219,15 +202,6 @@ def test_what_no_report_wrote_stays(pair, tmp_path):
     write_report(pair[:1], out, figures="none")
     assert files(out) == REPORT | set(mine)
     assert stray.exists()
-
-
-@pytest.mark.slow
-def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().folder
-    there = files(run)
-    write_report([run], run)
-    write_report([run], run, figures="none")
-    assert files(run) == there | REPORT
 
 
 COUNT_THREADS = """

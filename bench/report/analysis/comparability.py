@@ -87,8 +87,8 @@ def _facts(run: Run, rows: pd.DataFrame) -> Iterator[Fact]:
             for device in run.devices:
                 if device["placement"] in used and device.get(key) is not None:
                     limits.setdefault(device["name"], set()).add(f"{device[key]:,g} {part.unit}".strip())
-            for name, values in limits.items():
-                yield f"{part.name} of {name}", part.why, values
+            for name, texts in limits.items():
+                yield f"{part.name} of {name}", part.why, texts
     suite = rows["suite"].iloc[0]
     for ref in run.part("request").get("suites", []):
         if ref["name"] == suite and ref.get("digest"):

@@ -35,12 +35,6 @@ def test_tokens_are_told_by_their_loss(tmp_path):
     assert sentences(run.folder)[1] == "Accuracy: not worse (+0.0020 nats)."
 
 
-def test_without_speeds_it_says_what_trainings_have_shown(tmp_path):
-    run = RunBuilder(tmp_path / "one").train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5).train("bf16", [80.0] * 5)
-    _, trained = sentences(run.folder)
-    assert trained == "Compared with fp32 after training: amp-bf16 not worse, bf16 worse."
-
-
 def test_the_batch_size_is_that_of_the_advice_and_not_the_smallest(tmp_path):
     run = RunBuilder(tmp_path / "one")
     for batch, gain in ((64, 1.5), (256, 2.0)):

@@ -46,25 +46,6 @@ def test_arms_measured_apart_in_one_process_each_have_no_interval_and_no_verdict
     assert bf16["speed_verdict"] == "INCONCLUSIVE"
 
 
-@pytest.mark.parametrize("status", ["oom", "unsupported", "nonfinite", "invalid", "failed", "timeout"])
-def test_a_trial_that_gave_nothing_keeps_its_word_and_has_no_figures(run, status):
-    run.alone("fp32", [10.0, 10.1])
-    for phase in ("speed", "memory", "train"):
-        run.lost(phase, "amp-bf16", status)  # type: ignore[arg-type]
-    bf16 = run.row()
-    assert [bf16[f"{phase}_status"] for phase in ("speed", "memory", "train")] == [status] * 3
-    figures = [
-        "step_ms",
-        "samples_per_s",
-        "speedup",
-        "peak_memory_bytes",
-        "memory_change_ratio",
-        "accuracy_pct",
-        "time_per_epoch_s",
-    ]
-    assert bf16[figures].isna().all()
-
-
 def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(run):
     both = ["fp32", "amp-bf16"]
     for replicate in (0, 1, 2):
