@@ -204,7 +204,7 @@ def _described(material: Material) -> list[tuple[str, Chart | str]]:
 
     What is of no section has an empty title.
     """
-    described = []
+    described: list[tuple[str, Chart | str]] = []
     for title, describe in devices.charts(material.summary, material.figures):
         chart = describe()
         if chart is not None:

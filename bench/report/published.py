@@ -50,7 +50,7 @@ def published_table() -> Table | None:
     """Return the table of all published figures, its columns those of published.csv and what follows from them."""
     rows = load_published()
     columns = []
-    for name in rows:
-        header = str(name).replace("_", " ")
+    for name in map(str, rows):
+        header = name.replace("_", " ")
         columns.append(figures(header, name) if rows[name].dtype == float else words(header, name))
     return table("", records(rows), columns, ABOUT)
