@@ -163,7 +163,7 @@ def compose(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
         precisions=sorted(map(str, summary["precision"].unique()), key=precision_rank),
         unfolded=measurements.unfolded(rows, answers),
         tints=devices.tints_of(summary),
-        faults=comparability.of_files(runs),
+        faults=comparability.unfinished(runs),
     )
     for phase in parts().values():
         report.findings.extend(phase.findings(material))

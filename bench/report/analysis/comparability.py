@@ -29,10 +29,10 @@ a whole sentence, and its values in a run, none where it is not known."""
 
 def cautions(runs: Runs) -> list[str]:
     """Return cautions to read before comparing: runs that did not end, and differences between runs."""
-    return [*of_files(runs), *runs.remarks, *warnings(runs.runs, runs.tried())]
+    return [*unfinished(runs), *runs.remarks, *warnings(runs.runs, runs.tried())]
 
 
-def of_files(runs: Runs) -> list[str]:
+def unfinished(runs: Runs) -> list[str]:
     """Return which runs are unfinished."""
     return [remark(run) for run in runs.runs if not run.is_finished]
 

@@ -109,9 +109,7 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
     """Return what each arm measured of a metric, by its number; the arguments are those of ``measurements``."""
     rows = measurements(trials, metric)
     measured: dict[int, Arm] = {}
-    places_of: Mapping[Any, Any] = rows.groupby(ARM, sort=False).indices  # sooner than a frame for each arm
-    for number, places in places_of.items():
-        part = rows.iloc[places]
+    for number, part in rows.groupby(ARM, sort=False):
         key = tuple(part.iloc[0][KEY])
         processes = list(zip(part["run"], part["trial"], strict=True))
         cell = None if metric.seed_is_input else key[:PRECISION]
