@@ -130,7 +130,7 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
         manifest = out / FILES
         previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
-        for path in folder.iterdir():
+        for path in sorted(folder.iterdir()):
             path.replace(out / path.name)
     for name in set(previous) - set(listed):
         (out / Path(name).name).unlink(missing_ok=True)  # nothing outside the folder

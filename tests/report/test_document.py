@@ -51,7 +51,7 @@ def of(rows: list[dict], **wanted: object) -> list[dict]:
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
-@pytest.mark.parametrize("name", ["summary", "trials", "epochs", "blocks", "telemetry"])
+@pytest.mark.parametrize("name", ["summary", "trials", "epochs", "blocks"])
 def test_the_rows_of_a_frame_are_its_records(exported, folders, name):
     frame = getattr(frames(*folders), name)
     rows = exported["results" if name == "summary" else name]
