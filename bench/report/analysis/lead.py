@@ -205,6 +205,9 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
         elif group is not groups[0]:
             parts.append(Part("; "))
         parts += clause
+    only = answers[0]
+    if len(answers) == 1 and only.is_gain and only.paying and only.paying[0] < only.batch:
+        parts.append(Part(f"; it pays from batch {only.paying[0]}"))
     return [*parts, Part(".")]
 
 
