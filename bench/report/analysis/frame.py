@@ -109,12 +109,12 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
     """Return what each arm measured of a metric, by its number; the arguments are those of ``measurements``."""
     rows = measurements(trials, metric)
     measured: dict[int, Arm] = {}
-    for number, part in rows.groupby(ARM, sort=False):
+    for _, part in rows.groupby(ARM, sort=False):
         key = tuple(part.iloc[0][KEY])
         processes = list(zip(part["run"], part["trial"], strict=True))
         cell = None if metric.seed_is_input else key[:PRECISION]
         evidence = stats.disturbed(part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE})
-        measured[int(number)] = Arm(
+        measured[int(part[ARM].iloc[0])] = Arm(
             key=key,
             values=part["value"].to_numpy(),
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
