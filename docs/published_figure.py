@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from math import nan
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.report.analysis import published
+from bench.report import published
 from bench.report.figures import devices
 from bench.report.figures.draw import draw
 from bench.spec.metrics import SPEED
@@ -26,15 +27,15 @@ NAME = "bert-speedup-vs-batch-published"
 
 def main() -> None:
     """Draw the figure."""
-    rows = published.as_measured(published.load_published())
+    rows = published.load_published()
     rows = rows[(rows["source"] == SOURCE) & (rows["model"] == MODEL)]
-    rows = rows.assign(label=rows["gpu"])
+    rows = rows.assign(device=rows["gpu"], device_kind="cuda", value=rows["speedup"], low=nan, high=nan, status="ok")
     figure = devices.against_batch(
-        devices.speedups_of(rows),
+        rows,
         SPEED,
         workload=f"{MODEL}, published by {SOURCE}, not measured here",
         name=NAME,
-        tints=devices.tints_of(rows),
+        tints={gpu: f"device-{place}" for place, gpu in enumerate(rows["gpu"].unique())},
     )
     assert figure is not None
     with tempfile.TemporaryDirectory() as folder:

@@ -28,8 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report import load
-from bench.report.analysis import published
+from bench.report import load, published
 from bench.report.format import MIB, known, number, records
 from bench.report.reading.trials import ABOUT, TRIALS
 from bench.report.tables.table import whole
@@ -211,7 +210,7 @@ CHANGES = {
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
     "parameters": "The suite's parameters that were overridden.",
-    "missing_trials": "Planned trials of this recipe on this device that have no row.",
+    "unfinished": "Whether its run did not end.",
     "quality_name": "Name of the suite's own figure of merit.",
     "slowest_epoch_s": "The longest epoch after the first.",
     "fastest_epoch_s": "The shortest epoch after the first.",
@@ -267,7 +266,7 @@ def measured() -> str:
 
 def published_recipes() -> str:
     """Describe the published trainings on one GPU that give time and accuracy of fp32 and of mixed precision."""
-    literature = published.as_measured(published.load_published())
+    literature = published.load_published()
     is_whole = literature["time_per_epoch_s"].notna() & literature["accuracy_pct"].notna()
     trained = literature[is_whole & (literature["n_gpus"] == 1)]
     rows = [
@@ -279,7 +278,7 @@ def published_recipes() -> str:
             whole(row["batch_size"]),
             f"{number(row['time_per_epoch_s'])} s",
             "1" if row["precision"] == BASELINE else number(row["speedup"], 3),
-            f"{whole(row['peak_memory_bytes'] / MIB)} MiB" if known(row["peak_memory_bytes"]) else "–",
+            f"{whole(row['memory_mb'])} MiB" if known(row["memory_mb"]) else "–",
             f"{row['accuracy_pct']:.2f} %",
         )
         for row in records(trained.sort_values(["model", "gpu"], kind="stable"))

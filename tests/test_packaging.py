@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from bench.report.analysis.published import FOLDER
+from bench.report.published import FOLDER
 from bench.spec.precisions import TORCH_OF_TORCHAO, TORCHAO
 
 ROOT = Path(__file__).resolve().parents[1]

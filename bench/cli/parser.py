@@ -101,9 +101,7 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
     where = report.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
-    report.add_argument(
-        "--published", action="store_true", help="show figures from the literature in the same tables and figures"
-    )
+    report.add_argument("--published", action="store_true", help="show figures from the literature, too, in a table")
     report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),

@@ -19,10 +19,9 @@ import pandas as pd
 from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
 from bench.report.analysis.changes import Contrast, estimate
-from bench.report.analysis.comparability import cautions, environments
+from bench.report.analysis.comparability import cautions, remark
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
-from bench.report.reading.completeness import remark
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
@@ -126,12 +125,10 @@ class Comparison:
     rows: list[Row]
     cautions: list[str]
     """Sentences on what the runs cannot tell, on what is missing, and on differences that are not compared."""
-    environment: list[tuple[str, str, str]]
-    """The differences of the environments: the name, and its value in OLD and in NEW."""
     apart: list[str]
     """Sentences on rows that only one of the two has, or has measured."""
     unreached: list[str]
-    """Sentences on runs of NEW that are unfinished and lack trials of their plan."""
+    """Sentences on runs of NEW that are unfinished."""
     fail_over: float | None = None
     """The share that a regression may have, or None."""
 
@@ -207,7 +204,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         new=[run.label for run in sides[1]],
         rows=rows,
         cautions=[LIMITS] * is_limited + cautions(runs),
-        environment=environments(runs, sides),
         apart=[*_lost(changes, trials[1]), *apart],
         unreached=_unreached(sides[1]),
         fail_over=fail_over,
@@ -343,8 +339,8 @@ def _speedup(pair: Pair) -> Interval | None:
 
 
 def _unreached(new: Sequence[Run]) -> list[str]:
-    """Return a sentence on each run of NEW that is unfinished and lacks trials of its plan."""
-    return [remark(run) for run in new if run.missing and run.info.get("finished", "") is None]
+    """Return a sentence on each run of NEW that is unfinished."""
+    return [remark(run) for run in new if not run.is_finished]
 
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:

@@ -46,7 +46,7 @@ def comparison_page(comparison: Comparison, kind: str) -> str:
             unchanged=unchanged,
             about=CHANGES,
             regressions=_regressions(comparison),
-            remarks=_remarks(comparison),
+            remarks=[*comparison.cautions, *comparison.apart],
             css=Markup((render.TEMPLATES / "page.css").read_text(encoding="utf-8")),
         )
     )
@@ -63,22 +63,13 @@ def show_comparison(comparison: Comparison) -> None:
         print_plain(of_subject.text.rstrip())
     if unchanged:
         print_plain("\n--markdown and --html list the figures without a change.")
-    for remark in _remarks(comparison):
+    for remark in (*comparison.cautions, *comparison.apart):
         print_plain(f"- {remark}")
     print_plain(f"\n{CHANGES}")
     if comparison.fail_over is not None:
         print_plain(_regressions(comparison))
         for failure in comparison.failures:
             print_plain(f"- {failure}")
-
-
-def _remarks(comparison: Comparison) -> list[str]:
-    """Return what to know before comparing, in sentences."""
-    remarks = [*comparison.cautions, *comparison.apart]
-    differences = [f"{name} {old} → {new}" for name, old, new in comparison.environment]
-    if differences:
-        remarks.append(f"The environments differ: {'; '.join(differences)}.")
-    return remarks
 
 
 def _regressions(comparison: Comparison) -> str:

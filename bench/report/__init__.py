@@ -48,7 +48,7 @@ def terminal(contents: Report, out: Path) -> str:
 def load(*folders: str | Path) -> Results:
     """Read runs into pandas frames.
 
-    They are ``.summary``, ``.measurements``, ``.trials``, ``.epochs``, ``.blocks``, ``.details`` and ``.telemetry``.
+    They are ``.summary``, ``.trials``, ``.epochs``, ``.blocks``, ``.details`` and ``.telemetry``.
 
     Args:
         folders: folders that runs wrote, or folders of such folders.

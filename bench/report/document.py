@@ -15,10 +15,10 @@ from bench.report.parts import parts
 from bench.report.reading.load import Run, Runs
 from bench.stats import Interval
 
-VERSION = 3
+VERSION = 4
 """Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 
-LARGE = ("measurements", "trials", "epochs", "blocks")
+LARGE = ("trials", "epochs", "blocks")
 """The frames in whose records what is unknown is left out; so are those with details."""
 
 
@@ -44,7 +44,6 @@ def report(runs: Runs) -> dict[str, Any]:
         "cautions": comparability.cautions(runs),
         "results": frames.rows(of_runs.summary),
         **{key: value for part in parts().values() for key, value in part.document(runs).items()},
-        "telemetry": frames.rows(of_runs.telemetry),
         **{name: [_known(row) for row in frames.rows(frame)] for name, frame in large.items()},
     }
 
@@ -77,7 +76,6 @@ def _run(run: Run) -> dict[str, Any]:
         "environment": run.environment,
         "request": run.part("request"),
         "warnings": run.list("warnings"),
-        "remarks": list(run.remarks),
     }
 
 

@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.report.analysis.frame import GAIN, measurements, numbered
-from bench.report.analysis.telemetry import telemetry
-from bench.report.reading.load import KEY, Runs
-from bench.spec.metrics import METRICS
+from bench.report.reading.load import Runs
 from bench.spec.text import quoted
 
 Json = str | int | float | bool | None
@@ -35,10 +32,6 @@ class Results:
 
     summary: pd.DataFrame
     """One row for each precision of each cell: speed, memory, energy and training side by side."""
-    measurements: pd.DataFrame
-    """One row for each value of a metric, by an arm in one process or with one seed: its ``metric``, its ``value``, and
-    in ``log_gain`` the logarithm of its gain over fp32 in the same process, where the two took turns, with its standard
-    error. Those of disturbed processes, which may not count, are there, too."""
     trials: pd.DataFrame
     """One row for each trial and precision, those of ablations last; of a trial that was tried again, the last rows."""
     epochs: pd.DataFrame
@@ -48,7 +41,7 @@ class Results:
     details: Mapping[str, pd.DataFrame]
     """The rows of the other CSVs with details, such as ``numerics_figures``, by their names, in the same way."""
     telemetry: pd.DataFrame
-    """One row for each GPU and arm: its clocks, power, temperature and memory while steps ran."""
+    """One row for each reading of a GPU: its clocks, power, temperature and memory, see telemetry.csv."""
 
 
 def results(runs: Runs, summary: pd.DataFrame) -> Results:
@@ -58,12 +51,11 @@ def results(runs: Runs, summary: pd.DataFrame) -> Results:
     words = blocks.select_dtypes(include=["object", "str"]).columns
     return Results(
         summary=arms(summary),
-        measurements=_measurements(runs.trials),
         trials=public(runs.tried()),
         epochs=details.pop("epochs"),
         blocks=blocks.astype(dict.fromkeys(words, "category")),
         details=details,
-        telemetry=public(telemetry(runs)),
+        telemetry=public(runs.telemetry),
     )
 
 
@@ -71,13 +63,6 @@ def arms(summary: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the summary with the columns that concern other programs."""
     of_arms = [name for name in summary if str(name).endswith("_arm")]
     return public(summary.drop(columns=[*INTERNAL, *of_arms]))
-
-
-def _measurements(trials: pd.DataFrame) -> pd.DataFrame:
-    rows = numbered(trials)
-    of_metrics = [measurements(rows, metric).assign(metric=name) for name, metric in METRICS.items()]
-    columns = [*KEY, "metric", "trial", "replicate", "seed", "value", *GAIN]
-    return public(pd.concat(of_metrics, ignore_index=True)[columns])
 
 
 def public(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,54 +4,32 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shlex
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, get_context
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from bench.report.analysis import comparability, published
+from bench.report import published
+from bench.report.analysis import comparability
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, stalled
+from bench.report.drawing import drawing
 from bench.report.figures import devices
-from bench.report.figures import telemetry as telemetry_figures
 from bench.report.figures.chart import Chart
 from bench.report.format import counted
 from bench.report.frames import arms, as_csv
-from bench.report.parts import OVERVIEW, Findings, parts
-from bench.report.reading.folders import mark
+from bench.report.parts import Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
-from bench.report.tables import diagnostics, measurements, setups, telemetry
+from bench.report.tables import diagnostics, measurements, setups
 from bench.report.tables.table import RECIPE, Entry, Material, Table
-from bench.results.columns import listed
-from bench.results.files import write_atomically
-from bench.spec import lifetime
 from bench.spec.precisions import precision_rank
 
-CONTROLS = {"model": ("workload", "workload"), "device": ("where", "label")}
-"""The controls of the page's bar: the columns of the summary with their values and labels."""
-SOFTWARE = {
-    "ampmeter": "ampmeter",
-    "torch": "torch",
-    "cuda": "CUDA",
-    "cudnn": "cuDNN",
-    "driver": "driver",
-    "python": "Python",
-    "os": "",
-}
-"""What a run's environment is described by: the keys of its versions, and their names."""
-DRAWERS = 2
-"""Processes that draw figures."""
 FILES = "files.json"
 """The list of the figures and CSVs of the report in a folder."""
 SUMMARY = "summary.csv"
@@ -105,23 +83,21 @@ class Report:
     """Why there is no advice although something is faster."""
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
-    or holds, the warnings while measuring, and sources of published rows."""
-    speedups: list[Chart]
+    or holds, and the warnings while measuring."""
+    speedups: list[Chart] = field(default_factory=list)
     """The figures that are shown first: speedup against batch size, of each workload."""
-    headline: list[Chart]
+    headline: list[Chart] = field(default_factory=list)
     """The other figures of all workloads."""
-    sections: list[Section]
+    sections: list[Section] = field(default_factory=list)
     reproduce: list[dict[str, str]]
-    """The ``label``, ``command`` and ``environment`` of each run."""
+    """The ``label`` and the ``command`` of each run; its environment is in the table of machines."""
     precisions: list[str]
     """Those of the page's bar."""
-    choices: dict[str, list[tuple[str, str]]]
-    """The values of each control of the page's bar, and their labels."""
     unfolded: dict[str, Table | None]
     """What the page shows of an answer when its line is unfolded, by its subject."""
     tints: dict[str, str]
     """The tint of each device, by its label."""
-    findings: list[Findings]
+    findings: list[Findings] = field(default_factory=list)
     """The phases' results; those without a heading stand next to the answers."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
@@ -137,195 +113,142 @@ class Report:
                 beside += [finding.sentence for finding in group.findings]
         return beside
 
-    @property
-    def plots(self) -> list[Chart]:
-        """Every figure, in order."""
-        of_parts = [*(group.charts for group in self.findings), *(section.plots for section in self.sections)]
-        return [*self.speedups, *self.headline, *itertools.chain(*of_parts)]
-
-    @property
-    def files(self) -> list[str]:
-        """The names of its files but for the pages."""
-        plots = [f"{plot.name}.{kind}" for plot in self.plots if plot.in_files for kind in ("png", "svg")]
-        return sorted([SUMMARY, *plots])
-
 
 def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
+    It is written into a folder of its own and moved when it is whole, so an interruption leaves the previous report.
     The arguments are those of ``bench.report.report``.
     """
-    literature = published.load_published() if with_published else None
     out.mkdir(parents=True, exist_ok=True)
-    report = compose(runs, out, literature, figures=figures)
-    for name, text in render(report, mark({run.folder: run.info for run in runs.runs})).items():
-        write_atomically(out / name, text)
-    _replace(out / FILES, report.files)
+    with TemporaryDirectory(prefix=".report-", dir=out) as scratch:
+        folder = Path(scratch)
+        report = compose(runs, folder, with_published=with_published, figures=figures)
+        listed = sorted(path.name for path in folder.iterdir())
+        (folder / FILES).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+        for name, text in render(report).items():
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+        manifest = out / FILES
+        previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
+        for path in sorted(folder.iterdir()):
+            path.replace(out / path.name)
+    for name in set(previous) - set(listed):
+        (out / Path(name).name).unlink(missing_ok=True)  # nothing outside the folder
     return report
 
 
-def _replace(manifest: Path, files: list[str]) -> None:
-    """Write the list of a report's files, and delete files of the previous report that are not on it."""
-    previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
-    write_atomically(manifest, json.dumps(files, indent=1) + "\n")
-    for name in previous:
-        if name not in files:
-            (manifest.parent / Path(name).name).unlink(missing_ok=True)  # nothing outside the folder
-
-
-def compose(
-    runs: Runs, out: Path, literature: pd.DataFrame | None = None, *, figures: devices.Choice = "overview"
-) -> Report:
-    """Build the report, and write its figures into ``out``; ``literature`` holds published figures to show, too."""
+def compose(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
+    """Build the report, and write its figures and summary.csv into ``out``."""
     summary = summarise(runs.trials)
-    write_atomically(out / SUMMARY, as_csv(arms(summary)))
-    rows, drawn, on_published = without_unsupported(summary), summary, []
-    if literature is not None:
-        others = published.beside(summary, literature)
-        rows = pd.concat([rows, others], ignore_index=True).copy()
-        drawn = pd.concat([summary, others[others["batch_size"].notna()]], ignore_index=True).copy()
-        on_published = published.remarks(others)
+    (out / SUMMARY).write_text(as_csv(arms(summary)), encoding="utf-8", errors="backslashreplace")
+    rows = without_unsupported(summary)
     material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
-    given, phases = material.answers, parts().values()
-    findings = [group for phase in phases for group in phase.findings(material)]
-    described: list[Described] = []
-    if figures == "none":
-        findings = [replace(group, charts=[]) for group in findings]
-    else:
-        described += devices.charts(drawn, figures)
-        described += telemetry_figures.courses(runs)
-        for phase in phases:
-            described += phase.charts(material)
-    of_findings: list[Described] = [("", chart) for group in findings for chart in group.charts]
-    with _drawing([*described, *of_findings], out) as drawing:
-        sections = _sections(material)
-        charts = iter([each.result() for each in drawing])
-    plots: list[Chart] = []
-    for (title, _), chart in zip(described, charts, strict=False):
-        if isinstance(chart, str):
-            sections[title].remarks.append(chart)
-        elif chart is not None:
-            (plots if title == OVERVIEW else sections[title].plots).append(chart)
-    findings = [replace(group, charts=[next(charts) for _ in group.charts]) for group in findings]
-    return Report(
+    answers = material.answers
+    report = Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
-        lead=lead(given),
-        strayed=strayed(given),
-        grid=grid(given),
-        architectures=measurements.architectures(rows, given),
-        verdicts=given,
-        stalled=stalled(given),
+        lead=lead(answers),
+        strayed=strayed(answers),
+        grid=grid(answers),
+        architectures=measurements.architectures(rows, answers),
+        verdicts=answers,
+        stalled=stalled(answers),
         lists={
             "Before comparing": comparability.cautions(runs),
             "Failed": diagnostics.failures(runs),
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
-            "Published": on_published,
         },
-        speedups=[plot for plot in plots if plot.name.startswith(devices.SPEEDUP)],
-        headline=[plot for plot in plots if not plot.name.startswith(devices.SPEEDUP)],
-        sections=[part for part in sections.values() if part.tables or part.remarks or part.plots],
         reproduce=[_origin(run) for run in runs.runs],
-        precisions=sorted(map(str, drawn["precision"].unique()), key=precision_rank),
-        choices={
-            name: [("", "all"), *dict.fromkeys(zip(rows[column], rows[label], strict=True))]
-            for name, (column, label) in CONTROLS.items()
-            if rows[column].nunique() > 1
-        },
-        unfolded=measurements.unfolded(rows, given),
-        tints=devices.tints_of(drawn),
-        findings=findings,
-        faults=comparability.of_files(runs),
+        precisions=sorted(map(str, summary["precision"].unique()), key=precision_rank),
+        unfolded=measurements.unfolded(rows, answers),
+        tints=devices.tints_of(summary),
+        faults=comparability.unfinished(runs),
     )
+    for phase in parts().values():
+        report.findings.extend(phase.findings(material))
+    _add_evidence(report, material, out)
+    if with_published and (others := published.published_table()):
+        report.sections.append(Section(title=published.SECTION, tables=[others]))
+    return report
+
+
+def _add_evidence(report: Report, material: Material, out: Path) -> None:
+    """Add the sections with their tables, and the figures, drawn into ``out``, each at its place."""
+    described: list[tuple[str, Chart | str]] = []
+    of_findings: list[Chart] = []
+    if material.figures != "none":
+        described += _described(material)
+        of_findings = [chart for group in report.findings for chart in group.charts]
+    of_places = [chart for _, chart in described if isinstance(chart, Chart)]
+    with drawing([*of_places, *of_findings], out) as drawn:
+        sections = _sections(material)
+        charts = iter(drawn())
+    for title, chart in described:
+        if isinstance(chart, str):
+            sections[title].remarks.append(chart)
+        elif title:
+            sections[title].plots.append(next(charts))
+        elif chart.name.startswith(devices.SPEEDUP):
+            report.speedups.append(next(charts))
+        else:
+            report.headline.append(next(charts))
+    for place, group in enumerate(report.findings):
+        count = len(group.charts) if of_findings else 0
+        report.findings[place] = replace(group, charts=list(itertools.islice(charts, count)))
+    report.sections.extend(part for part in sections.values() if part.tables or part.remarks or part.plots)
+
+
+def _described(material: Material) -> list[tuple[str, Chart | str]]:
+    """Return the description of each figure, or a remark on one that is left out, with the title of its section.
+
+    What is of no section has an empty title.
+    """
+    described: list[tuple[str, Chart | str]] = []
+    for title, describe in devices.charts(material.summary, material.figures):
+        chart = describe()
+        if chart is not None:
+            described.append((title, chart))
+    for phase in parts().values():
+        for title, made in phase.charts(material):
+            if made is not None:
+                described.append((title, made))
+    return described
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
-    hosts = {run.label: run.environment.get("host") for run in runs.runs}
-    boards = set()
-    for run, architecture, members, names in summary[["run", "architecture", "members", "device_names"]].to_numpy():
-        for board in itertools.zip_longest(listed(members), json.loads(names)):
-            boards.add((hosts[run], architecture, *board))
-    counts = {"device": len(boards), "model": summary["suite"].nunique()}
+    texts = [counted(summary[column].nunique(), what) for column, what in (("label", "device"), ("suite", "model"))]
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
-    when = " to ".join(dict.fromkeys([*dates[:1], *dates[-1:]]))
-    versions = ", ".join(filter(None, dict.fromkeys(run.environment.get("torch") for run in runs.runs)))
-    texts = [*(counted(count, what) for what, count in counts.items() if count), when]
-    return [*filter(None, [*texts, versions and f"torch {versions}"])]
+    if dates:
+        texts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))
+    versions = dict.fromkeys(run.environment.get("torch") for run in runs.runs)
+    return texts + [f"torch {version}" for version in versions if version]
 
 
 def _origin(run: Run) -> dict[str, str]:
-    """Return the command and the environment to make a run's figures again."""
+    """Return the command to make a run's figures again, as far as run.json tells."""
     words = run.part("request").get("argv") or []
-    command = shlex.join(["python", "run_bench.py", *map(str, words)]) if words else ""
-    versions = {"ampmeter": run.info.get("version"), **run.environment}
-    environment = ", ".join(f"{name} {versions[key]}".strip() for key, name in SOFTWARE.items() if versions.get(key))
-    return {"label": run.label, "command": command, "environment": environment}
-
-
-Described = tuple[str, Chart | str | Callable[[], Chart | None] | None]
-"""A chart, a function that describes one, or a remark on one that is left out, and the place of its section; of no
-section it is ``OVERVIEW``."""
-
-
-@contextmanager
-def _drawing(described: Sequence[Described], out: Path) -> Iterator[list[Future[Any]]]:
-    """Draw charts in two processes, for that takes longer than all else of a report; remarks stay as they are.
-
-    Ctrl-C goes to all processes of a terminal; those that draw start with it blocked, and are killed by this one.
-    """
-    # Forks are safe here: a process that reports has no other thread, as BLAS ends its own before a fork. They have
-    # what is to be drawn without its being sent.
-    with ProcessPoolExecutor(DRAWERS, get_context("fork"), _begin, (os.getpid(), described, out)) as drawers:
-        try:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                drawing = [drawers.submit(_draw, place) for place in range(len(described))]
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            yield drawing
-        except BaseException:
-            for process in active_children():
-                process.kill()
-            raise
-
-
-_work: tuple[Sequence[Described], Path] = ((), Path())
-"""In a process that draws: all charts, and the folder of the report."""
-
-
-def _begin(parent: int, described: Sequence[Described], out: Path) -> None:
-    """Begin a process that draws, which ends when the parent does."""
-    global _work  # noqa: PLW0603 - an initializer has no other way to hand something on
-    lifetime.end_with(parent)
-    _work = described, out
-
-
-def _draw(place: int) -> Chart | str | None:
-    """Draw a chart, in a process that draws."""
-    from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
-
-    described, out = _work
-    chart = described[place][1]
-    chart = chart() if callable(chart) else chart
-    return draw(chart, out) if isinstance(chart, Chart) else chart
+    return {"label": run.label, "command": shlex.join(["python", "run_bench.py", *map(str, words)])}
 
 
 def entries() -> list[Entry]:
-    """Return the tables of ``bench.report.tables``, and those of the phases."""
-    of_phases = [entry for phase in parts().values() for entry in phase.tables]
-    return [*diagnostics.TABLES, *setups.TABLES, *telemetry.TABLES, *of_phases]
+    """Return the tables of ``bench.report.tables``, and those of the phases, in their order."""
+    found = [*diagnostics.TABLES, *setups.TABLES]
+    for phase in parts().values():
+        found += phase.tables
+    return sorted(found, key=attrgetter("place"))
 
 
 def _sections(material: Material) -> dict[str, Section]:
     """Return the sections in their order, by their titles."""
-    by_recipe = material.rows.groupby("workload", sort=False)
-    recipes = {str(name): replace(material, rows=rows) for name, rows in by_recipe}
+    recipes = {}
+    for name, rows in material.rows.groupby("workload", sort=False):
+        recipes[str(name)] = replace(material, rows=rows)
     sections: dict[str, Section] = {}
-    for entry in sorted(entries(), key=attrgetter("place")):
-        parts_of = recipes if entry.section == RECIPE else {entry.section: material}
-        for title, part in parts_of.items():
+    for entry in entries():
+        materials = recipes if entry.section == RECIPE else {entry.section: material}
+        for title, part in materials.items():
             section = sections.setdefault(title, Section(title=title))
             for made in entry.make(part):
                 if isinstance(made, str):

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,16 +31,14 @@ MOST_FAILURES = 8
 """Most lines on what failed in a terminal."""
 
 
-def render(report: Any, mark: str) -> dict[str, str]:
-    """Return the text of report.md and report.html of a ``page.Report``, by name; ``mark`` is its runs'."""
-    templates = environment()
+def render(report: Any) -> dict[str, str]:
+    """Return the text of report.md and report.html of a ``page.Report``, by name."""
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(report.precisions)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(script)}'"
+    policy = f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'"
     values = {
         "report": report,
         "answers": in_one(report.grid),
-        "mark": mark,
         "css": Markup(css),
         "script": Markup(script),
         "policy": Markup(policy),
@@ -49,8 +47,8 @@ def render(report: Any, mark: str) -> dict[str, str]:
         "longest": LONGEST,
         "most": MOST,
     }
-    names = ("report.md", "report.html")
-    return {name: templates.get_template(f"{name}.j2").render(values) for name in names}
+    templates = environment()
+    return {name: templates.get_template(f"{name}.j2").render(values) for name in ("report.md", "report.html")}
 
 
 def terminal(report: Any, page: Path) -> str:
@@ -63,44 +61,41 @@ def terminal(report: Any, page: Path) -> str:
 
 def answers(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
-    columns = _columns(lambda line: line.changes[MEMORY.name].text)
-    return [*filter(None, (table(workload, lines, columns) for workload, lines in grid.groups.items()))]
+    made = [table(workload, lines, _columns()) for workload, lines in grid.groups.items()]
+    return [each for each in made if each]
 
 
 def in_one(grid: Grid) -> Table | None:
     """Return the answers in one table, with their peak memory; None where there is one alone."""
-    given = grid.lines
+    if len(grid.lines) < 2:
+        return None
     model = words("model", lambda line: line.answer.names["workload"])
-    columns = _columns(lambda line: line.changes[MEMORY.name].text + (f" ({line.peak})" if line.peak else ""))
-    together = table("", given, [model, *columns])
-    return replace(together, footnotes=[]) if together and len(given) > 1 else None  # the next table has the legend
+    together = table("", grid.lines, [model, *_columns(with_peak=True)])
+    return replace(together, footnotes=[]) if together else None  # the next table has the legend
 
 
-def _columns(memory: Callable[[Line], str]) -> list[Column]:
+def _columns(*, with_peak: bool = False) -> list[Column]:
+    def changed(name: str, line: Line) -> str:
+        peak = f" ({line.peak})" if with_peak and name == MEMORY.name and line.peak else ""
+        return line.changes[name].text + peak
+
+    def accuracy(line: Line) -> str:
+        answer = line.answer
+        return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
+
     others = [name for name, metric in METRICS.items() if metric.shown_as == "share" and metric != MEMORY]
     return [
         words("device", lambda line: line.answer.names["label"]),
         words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
         *optional(
             figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
-            figures("memory", memory),
-            words("accuracy", _accuracy),
-        ),
-        *optional(
+            figures("memory", partial(changed, MEMORY.name)),
+            words("accuracy", accuracy),
             figures("batch", lambda line: line.answer.batch_text),
             figures("pays from", lambda line: line.pays_from),
-            *(figures(name, partial(_changed, name)) for name in others),
+            *(figures(name, partial(changed, name)) for name in others),
         ),
     ]
-
-
-def _changed(name: str, line: Line) -> str:
-    return line.changes[name].text
-
-
-def _accuracy(line: Line) -> str:
-    answer = line.answer
-    return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
 
 def in_words(findings: Sequence[Findings]) -> str:
@@ -123,7 +118,7 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
     return environment
 
 
-def digest(text: str) -> str:
+def _digest(text: str) -> str:
     """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
     return f"sha384-{base64.b64encode(hashlib.sha384(text.encode()).digest()).decode()}"
 

@@ -47,7 +47,7 @@ class Circumstance(NamedTuple):
 
     name: str
     why: str = ""
-    """Its effect on a comparison, a whole sentence; where it has none, ``compare`` alone lists it."""
+    """Its effect on a comparison, a whole sentence; empty where it has none."""
     unit: str = ""
     on: Literal["any", "cuda", "cpu"] = "any"
     """The kind of devices that it matters for."""
@@ -65,7 +65,7 @@ MACHINE = {
     "driver": Circumstance("driver", "It sets clocks and power, and compiles some kernels.", on="cuda"),
     "openmp": Circumstance("OpenMP's spinning", "Next to other programs it can change a CPU's step a lot.", on="cpu"),
     "removed_variables": Circumstance("overrides removed"),
-    "variables": Circumstance("environment variables"),
+    "variables": Circumstance("environment variables", "They may change how libraries compute."),
 }
 """By the key in the environment of run.json, of ``version`` in run.json itself."""
 DEVICE = {

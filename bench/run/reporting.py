@@ -59,7 +59,7 @@ def report(
 
 def report_folder(runs: list[Path]) -> Path:
     """Return where the report of some runs belongs: reports/, under the runs' names."""
-    return folders.report_folder(runs, Path("reports"))
+    return Path("reports") / folders.report_name(runs)
 
 
 def show_next(folder: Path) -> None:

@@ -21,7 +21,6 @@ from bench.phases.memory import MemoryPeak
 from bench.report.analysis.changes import estimate
 from bench.report.analysis.frame import Arm
 from bench.results.records import Device
-from bench.results.run_json import planned
 from bench.spec.errors import UsageError
 from bench.spec.metrics import SPEED
 from tests.conftest import call
@@ -83,8 +82,8 @@ def test_memory_and_speedup_have_their_ratios(old, new):
     assert speedups["fp32"] is None
 
 
-def test_what_differs_between_the_environments_is_listed_and_rows_of_one_run_alone_are_named(old, new):
-    for run, version, more in ((old, "1.0", {}), (new, "1.1", {"python": "3.14.0", "driver": "999.1"})):
+def test_what_differs_between_the_environments_is_told_and_rows_of_one_run_alone_are_named(old, new):
+    for run, version, more in ((old, "1.0", {}), (new, "1.1", {"driver": "999.1"})):
         edit_run(
             run.folder,
             lambda info, more=more, version=version: info.update(
@@ -95,11 +94,6 @@ def test_what_differs_between_the_environments_is_listed_and_rows_of_one_run_alo
     old.memory("amp-bf16", 60)
     new.memory("amp-fp16", 60)
     compared = compare(old.folder, new.folder)
-    assert compared.environment == [
-        ("ampmeter", "1.0", "1.1"),
-        ("Python", "3.12.1", "3.14.0"),
-        ("driver", "550.1", "999.1"),
-    ]
     for difference in ("ampmeter: 1.0 in old; 1.1 in new.", "driver: 550.1 in old; 999.1 in new."):
         assert any(text.startswith(f"Different {difference}") for text in compared.cautions)
     assert compared.apart == [
@@ -255,17 +249,13 @@ def test_a_change_must_exceed_the_noise_of_both_runs(old, new, step_ms, noisy, v
     assert (change_of(compared).verdict, compared.failures) == (verdict, [])
 
 
-@pytest.mark.parametrize(
-    ("finished", "phases", "failing"),
-    [(None, ("memory", "speed"), 1), ("now", ("memory", "speed"), 0), (None, ("memory",), 0)],
-)
-def test_what_an_unfinished_run_did_not_reach_is_a_failure_if_it_was_planned(old, new, finished, phases, failing):
+@pytest.mark.parametrize(("finished", "failing"), [(None, 1), ("now", 0)])
+def test_an_unfinished_run_is_a_failure(old, new, finished, failing):
     for run in (old, new):
         run.memory("fp32", 10)
-    plan = [planned(new.trial(phase, ["fp32"], 128)) for phase in phases]
-    edit_run(new.folder, lambda info: info.update(planned=plan, finished=finished))
+    edit_run(new.folder, lambda info: info.update(finished=finished))
     failures = compare(old.folder, new.folder, fail_over=0.03).failures
-    assert ["is unfinished" in failure and "1 speed" in failure for failure in failures] == [True] * failing
+    assert ["is unfinished" in failure for failure in failures] == [True] * failing
     assert compare(old.folder, new.folder).failures == []
 
 
@@ -358,7 +348,7 @@ def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
     names = [("run", place) for place in range(len(values))]
     runs = [day for day in range(len(days)) for _ in range(processes)]
     key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, "fp32")
-    return Arm(key=key, values=np.array(values), replicates=names, unpaired=np.ones(len(values), bool), runs=runs)
+    return Arm(key=key, values=np.array(values), replicates=names, runs=runs)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])

@@ -12,10 +12,9 @@ from typing import Any
 
 from bench.phases.explain.report import explained
 from bench.report import format
-from bench.report.analysis import published as literature
+from bench.report import published as literature
 from bench.report.format import records
 from bench.report.reading.load import load
-from bench.spec.metrics import ACCURACY, QUALITY
 from tests.conftest import call
 
 FOLDER = Path(__file__).parent
@@ -101,12 +100,12 @@ def explanations(runs: list[Path]) -> Figures:
 def published() -> Figures:
     """Return how each published training differs from that in fp32 of the same source."""
     found: Figures = {}
-    for row in records(literature.as_measured(literature.load_published())):
+    for row in records(literature.load_published()):
         words = [f"{name} {row[name]}" for name in (*literature.CELL, "precision") if format.known(row[name])]
         changes = {
             "speedup": row["speedup"],
-            "accuracy_points": row[ACCURACY.change],
-            "map_points": row[QUALITY.change],
+            "accuracy_points": row["accuracy_change"],
+            "map_points": row["map50_change"],
         }
         if changes := {name: value for name, value in changes.items() if format.known(value)}:
             found[", ".join(words)] = changes

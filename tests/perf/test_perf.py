@@ -56,7 +56,6 @@ def test_a_made_up_run_has_the_stores_columns_and_its_rows_belong_together(tmp_p
     assert set(runs.details["blocks"]["trial"]) <= set(runs.trials["trial"])
     assert len(runs.details["blocks"]) == 2 * (2 + 4) * 2 * 6 * 2  # sizes, precisions, processes, rounds, and both ways
     assert len(runs.details["epochs"]) == (2 + 4) * 2 * 2
-    assert runs.runs[0].remarks == ()  # its blocks are those of its trials
 
 
 @pytest.mark.parametrize(

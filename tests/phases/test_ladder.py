@@ -98,4 +98,4 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     assert top[1] == "+ prefetcher"
     assert top[3].endswith("]")
     assert top[5] == "3 processes apart"
-    assert "planned trials are missing" not in page
+    assert "is unfinished" not in page

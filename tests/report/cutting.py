@@ -1,6 +1,6 @@
 """Runs with rows of phases that few have, and what is left of one whose phases stopped or files were cut."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,23 +10,15 @@ import pandas as pd
 from bench.phases.explain import Explained
 from bench.phases.memory import MemoryPeak
 from bench.results.columns import COLUMNS, OF_PHASES
-from bench.results.csv_file import PAIR
-from bench.results.records import Identity, Numeric, TrialResult
+from bench.results.records import Numeric, TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.trial import Trial
 from perf.synthetic_fleet import GIB
 from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
 from tests.phases.test_numerics_report import figures
 from tests.report import fleet
-from tests.report.analysis.test_telemetry import hot, samples
 from tests.report.builders import GPU, RunBuilder, block, capped, timed
 from tests.report.tables.test_measurements import answered
-
-ASKED = {"wall_s"} | {field.name for field in fields(Identity)}
-"""The columns that a trial which stopped has."""
-LOST = ("failed", "timeout", "oom", "unsupported", "nonfinite")
-GROUPS = ("kind", "name", "layer", "step", "round", "epoch", "seed", "phase", "precision", "trial", "work", "replicate")
-"""The columns by whose words rows are dropped together."""
 
 
 def begin(run: Path, day: str) -> None:
@@ -82,7 +74,6 @@ def inference(run: RunBuilder) -> None:
 def of_a_gpu(folder: Path) -> Path:
     """A run on a GPU that was watched: timed under a power cap and with its noise, and trained."""
     run = capped(RunBuilder(folder, device=replace(GPU, uuid="GPU-0")), 1.8)
-    run.store.add(samples(20, hot))
     run.floor([1.0, 1.01, 0.99]).memory("fp32", 100).memory("amp-bf16", 60).lost("memory", "fp16", "oom", "too big")
     run.train("fp32", [90.0, 90.4, 90.2]).train("amp-bf16", [90.1, 90.3, 90.5], epoch_s=2.0).diverged("amp-fp16")
     run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, start_s=1.8e9))
@@ -113,10 +104,10 @@ def of_scripts(folder: Path) -> Path:
 
 
 def cut(folder: Path, draw: Random) -> list[str]:
-    """Stop trials of a run after any row, and drop rows of its files; return what was done."""
+    """Drop rows of a run's files; return what was done."""
     paths = [folder / name for name in COLUMNS if (folder / name).is_file()]
     files = {path.name: pd.read_csv(path, dtype=str, keep_default_na=False) for path in paths}
-    done = [stop_a_trial(files, draw) for _ in range(draw.choice((0, 1, 1, 3)))]
+    done = []
     for path in paths:
         way, rows = draw.choice(WAYS), files[path.name]
         rows = way(rows, draw) if len(rows) else rows
@@ -135,24 +126,6 @@ def cut(folder: Path, draw: Random) -> list[str]:
     return done
 
 
-def stop_a_trial(files: dict[str, pd.DataFrame], draw: Random) -> str:
-    """Let a trial end in a status without figures, with its first rows in the other files."""
-    rows = files[draw.choice([name for name in OF_PHASES if len(files.get(name, ()))])]
-    stopped, status = draw.choice([*rows["trial"]]), draw.choice(LOST)
-    is_stopped = rows["trial"] == stopped
-    rows.loc[is_stopped, [name for name in rows if name not in ASKED]] = ""
-    rows.loc[is_stopped, ["status", "detail"]] = (status, "it stopped")
-    for name in {*files} - {*OF_PHASES, "telemetry.csv"}:
-        files[name] = without_the_last(files[name], files[name]["trial"] == stopped, draw)
-    return f"{stopped}: {status}"
-
-
-def without_the_last(rows: pd.DataFrame, own: pd.Series, draw: Random) -> pd.DataFrame:
-    """Drop the last of some rows, any number of them."""
-    places = rows.index[own]
-    return rows.drop(places[draw.randint(0, len(places)) :])
-
-
 def no_rows(rows: pd.DataFrame, _draw: Random) -> pd.DataFrame:
     return rows[:0]
 
@@ -166,20 +139,5 @@ def rows_here_and_there(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
     return rows[[draw.random() > share for _ in rows.index]]
 
 
-def rows_of_a_group(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
-    """Drop all rows with a word, such as those of a kind of figure, of a layer or of a round."""
-    columns = [name for name in GROUPS if name in rows]
-    if not columns:
-        return rows
-    column = draw.choice(columns)
-    return rows[rows[column] != draw.choice([*rows[column]])]
-
-
-def the_last_rows_of_an_arm(rows: pd.DataFrame, draw: Random) -> pd.DataFrame:
-    """Drop what an arm of a trial wrote after some row."""
-    pairs = rows.get(PAIR, rows[rows.columns[:2]])  # telemetry has no trials
-    return without_the_last(rows, (pairs == pairs.loc[draw.choice(rows.index)]).all(axis=1), draw)
-
-
-WAYS = (no_rows, no_rows, the_last_rows, rows_here_and_there, rows_of_a_group, rows_of_a_group, the_last_rows_of_an_arm)
+WAYS = (no_rows, the_last_rows, rows_here_and_there)
 """What is dropped of a file."""

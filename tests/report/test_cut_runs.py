@@ -1,4 +1,4 @@
-"""Runs whose phases stopped after any row, and whose files lost any rows: what is left of them is reported."""
+"""Runs whose files lost any rows: what is left of them is reported."""
 
 import shutil
 from collections.abc import Callable

@@ -6,19 +6,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.cli import listing
 from bench.cli.parser import parse
 from bench.compare.comparison import compare
 from bench.compare.document import document as of_comparison
-from bench.devices.processes import GpuProcess
 from bench.report import document
 from bench.report import load as frames
 from bench.report.reading.load import load
-from bench.results.records import Device, Numeric, Seen
+from bench.results.records import Numeric
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report.ablations import whole
-from tests.report.builders import GPU, RunBuilder, block
+from tests.report.builders import RunBuilder, block
 from tests.report.fleet import copy, original
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +51,7 @@ def of(rows: list[dict], **wanted: object) -> list[dict]:
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
-@pytest.mark.parametrize("name", ["summary", "trials", "epochs", "blocks", "telemetry"])
+@pytest.mark.parametrize("name", ["summary", "trials", "epochs", "blocks"])
 def test_the_rows_of_a_frame_are_its_records(exported, folders, name):
     frame = getattr(frames(*folders), name)
     rows = exported["results" if name == "summary" else name]
@@ -72,17 +70,6 @@ def test_what_is_unknown_of_a_trial_is_left_out_and_a_loss_that_is_not_finite_to
     assert [block.get("discarded") for block in blocks][-3:] == [None, "throttled", "throttled"]
     diverged = of(exported["epochs"], run="run", precision="amp-bf16", seed=7)
     assert [epoch.get("train_loss") for epoch in diverged] == [pytest.approx(1.35), None]
-
-
-def test_the_devices_are_a_document(cpu):
-    gpu = Device(placement="0", kind="cuda", name="Card", architecture="Hopper", uuid="GPU-1", unsupported={})
-    user = GpuProcess(pid=7, user="ann", command=None, memory_bytes=None)
-    seen = [Seen(device=gpu, memory_free_bytes=1), Seen(device=GPU, problem="lost"), Seen(device=cpu)]
-    of_gpu, lost, of_cpu = written(listing.devices(seen, "", {"GPU-1": [user]}))["devices"]
-    assert of_gpu["processes"][0]["user"] == "ann"
-    assert (lost["problem"], lost["precisions"]) == ("lost", {})
-    assert of_cpu["precisions"]["tf32"] == "unsupported: no TF32"
-    assert of_cpu["processes"] is None
 
 
 def test_a_comparison_is_a_document(tmp_path):

@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-from math import log
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +20,7 @@ def results(tmp_path_factory):
     return load(original(tmp_path_factory.mktemp("runs") / "run"))
 
 
-FRAMES = ("summary", "measurements", "trials", "epochs", "blocks", "telemetry")
+FRAMES = ("summary", "trials", "epochs", "blocks", "telemetry")
 
 
 def kinds(frame: pd.DataFrame) -> dict[str, bool]:
@@ -36,14 +35,6 @@ def test_a_run_with_a_single_row_has_the_same_columns_of_words_and_of_numbers(re
         assert kinds(getattr(frames, name)) == kinds(getattr(results, name))
     RunBuilder(tmp_path / "a").memory("fp32", 100)
     assert load(str(tmp_path)).summary["run"].tolist() == ["a", "b"]  # a folder of runs is its runs
-
-
-def test_a_measurement_is_a_value_of_a_process_or_a_seed(results):
-    rows = results.measurements.query("precision == 'amp-bf16'")
-    steps, accuracies = (rows[rows["metric"] == name] for name in ("speed", "accuracy"))
-    assert steps["trial"].nunique() == len(steps) == 3
-    assert steps["log_gain"].tolist() == pytest.approx([log(2.0)] * 3, abs=0.05)
-    assert accuracies["seed"].tolist() == [0, 1]
 
 
 def test_the_example_of_the_document_runs(capsys, monkeypatch):

@@ -5,7 +5,6 @@ import hashlib
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from bench.report import page, render
-from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
+from bench.report.drawing import DRAWERS, drawing
+from bench.report.figures.chart import Chart
 from bench.report.format import change, times
-from bench.report.page import FILES, facts
-from bench.report.reading.load import load
-from bench.run.reporting import report, report_folder
-from tests.report import cutting, fleet
+from bench.report.page import FILES
+from tests.report import fleet
 from tests.report.builders import RunBuilder, text_of, write_report
 
 
@@ -104,23 +102,6 @@ def test_a_long_table_is_folded_on_its_own(tmp_path, monkeypatch):
     assert "How it was measured</caption>" in folded
 
 
-def test_an_explained_run_has_its_reasons_and_their_figure_on_all_pages(tmp_path):
-    run = full(tmp_path / "run")
-    cutting.explain(run)
-    _, html, folder = written(run, figures="overview")
-    head = (folder / "report.md").read_text()
-    assert all("casts and changes of layout that it adds take" in text.lower() for text in (html, head))
-    assert '<figure data-name="mlp-why"' in html
-    assert "](mlp-why.svg)" in head
-
-
-def test_what_has_no_data_has_no_plot(tmp_path):
-    text, html, out = written(RunBuilder(tmp_path / "run").lost("speed", "fp32", "oom"), figures="all")
-    assert list(out.glob("*.svg")) == []
-    assert "![" not in text
-    assert "<svg" not in html
-
-
 def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole):
     html = whole[2]
     ids = re.findall(r'\bid="(.*?)"', html)
@@ -178,24 +159,6 @@ def test_only_inline_parts_with_their_hash_are_allowed(whole):
     assert not re.search(r'\sstyle="|\son\w+="', html)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "names", "devices"),
-    [
-        (("here", "there"), ("Card", "Card"), "2 devices"),
-        (("here", "here"), ("Card", "Card"), "1 device"),
-        (("here", "here"), ("Card", "Other"), "2 devices"),
-    ],
-)
-def test_devices_are_counted_not_their_names(tmp_path, hosts, names, devices):
-    source = fleet.original(tmp_path / "raw")
-    folders = []
-    for place, (host, name) in enumerate(zip(hosts, names, strict=True)):
-        folder = tmp_path / f"run-{place}"
-        folders.append(fleet.copy(source, folder, device=name, architecture="Volta", host=host))
-    runs = load(folders)
-    assert facts(runs, summarise(runs.trials))[0] == devices
-
-
 REPORT = {"report.md", "report.html", FILES, "summary.csv"}
 
 
@@ -241,38 +204,6 @@ def test_what_no_report_wrote_stays(pair, tmp_path):
     assert stray.exists()
 
 
-@pytest.mark.slow
-def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().folder
-    there = files(run)
-    write_report([run], run)
-    write_report([run], run, figures="none")
-    assert files(run) == there | REPORT
-
-
-def begun(folder, when):
-    run = RunBuilder(folder).speed(speedups=[2.0]).folder
-    fleet.edit_run(run, lambda info: info.update(started=when))
-    return run
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("starts", [("2026-01-01T00:00:00+00:00", "2026-01-01T00:00:01+00:00"), (None, None)])
-def test_runs_of_one_name_have_reports_of_their_own_and_a_copy_has_its_runs(tmp_path, monkeypatch, starts):
-    monkeypatch.chdir(tmp_path)
-    run, other = (begun(tmp_path / at / "run", when) for at, when in zip("ab", starts, strict=True))
-    names = []
-    for folder in (run, other, run, other):
-        names.append(report_folder([folder]).as_posix())
-        report([folder], report_folder([folder]), figures="none")
-    assert names == ["reports/run", "reports/run-2", "reports/run", "reports/run-2"]
-    if starts[0]:
-        shutil.copytree(run, tmp_path / "c" / "run")
-        assert report_folder([tmp_path / "c" / "run"]) == Path("reports/run")
-    Path("reports/run/report.html").write_text("<!doctype html>")  # without a mark it is no other's
-    assert report_folder([other]) == Path("reports/run")
-
-
 COUNT_THREADS = """
 import os, psutil, runpy, sys
 
@@ -285,24 +216,38 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_a_process_that_reports_has_no_other_thread_when_it_forks_those_that_draw(whole, tmp_path):
     command = [sys.executable, "-c", COUNT_THREADS, "report", str(whole[0].folder), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    assert re.findall("threads: (.*)", done.stdout) == ["1"] * page.DRAWERS
+    assert re.findall("threads: (.*)", done.stdout) == ["1"] * DRAWERS
 
 
-def test_processes_that_draw_leave_signals_to_this_one_and_end_when_this_one_is_interrupted(tmp_path):
-    def describe_nothing():
-        return None
+def test_an_interrupted_report_leaves_the_one_before_and_no_process_that_draws(pair, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_report(pair[:1], out, figures="none")
+    before = {name: (out / name).read_bytes() for name in files(out)}
 
-    def take_long():
-        (tmp_path / "begun").touch()
+    def interrupted(_report):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "render", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(pair, out)
+    assert {name: (out / name).read_bytes() for name in files(out)} == before
+    assert multiprocessing.active_children() == []
+
+
+def test_processes_that_draw_leave_signals_to_this_one_and_end_when_this_one_is_interrupted(tmp_path, monkeypatch):
+    def take_long(_chart, out):
+        (out / "begun").touch()
         time.sleep(600.0)
 
+    monkeypatch.setattr("bench.report.figures.draw.draw", take_long)
+
     def interrupted():
-        with page._drawing([("", describe_nothing), ("", "a remark"), ("", take_long)], tmp_path) as drawing:
-            assert [each.result() for each in drawing[:2]] == [None, "a remark"]
-            for process in multiprocessing.active_children():
-                os.kill(process.pid, signal.SIGINT)
+        with drawing([Chart(name="a", caption="", about="")], tmp_path):
             while not (tmp_path / "begun").exists():
                 time.sleep(0.01)
+            for process in multiprocessing.active_children():
+                os.kill(process.pid, signal.SIGINT)
+            time.sleep(0.1)
             assert all(process.is_alive() for process in multiprocessing.active_children())
             raise KeyboardInterrupt
 

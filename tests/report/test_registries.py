@@ -6,13 +6,10 @@ from pathlib import Path
 import pytest
 
 from bench.compare.comparison import compare
-from bench.compare.page import changes
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.phases.train import LEARNED, Training
 from bench.report import document, frames
 from bench.report import load as load_frames
-from bench.report.analysis.changes import contrasts
 from bench.report.analysis.summary import summarise
 from bench.report.figures.chart import Chart
 from bench.report.figures.devices import charts
@@ -44,16 +41,6 @@ COPIED = Metric(
     replicate="once",
     fewest=1,
 )
-F1 = Metric(
-    name="f1",
-    label="F1",
-    unit="points",
-    about="F1.",
-    columns=("f1",),
-    better="more",
-    margin=0.5,
-    **(LEARNED | {"tabled": False}),
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,14 +49,6 @@ class CopyingPeak(MemoryPeak):
 
     copied_bytes: float | None = None
     """Bytes that a step copies."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoredTraining(Training):
-    """The row of the train phase with a figure more."""
-
-    f1: float | None = None
-    """F1 on the test set."""
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, name: str, row: type, metric: Metric) -> None:
@@ -129,31 +108,6 @@ def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
     with pytest.raises(UsageError, match="copied_bytes cannot be '-1'"):
         load([run.folder])
-
-
-def test_a_metric_reaches_compare(two: list[Path]) -> None:
-    comparisons = compare(*two)
-    assert {row.changes["compiling"].verdict for row in comparisons.rows} == {"IMPROVED"}
-    (table,), _ = changes(comparisons)
-    changed = [row[3:5] for row in table.rows if row[2] == "compile time"]
-    assert [(verdict, change[:4]) for verdict, change in changed] == [("IMPROVED", "0.50")] * len(comparisons.rows)
-
-
-def test_a_second_metric_of_what_is_learned_is_compared_and_leaves_parity_to_the_first(tmp_path, monkeypatch) -> None:
-    declare(monkeypatch, "train", ScoredTraining, F1)
-    run = (
-        RunBuilder(tmp_path / "run")
-        .train("fp32", [90.0, 90.1, 90.2, 90.3, 90.4])
-        .train("amp-bf16", [90.01, 90.11, 90.21, 90.31, 90.41])
-    )
-    edit_rows(
-        run.folder, lambda row: row.update(f1=70 + int(row["seed"]) * (1.1 if row["precision"] == "fp32" else 1.0))
-    )
-    row = run.row("amp-bf16")
-    assert row["accuracy_verdict"] == "EQUIVALENT"
-    assert row["f1"] == pytest.approx(72.0)
-    (contrast,) = contrasts(METRICS["f1"], {0: run.row("fp32")[F1.arm], 1: row[F1.arm]}).values()
-    assert tuple(row[F1.changes]) == pytest.approx(contrast.at(0.90).ends)
 
 
 @pytest.mark.parametrize(

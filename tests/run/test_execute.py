@@ -20,10 +20,7 @@ from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.plan import Plan
-from bench.report.reading.completeness import missing
-from bench.report.reading.load import load
 from bench.results.records import Block, Device, Progress, TrialResult
-from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
 from bench.run.runner import Runner
@@ -379,11 +376,6 @@ def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_
     assert done.arms("speed") == rebased * 2
     assert done.fine
     assert run(ablation, refused).ran == []  # resumed, all is done
-    planned = [entry_of(trial) for trial in ablation.trials]
-    measured = load([tmp_path / "run"]).ablations
-    assert missing(planned, measured) == []  # although steps have other names than planned
-    without = measured[measured["precision"] != f"{TOP}+compile"]
-    assert [one["phase"] for one in missing(planned, without)] == ["memory", "speed", "speed"]
 
 
 def test_telemetry_is_read_of_each_gpu_once(machine):

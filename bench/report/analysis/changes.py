@@ -119,11 +119,7 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         change = stats.over_processes([*pairs.values()], [process in disturbed for process in pairs])
         pairing = "processes"
     else:
-        counted = [side.counted for side in (arm, against)]
-        own = [arm.counted & arm.unpaired, against.counted & against.unpaired]
-        # Where both have enough processes of their own, those that they shared with other arms are left out.
-        chosen = own if min(each.sum() for each in own) >= metric.fewest else counted
-        change = stats.welch(arm.additive(metric)[chosen[0]], against.additive(metric)[chosen[1]])
+        change = stats.welch(*(side.additive(metric)[side.counted] for side in (arm, against)))
     replicates = len(pairs) if pairs else change.n
     return Contrast(metric=metric, arm=arm, against=against, change=change, pairing=pairing, replicates=replicates)
 

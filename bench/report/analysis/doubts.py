@@ -39,8 +39,8 @@ DOUBTS = {
         Doubt(
             name=PARTIAL,
             mark="◊",
-            about="not all planned trials of this model on this device were measured",
-            applies=lambda row: row["missing_trials"] > 0,
+            about="its run did not end",
+            applies=lambda row: row["unfinished"],
         ),
         Doubt(
             name=OTHER_TYPES,

@@ -44,8 +44,6 @@ class Arm:
     """One for each process or seed, in the metric's unit."""
     replicates: Sequence[Hashable]
     """The process or seed of each; an equal one of another arm makes a pair."""
-    unpaired: NDArray[np.bool_]
-    """Whether its process held no other arm."""
     gains: Mapping[Hashable, Interval] = field(default_factory=dict)
     """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
     disturbed: frozenset[Hashable] = frozenset()
@@ -111,18 +109,15 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
     """Return what each arm measured of a metric, by its number; the arguments are those of ``measurements``."""
     rows = measurements(trials, metric)
     measured: dict[int, Arm] = {}
-    places_of: Mapping[Any, Any] = rows.groupby(ARM, sort=False).indices  # sooner than a frame for each arm
-    for number, places in places_of.items():
-        part = rows.iloc[places]
+    for _, part in rows.groupby(ARM, sort=False):
         key = tuple(part.iloc[0][KEY])
         processes = list(zip(part["run"], part["trial"], strict=True))
         cell = None if metric.seed_is_input else key[:PRECISION]
         evidence = stats.disturbed(part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE})
-        measured[int(number)] = Arm(
+        measured[int(part[ARM].iloc[0])] = Arm(
             key=key,
             values=part["value"].to_numpy(),
             replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
-            unpaired=part["paired"].to_numpy() == "no",
             gains=_gains(processes, part),
             disturbed=frozenset(compress(processes, evidence)),
             alike=frozenset(part[list(metric.alike)].itertuples(index=False, name=None)),

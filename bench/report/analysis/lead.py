@@ -1,4 +1,4 @@
-"""The head of a report: all answers in two sentences, and the words of each line of the grid."""
+"""The head of a report: all answers in a few sentences, and the words of each line of the grid."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.report.analysis.doubts import DOUBTS, OTHER_TYPES, PARTIAL
+from bench.report.analysis.doubts import DOUBTS, PARTIAL
 from bench.report.analysis.judge import judged_by
-from bench.report.analysis.verdict import NO_ACCURACY, NOT_TRAINED, NOT_WORSE, Answer, Row
+from bench.report.analysis.verdict import NO_ACCURACY, NOT_TRAINED, NOT_WORSE, Answer
 from bench.report.format import (
     MIB,
     UNKNOWN,
@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     """A cell that a page may sort by."""
 
     text: str
-    sort: object
+    sort: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,29 +71,39 @@ class Line:
     """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
     pays_from: str
     """The smallest of the batch sizes at which it pays."""
-
-    @property
-    def marks(self) -> str:
-        """The marks of its doubts."""
-        return "".join(doubt.mark for doubt in self.answer.doubts)
+    marks: str
+    """The marks of its doubts."""
 
 
 def line(answer: Answer) -> Line:
     """Write an answer as a line of the grid."""
     arm = answer.arm if answer.is_gain else {}
-    accuracy = answer.word(answer.precision) if answer.is_gain else answer.accuracy or UNKNOWN
-    words = [accuracy] if answer.is_gain else answer.trained.values()
-    standings = [STANDING.get(word, "bad") for word in words] or [""]
+    accuracy, shown = answer.accuracy or UNKNOWN, [*answer.trained.values()]
+    if answer.is_gain:
+        accuracy = answer.word(answer.precision)
+        shown = [accuracy]
+    standings = [STANDING.get(word, "bad") for word in shown] or [""]
+    changes = {}
+    for metric in METRICS.values():
+        if metric.shown_as == "share":
+            share = arm.get(metric.change, math.nan)
+            changes[metric.name] = Cell(change(share), share)
+    seconds = [row["time_per_epoch_s"] for row in (answer.fp32, arm) if row]
+    epoch = UNKNOWN
+    if arm and known(arm["time_per_epoch_s"]):
+        epoch = " → ".join(number(each, 3) for each in seconds if known(each)) + " s"
+    changes[EPOCH.name] = Cell(epoch, arm.get(EPOCH.change, math.nan))
     return Line(
         answer=answer,
         faster=_faster(answer),
         spread=spread(arm["speedup_low"], arm["speedup_high"]) if arm and known(arm["speedup_low"]) else "",
-        changes=_changes(answer, arm),
-        peak=_peak(arm),
+        changes=changes,
+        peak=f"{number(arm['peak_memory_bytes'] / MIB)} MiB" if arm and known(arm["peak_memory_bytes"]) else "",
         accuracy=accuracy,
         points=_points(answer),
         standing="bad" if "bad" in standings else standings[0],
         pays_from=str(answer.paying[0]) if answer.paying else UNKNOWN,
+        marks="".join(doubt.mark for doubt in answer.doubts),
     )
 
 
@@ -110,20 +120,6 @@ def _faster(answer: Answer) -> str:
     return f"{arm['precision']}: {size}"
 
 
-def _changes(answer: Answer, arm: Row) -> dict[str, Cell]:
-    """Return the change of each share from fp32, and the time of an epoch in fp32 and in the arm: 329 → 297 s."""
-    changes = {}
-    for metric in METRICS.values():
-        if metric.shown_as == "share":
-            share = arm.get(metric.change, math.nan)
-            changes[metric.name] = Cell(change(share), share)
-    text = UNKNOWN
-    if arm and known(arm["time_per_epoch_s"]):
-        seconds = [row["time_per_epoch_s"] for row in (answer.fp32, arm) if row]
-        text = " → ".join(number(each, 3) for each in seconds if known(each)) + " s"
-    return changes | {EPOCH.name: Cell(text, arm.get(EPOCH.change))}
-
-
 def _points(answer: Answer) -> str:
     training = answer.training
     if not training:
@@ -137,10 +133,6 @@ def _points(answer: Answer) -> str:
     if not is_here:
         parts.append(f"batch {training['batch_size']:.0f}")
     return ", ".join(parts)
-
-
-def _peak(arm: Row) -> str:
-    return f"{number(arm['peak_memory_bytes'] / MIB)} MiB" if arm and known(arm["peak_memory_bytes"]) else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,25 +158,22 @@ def grid(answers: Sequence[Answer]) -> Grid:
         shown = line(answer)
         groups.setdefault(str(answer.names["workload"]), []).append(shown)
         columns |= {name: None for name, cell in shown.changes.items() if cell.text != UNKNOWN}
-    doubts = {doubt.name for answer in answers for doubt in answer.doubts}
-    legend = {doubt.mark: f"{doubt.about}." for name, doubt in DOUBTS.items() if name in doubts}
+    doubts = {doubt for answer in answers for doubt in answer.doubts}
+    legend = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values() if doubt in doubts}
     return Grid(groups=groups, columns=[*columns], legend=legend)
 
 
-# All answers in two sentences.
+# All answers in a few sentences.
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: whose types are not its own; what to use where, and how much faster; its cost; doubts."""
+    """Return the sentences: whose types are not its own; what to use where, and how much faster; its cost."""
     if not answers:
         return []
-    sentences = [strayed(answers), _speeds(answers), _costs(answers), _doubtful(answers)]
-    names = {answer.precision for answer in answers}
-    written = []
-    for first, *more in filter(None, sentences):
-        begins_with_a_name = first.text.split(maxsplit=1)[0] in names  # such as that of a script's arm
-        written.append([first if begins_with_a_name else Part(capital(first.text), first.strong), *more])
-    return written
+    sentences = [strayed(answers), _speeds(answers)]
+    if costs := _costs(answers):
+        sentences.append([Part(f"{capital(costs)}.")])
+    return [sentence for sentence in sentences if sentence]
 
 
 def strayed(answers: Sequence[Answer]) -> Sentence:
@@ -205,12 +194,17 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
     by_use: dict[tuple[str, bool], list[Answer]] = {}
     for answer in answers:
         by_use.setdefault((answer.use, answer.is_timed), []).append(answer)
+    groups = sorted(by_use.values(), key=lambda group: (-len(group), not group[0].is_timed))
     parts: Sentence = []
-    for group in sorted(by_use.values(), key=lambda group: (-len(group), not group[0].is_timed)):
-        parts += [Part("; ")] if parts else []
-        parts += _clause(group, answers)
     if any(DOUBTS[PARTIAL] in answer.doubts for answer in answers):
-        parts.insert(0, Part("so far, "))
+        parts.append(Part("So far, "))
+    for group in groups:
+        clause = _clause(group, answers)
+        if not parts and not group[0].is_timed:  # others begin with the name of a precision
+            clause[0] = Part(capital(clause[0].text), clause[0].strong)
+        elif group is not groups[0]:
+            parts.append(Part("; "))
+        parts += clause
     only = answers[0]
     if len(answers) == 1 and only.is_gain and only.paying and only.paying[0] < only.batch:
         parts.append(Part(f"; it pays from batch {only.paying[0]}"))
@@ -220,24 +214,25 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
     first, use = group[0], group[0].use
-    labels = list(dict.fromkeys(answer.names["label"] for answer in group))
+    labels = dict.fromkeys(answer.names["label"] for answer in group)
     where = f"on {enumerated(labels)}"
     if len(answers) == 1:
         where += f" for {first.names['workload']}{at_batch(first.names, ' at batch ')}"
     elif any(answer.names["label"] in labels and answer not in group for answer in answers):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
-    fp32 = f"{BASELINE} ≠" if any(DOUBTS[OTHER_TYPES] in answer.doubts for answer in group) else BASELINE
     if first.is_timed:
         speedups = [float(answer.arm["speedup"]) for answer in group]
         size = _faster(first) if len(group) == 1 else span(min(speedups), max(speedups))
-        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as {fp32} {where}")]
+        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as {BASELINE} {where}")]
     if first.stays:
-        rival = f" ({_faster(first)})" if len(group) == 1 else ""
-        return [Part(f"stay with {fp32}", True), Part(f" {where}{rival}")]
+        notes = [_faster(first)] if len(group) == 1 else []
+        if any(answer.rule.arms == "undecided" for answer in group):
+            notes.append("measure longer to decide")
+        return [Part(f"stay with {BASELINE}", True), Part(f" {where}" + (f" ({'; '.join(notes)})" if notes else ""))]
     return [Part(f"only {use} fits {where}" if first.is_gain else f"{use} {where}")]
 
 
-def _costs(answers: Sequence[Answer]) -> Sentence:
+def _costs(answers: Sequence[Answer]) -> str:
     """Say what changes in memory and in accuracy where another precision than fp32 is advised.
 
     Where fp32 is, and there is no other answer, say what trainings have shown.
@@ -245,31 +240,17 @@ def _costs(answers: Sequence[Answer]) -> Sentence:
     gains = [line(answer) for answer in answers if answer.is_gain]
     if not gains:
         shown = answers[0].accuracy if len(answers) == 1 else ""
-        return [Part(f"compared with {BASELINE} after training: {shown}.")] if shown else []
+        return f"compared with {BASELINE} after training: {shown}" if shown else ""
     clauses = []
-    shares = [answer.arm[MEMORY.change] for answer in answers if answer.is_gain and known(answer.arm[MEMORY.change])]
+    shares = [each.changes[MEMORY.name].sort for each in gains if known(each.changes[MEMORY.name].sort)]
     if shares:
-        is_less = max(shares) < 0
-        ends = sorted(-share for share in shares) if is_less else sorted(shares)
-        texts = [change(end) for end in (ends[0], ends[-1])]
-        by = " to ".join(dict.fromkeys(text.removeprefix("+") if is_less else text for text in texts))
-        only = f" ({gains[0].peak})" if len(gains) == 1 else ""
-        clauses.append(f"it takes {by} less peak memory{only}" if is_less else f"peak memory changes by {by}{only}")
+        ends = dict.fromkeys([change(min(shares)), change(max(shares))])
+        clauses.append(f"peak memory {' to '.join(ends)}")
     words = Counter(each.accuracy for each in gains)
     counts = [word if len(words) == 1 else f"{word} in {cases(count, len(gains))}" for word, count in words.items()]
-    points = f" ({gains[0].points})" if len(gains) == 1 and gains[0].points else ""
-    clauses.append(f"accuracy: {', '.join(counts)}{points}")
-    return [Part(f"{'; '.join(clauses)}.")]
-
-
-def _doubtful(answers: Sequence[Answer]) -> Sentence:
-    """Say what makes the answers doubtful, and of how many; nothing where nothing does."""
-    counts = Counter(doubt.name for answer in answers for doubt in answer.doubts)
-    clauses = []
-    for name, doubt in DOUBTS.items():
-        if counts[name]:
-            clauses.append(doubt.about + (f" ({cases(counts[name], len(answers))})" if len(answers) > 1 else ""))
-    return [Part(f"what to doubt: {'; '.join(clauses)}.")] if clauses else []
+    clauses.append(f"accuracy: {', '.join(counts)}")
+    details = gains[0].points if len(gains) == 1 else ""
+    return "; ".join(clauses) + (f" ({details})" if details else "")
 
 
 def cases(some: int, every: int) -> str:

@@ -49,7 +49,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
     changes = {metric: contrasts(metric, by_arm) for metric, by_arm in measured.items()}
-    table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "missing_trials"]]
+    table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "unfinished"]]
     parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
     parts += [_of_metric(metric, measured[metric], changes[metric]) for metric in METRICS.values()]
     table = table.join(parts).copy()  # not in many fragments, of which pandas would warn the user

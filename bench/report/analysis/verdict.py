@@ -1,16 +1,15 @@
 """The advice: which precision to train with on each device, by a table of rules.
 
-A suite on a device is judged at one batch size. The first of ``RULES`` whose condition holds answers it: the rule names
-an arm, and its templates write the advice and the evidence.
+A suite on a device is judged at one batch size. The first of ``RULES`` whose arms are any answers it: it is about the
+first of them, and its templates write the advice and the evidence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter, itemgetter
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -47,77 +46,70 @@ LITTLE_OF_CEILING = 25.0
 """Share of the ceiling, in per cent, below which arithmetic is not what limits."""
 
 
-class Answer:
-    """The verdict on a suite on a device, with the facts that the rules look at."""
+class Rule(NamedTuple):
+    """The advice where there are arms of some kind."""
+
+    arms: str
+    """The arms, an attribute of ``Facts``."""
+    advice: str
+    """A template with the slots of ``Answer._slots``, as is the evidence."""
+    evidence: str
+    gain: str = ""
+    """A description of the advised arm, such as the fastest; empty if the rule advises none."""
+
+
+RULES = (
+    Rule("untried", "no comparison", "only fp32 was tried{statuses}"),
+    Rule("diverging", "no verdict", "training diverged in fp32 itself: {arm} is {speed}"),
+    Rule("faster", "use {arm}", "{speed}{ties}", gain="fastest"),
+    Rule("lighter", "use {arm}", "for its memory: {speed}", gain="lightest"),
+    Rule("undecided", STAY, "no gain is shown, measure longer to decide: {arm} is {speed}"),
+    Rule("sound", STAY, "nothing gains: {arm} is {speed}{reason}"),
+    Rule("compared", STAY, "training rules out {arm} ({accuracy}), which is {speed}"),
+    Rule(
+        "runs_alone",
+        "use {arm}",
+        "fp32 does not fit (oom), so there is no speedup to state; {arm} trains {pace} samples/s",
+        gain="fastest",
+    ),
+    Rule("stalled", "{stalled}", "no speedup was measured"),
+    Rule("rows", "no verdict on speed", "no speedup was measured{statuses}"),
+)
+"""The rules, in the order in which they are tried."""
+
+
+class Facts:
+    """What was measured of a suite on a device, and which arms have what advice needs; the best of each come first."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
-        """Answer from the rows of the summary of the suite on the device, at all batch sizes."""
+        """Take the rows of the summary of the suite on the device, at all batch sizes."""
         self.rows: list[Row] = list(records(rows))
         self.batch = reference_batch(rows)
         """The batch size that the advice is given at."""
         self.cell = [row for row in self.rows if row["batch_size"] == self.batch]
-        self.names = self.cell[0]
-        """A row with the names of the workload and of the device."""
-        self.subject = _subject(self.names)
-        self.batch_text = at_batch(self.names, "") or UNKNOWN
-        """The batch size; of a training script, which does not tell it, ``UNKNOWN``."""
         self.fp32 = next((row for row in self.cell if row["precision"] == BASELINE), None)
-        self.arms = [row for row in self.cell if row["precision"] != BASELINE]
         self.stalled = [row for row in self.rows if known(row["stalled"])]
         """The rows of arms that do not learn where fp32 does."""
-        self.compared = [arm for arm in self.arms if known(arm["speedup"])]
+        arms = [row for row in self.cell if row["precision"] != BASELINE]
+        self.untried = [] if arms else self.cell
+        self.compared = sorted([arm for arm in arms if known(arm["speedup"])], key=itemgetter("speedup"), reverse=True)
+        is_diverging = self.training_of(BASELINE).get("train_status") == "nonfinite"
+        self.diverging = self.compared if is_diverging else []
         self.sound = [arm for arm in self.compared if self.word(arm["precision"]) not in RULED_OUT]
         """The compared arms that training does not rule out."""
-        self.faster = [arm for arm in self.sound if arm["speed_verdict"] == "FASTER"]
-        self.lighter = [
-            arm for arm in self.sound if arm["speed_verdict"] == "SAME" and arm["memory_change_ratio"] <= -WORTHWHILE
-        ]
-        """The sound arms as fast as fp32 that take less memory."""
-        self.tied = [arm for arm in self.faster if is_tied(arm, _fastest(self.faster))]
+        faster = [arm for arm in self.sound if arm["speed_verdict"] == "FASTER"]
+        tied = [arm for arm in faster if is_tied(arm, faster[0])]
+        self.faster = sorted(tied, key=self._preference, reverse=True)
         """The fastest of the faster arms, and those that are not shown to be slower."""
-        self.runs_alone = []
+        same = [arm for arm in self.sound if arm["speed_verdict"] == "SAME"]
+        lighter = [arm for arm in same if arm["memory_change_ratio"] <= -WORTHWHILE]
+        self.lighter = sorted(lighter, key=itemgetter("memory_change_ratio"))
+        """The sound arms as fast as fp32 that take less memory."""
+        self.undecided = [arm for arm in self.sound if arm["speed_verdict"] == "INCONCLUSIVE"]
+        is_too_large = self.fp32 is not None and status(self.fp32) == "oom"
+        alone = [arm for arm in arms if known(arm["samples_per_s"])] if is_too_large else []
+        self.runs_alone = sorted(alone, key=itemgetter("samples_per_s"), reverse=True)
         """The arms with a throughput where fp32 does not fit in memory."""
-        if self.fp32 and status(self.fp32) == "oom":
-            self.runs_alone = [arm for arm in self.arms if known(arm["samples_per_s"])]
-        self._apply(next(rule for rule in RULES if rule.applies(self)))
-
-    def _apply(self, rule: Rule) -> None:
-        """Write the advice and the evidence by the first rule that applies."""
-        named = rule.arm(self) if rule.arm else {}
-        self.precision = str(named["precision"]) if rule.gain else BASELINE if rule.advice == STAY else None
-        """The advised one; None if there is no advice."""
-        self.stays = self.precision == BASELINE
-        self.is_gain = bool(rule.gain)
-        """Whether it advises another precision than fp32."""
-        self.arm: Row = named if self.precision else {}
-        """The row of the advised precision, for fp32 that of the best other precision; empty where there is none."""
-        self.ties = [str(arm["precision"]) for arm in self.tied if self.is_gain and arm is not named]
-        """Other precisions that are as fast as the advised one."""
-        self.training = self.training_of(self.precision) if self.is_gain else {}
-        """The training of the precision that is advised instead of fp32; empty where it was not trained."""
-        self.is_timed = self.is_gain and known(named["speedup"])
-        """Whether a gain over fp32 is known of the precision that is advised instead of it."""
-        self.doubts: list[Doubt] = doubted([self.arm, self.training] if self.arm else self.rows)
-        """The doubts about the figures that it rests on."""
-        slots = _slots(self, named)
-        self.evidence = rule.evidence.format(**slots)
-        self.advice = rule.advice.format(**slots)
-        """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why
-        there is none."""
-        word = self.word(self.precision)
-        if rule.gain and word != NOT_WORSE:
-            shown = NO_ACCURACY if word == NO_ACCURACY else "accuracy not shown"
-            self.advice = f"{rule.gain}: {self.precision}, {shown}"
-        if any(PARTIAL in row["doubts"] for row in self.rows):
-            self.advice += " so far"
-        self.use = self.precision or self.advice
-        """The advised precision, or why there is none."""
-        if known(self.names["fp32_strayed"]):
-            strayed = self.names["fp32_strayed"]
-            self.evidence += f"; but what is called fp32 here {strayed}, so this is no comparison with FP32"
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.advice} — {self.evidence}."
 
     def training_of(self, precision: object) -> Row:
         """Return a precision's training at the batch size, or else at the largest that it trained with; empty without.
@@ -140,11 +132,78 @@ class Answer:
             return str(training["train_status"])
         return NO_ACCURACY if training["regression"] == "yes" else "not compared"
 
-    def preference(self, arm: Row) -> tuple[bool, bool, float]:
+    def _preference(self, arm: Row) -> tuple[bool, bool, float]:
         """Order arms that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
         precision = find_precision(str(arm["precision"]))  # None of a script's arm
         needs_scaling = precision is not None and precision.loss_scaling
         return self.word(arm["precision"]) == NOT_WORSE, not needs_scaling, arm["speedup"]
+
+
+class Answer(Facts):
+    """The advice for a suite on a device, with the facts that it rests on."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        """Answer by the first rule that applies."""
+        super().__init__(rows)
+        self.names = self.cell[0]
+        """A row with the names of the workload and of the device."""
+        self.subject = _subject(self.names)
+        self.batch_text = at_batch(self.names, "") or UNKNOWN
+        """The batch size; of a training script, which does not tell it, ``UNKNOWN``."""
+        self.rule = next(rule for rule in RULES if getattr(self, rule.arms))
+        arm: Row = getattr(self, self.rule.arms)[0]
+        self.is_gain = bool(self.rule.gain)
+        """Whether it advises another precision than fp32."""
+        self.stays = self.rule.advice == STAY
+        self.precision = str(arm["precision"]) if self.is_gain else BASELINE if self.stays else None
+        """The advised one; None if there is no advice."""
+        self.arm: Row = arm if self.precision else {}
+        """The row of the advised precision, for fp32 that of the best other precision; empty where there is none."""
+        self.ties = [str(tied["precision"]) for tied in self.faster[1:] if self.rule.arms == "faster"]
+        """Other precisions that are as fast as the advised one."""
+        self.training = self.training_of(self.precision) if self.is_gain else {}
+        """The training of the precision that is advised instead of fp32; empty where it was not trained."""
+        self.is_timed = self.is_gain and known(arm["speedup"])
+        """Whether a gain over fp32 is known of the precision that is advised instead of it."""
+        self.doubts: list[Doubt] = doubted([self.arm, self.training] if self.arm else self.rows)
+        """The doubts about the figures that it rests on."""
+        slots = self._slots(arm)
+        self.advice = self.rule.advice.format(**slots)
+        """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why
+        there is none."""
+        if self.is_gain and slots["accuracy"] != NOT_WORSE:
+            shown = NO_ACCURACY if slots["accuracy"] == NO_ACCURACY else "accuracy not shown"
+            self.advice = f"{self.rule.gain}: {self.precision}, {shown}"
+        if any(PARTIAL in row["doubts"] for row in self.rows):
+            self.advice += " so far"
+        self.use = self.precision or self.advice
+        """The advised precision, or why there is none."""
+        self.evidence = self.rule.evidence.format(**slots)
+        if known(self.names["fp32_strayed"]):
+            strayed = self.names["fp32_strayed"]
+            self.evidence += f"; but what is called fp32 here {strayed}, so this is no comparison with FP32"
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.advice} — {self.evidence}."
+
+    def _slots(self, arm: Row) -> dict[str, str]:
+        """Return what the templates of rules are filled with, of the arm that the rule is about."""
+        statuses = []
+        for row in self.cell:
+            if status(row) not in ("", *MEASURED):
+                statuses.append(f"{row['precision']} {status(row)}")
+        slots = {
+            "arm": str(arm["precision"]),
+            "accuracy": self.word(arm["precision"]),
+            "pace": number(arm["samples_per_s"]),
+            "statuses": f" ({', '.join(statuses)})" if statuses else "",
+            "stalled": ", ".join(f"{row['precision']} {STALLED}" for row in self.stalled),
+            "ties": f"; as fast: {enumerated(self.ties)}" if self.ties else "",
+        }
+        if self.fp32 and known(arm["speedup"]):
+            why = reason(arm, self.fp32)
+            slots |= {"speed": _speed(arm), "reason": f"; the reason: {why}" if why else ""}
+        return slots
 
     @property
     def accuracy(self) -> str:
@@ -160,10 +219,12 @@ class Answer:
     @property
     def trained(self) -> dict[str, str]:
         """The precisions whose training has shown something, each with the word on its accuracy."""
-        words = {
-            str(row["precision"]): self.word(row["precision"]) for row in self.rows if row["precision"] != BASELINE
-        }
-        return {name: word for name, word in words.items() if word in SHOWN}
+        shown = {}
+        for row in self.rows:
+            word = self.word(row["precision"])
+            if row["precision"] != BASELINE and word in SHOWN:
+                shown[str(row["precision"])] = word
+        return shown
 
     @property
     def paying(self) -> list[int]:
@@ -184,112 +245,6 @@ class Answer:
             else:
                 break
         return sizes if self.stays or self.batch in sizes else []
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """A condition on the facts of an answer, and the advice where it is the first that holds."""
-
-    applies: Callable[[Answer], object]
-    arm: Callable[[Answer], Row] | None = None
-    """Chooses the arm that the answer names; None names none."""
-    advice: str
-    """A template with the slots of ``_slots``, as is the evidence."""
-    evidence: str
-    gain: str = ""
-    """A description of the advised arm, such as the fastest; empty if the rule advises none."""
-
-
-def _fastest(arms: Sequence[Row]) -> Row:
-    return max(arms, key=itemgetter("speedup"))
-
-
-RULES = (
-    Rule(
-        applies=lambda facts: not facts.arms,
-        advice="no comparison",
-        evidence="only fp32 was tried{statuses}",
-    ),
-    Rule(
-        applies=lambda facts: facts.compared and facts.training_of(BASELINE).get("train_status") == "nonfinite",
-        arm=lambda facts: _fastest(facts.compared),
-        advice="no verdict",
-        evidence="training diverged in fp32 itself: {arm} is {speed}",
-    ),
-    Rule(
-        applies=attrgetter("faster"),
-        arm=lambda facts: max(facts.tied, key=facts.preference),
-        gain="fastest",
-        advice="use {arm}",
-        evidence="{speed}{ties}",
-    ),
-    Rule(
-        applies=attrgetter("lighter"),
-        arm=lambda facts: min(facts.lighter, key=itemgetter("memory_change_ratio")),
-        gain="lightest",
-        advice="use {arm}",
-        evidence="for its memory: {speed}",
-    ),
-    Rule(
-        applies=lambda facts: any(arm["speed_verdict"] == "INCONCLUSIVE" for arm in facts.sound),
-        arm=lambda facts: _fastest(facts.sound),
-        advice=STAY,
-        evidence="no gain is shown, measure longer to decide: {arm} is {speed}",
-    ),
-    Rule(
-        applies=attrgetter("sound"),
-        arm=lambda facts: _fastest(facts.sound),
-        advice=STAY,
-        evidence="nothing gains: {arm} is {speed}{reason}",
-    ),
-    Rule(
-        applies=attrgetter("compared"),
-        arm=lambda facts: _fastest(facts.compared),
-        advice=STAY,
-        evidence="training rules out {arm} ({accuracy}), which is {speed}",
-    ),
-    Rule(
-        applies=attrgetter("runs_alone"),
-        arm=lambda facts: max(facts.runs_alone, key=itemgetter("samples_per_s")),
-        gain="fastest",
-        advice="use {arm}",
-        evidence="fp32 does not fit (oom), so there is no speedup to state; {arm} trains {pace} samples/s",
-    ),
-    Rule(
-        applies=attrgetter("stalled"),
-        advice="{stalled}",
-        evidence="no speedup was measured",
-    ),
-    Rule(
-        applies=lambda _: True,
-        advice="no verdict on speed",
-        evidence="no speedup was measured{statuses}",
-    ),
-)
-"""The rules, in the order in which they are tried."""
-
-
-def _slots(facts: Answer, arm: Row) -> dict[str, str]:
-    """Return what the templates of rules are filled with."""
-    statuses = []
-    for row in facts.cell:
-        if status(row) not in ("", *MEASURED):
-            statuses.append(f"{row['precision']} {status(row)}")
-    slots = {
-        "statuses": f" ({', '.join(statuses)})" if statuses else "",
-        "stalled": ", ".join(f"{row['precision']} {STALLED}" for row in facts.stalled),
-        "ties": f"; as fast: {enumerated(facts.ties)}" if facts.ties else "",
-    }
-    if arm:
-        slots |= {
-            "arm": str(arm["precision"]),
-            "accuracy": facts.word(arm["precision"]),
-            "pace": number(arm["samples_per_s"]),
-        }
-    if arm and facts.fp32 and known(arm["speedup"]):
-        why = reason(arm, facts.fp32)
-        slots |= {"speed": _speed(arm), "reason": f"; the reason: {why}" if why else ""}
-    return slots
 
 
 def status(row: Row) -> str:

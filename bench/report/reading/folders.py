@@ -1,27 +1,14 @@
-"""The folders of runs: what each is called in a report, and where the report goes."""
+"""The folders of runs: what each is called in a report, and what the report is called."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from bench.results.run_json import read_run
-from bench.spec.text import plain, plain_within
+from bench.spec.text import plain
 
-LONGEST = 150
+LONGEST = 100
 """Characters of a report folder's name; file systems take 255 bytes."""
-MARK = re.compile(r'<meta name="runs" content="(\w+)">')
-Info = Mapping[str, Any]
-"""The content of run.json."""
-
-
-def read_info(folder: Path) -> dict[str, Any]:
-    """Read run.json, its texts plain."""
-    info: dict[str, Any] = plain_within(read_run(folder))
-    return info
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -37,10 +24,9 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 def report_name(folders: Sequence[Path]) -> str:
     """Name the report of runs, or folders of runs, after all of them; of very many after the first and their number."""
-    unique = list(dict.fromkeys(folder.resolve() for folder in folders))
-    names = [label.strip("/").replace("/", "-") or "runs" for label in labels(unique)]
+    names = [folder.name for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     name = "+".join(names)
-    return name if len(name) <= LONGEST else f"{names[0][: LONGEST // 2]}+{len(names) - 1}-more"
+    return name if len(name) <= LONGEST else f"{names[0][:LONGEST]}+{len(names) - 1}-more"
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
@@ -50,33 +36,3 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
         inside = [] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
         runs |= dict.fromkeys(run.resolve() for run in inside or [folder])
     return list(runs)
-
-
-def identity(folder: Path, info: Info) -> str:
-    """Return the name, host and start of a run, which only its copies share; without a start, its folder."""
-    if not info.get("started"):
-        return str(folder)
-    return f"{info.get('run')} {info.get('environment', {}).get('host')} {info['started']}"
-
-
-def mark(infos: Mapping[Path, Info]) -> str:
-    """Return a digest of runs' identities, which tells a report of them from one of other runs."""
-    runs = sorted(identity(folder, info) for folder, info in infos.items())
-    return hashlib.blake2b("\n".join(runs).encode(), digest_size=8).hexdigest()
-
-
-def report_folder(folders: Sequence[Path], within: Path) -> Path:
-    """Return where the report of some runs belongs: under their names, numbered where a report of others is there."""
-    own = mark({folder: read_info(folder) for folder in runs_in(folders)})
-    name, number = report_name(folders), 1
-    folder = within / name
-    while _marked(folder / "report.html") not in ("", own):
-        number += 1
-        folder = within / f"{name}-{number}"
-    return folder
-
-
-def _marked(page: Path) -> str:
-    """Return the mark of a report's page; empty where there is none."""
-    found = MARK.search(page.read_text(encoding="utf-8", errors="replace")) if page.is_file() else None
-    return found[1] if found else ""

@@ -15,7 +15,7 @@ VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
 """Left out of a device's short name: what follows tells devices apart."""
 BUILD = re.compile(r"(?:[- ](?:PCIe|SXM\d?|HBM\d\w?|\d+GB))+(?![\w-])", re.IGNORECASE)
 """The parts of a name that say how a board is built: left out where no other board has the rest of the name."""
-IDENTITY = ["parameters_json", "members", "device_names", "device_kind"]
+IDENTITY = ["parameters_json", "members", "device_kind"]
 """The columns that the names of a subject are made of."""
 
 

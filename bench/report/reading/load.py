@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from bench.report.format import counted
-from bench.report.reading.completeness import missing, missing_alike
-from bench.report.reading.folders import Info, identity, labels, read_info, runs_in
+from bench.report.reading.folders import labels, runs_in
 from bench.report.reading.trials import read_details, read_trials
-from bench.results.columns import COLUMNS, LARGE, SHARED, whole_lines
+from bench.results.columns import LARGE, SHARED
 from bench.results.csv_file import PAIR, read
-from bench.results.records import MEASURED, Status
+from bench.results.records import Status
+from bench.results.run_json import read_run
 from bench.spec.errors import UsageError
-from bench.spec.phases import MEASURING
 from bench.spec.precisions import BASELINE
+from bench.spec.text import plain_within
 
 CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
 """The columns that identify a cell: within one, precisions are compared."""
@@ -40,10 +39,11 @@ class Run:
     label: str
     info: dict[str, Any]
     folder: Path = Path()
-    remarks: tuple[str, ...] = ()
-    """Oddities of its files, one sentence each."""
-    missing: list[dict[str, Any]] = field(default_factory=list)
-    """The planned trials that it lacks, as run.json describes them."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it ended, as far as run.json tells."""
+        return self.info.get("finished", "") is not None
 
     def part(self, name: str) -> dict[str, Any]:
         """Return an object of run.json, empty where it was not written."""
@@ -66,11 +66,6 @@ class Run:
         devices: Sequence[dict[str, Any]] = self.environment.get("devices", [])
         return devices
 
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprints of its sources of data, by the sources' names."""
-        return {part["source"]: part["fingerprint"] for part in self.list("data") if part.get("fingerprint")}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Runs:
@@ -87,22 +82,11 @@ class Runs:
     telemetry: pd.DataFrame
     """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
-    """Which paths hold the same images, and which one path holds others."""
+    """Which reference of a script is called fp32."""
 
     def tried(self) -> pd.DataFrame:
         """Return the rows of all trials, those of ablations after the others."""
         return pd.concat([self.trials, self.ablations], ignore_index=True)
-
-
-def _refuse_copies(infos: Mapping[Path, Info]) -> None:
-    """Refuse a run and its copy: counted twice, its processes would make every interval too narrow."""
-    first: dict[str, Path] = {}
-    for folder, info in infos.items():
-        other = first.setdefault(identity(folder, info), folder)
-        if other != folder:
-            raise UsageError(
-                f"'{other}' and '{folder}' are copies of one run: name, host and start are the same. Leave one out."
-            )
 
 
 def load(folders: list[Path]) -> Runs:
@@ -114,7 +98,7 @@ def load(folders: list[Path]) -> Runs:
     Raises:
         UsageError: there is none, or one is no run, of another format, or without a finished trial.
     """
-    infos = {folder: read_info(folder) for folder in runs_in(folders)}
+    infos = {folder: plain_within(read_run(folder)) for folder in runs_in(folders)}
     if not infos:
         raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
     _refuse_copies(infos)
@@ -130,17 +114,10 @@ def load(folders: list[Path]) -> Runs:
                 f"The run in '{folder}' has no finished trial yet, so there is nothing to report. Finish it with "
                 f"--resume {folder}."
             )
-        oddities = (*_cut_off(folder), *_lost_details(rows, details))
-        lost = missing(info.get("planned", []), rows)
-        run = Run(label=label, info=info, folder=folder, remarks=oddities, missing=lost)
+        run = Run(label=label, info=info, folder=folder)
         runs.append(run)
-        rows = rows.assign(missing_trials=missing_alike(lost, rows))
-        names = _name_data(run.fingerprints, names_of_data)
-        rows["data"] = rows["data"].replace(names)
-        for source, name in names.items():
-            if name != source:
-                other = "other images than in the runs before it" if "#" in name else f"the same images as {name}"
-                remarks.append(f"{source} of run {label} holds {other}, and is called {name} here.")
+        rows["unfinished"] = not run.is_finished
+        rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
         reference = rows["reference"].iloc[0]
         if reference != BASELINE:
             remarks.append(f"Run {label}: {reference}, its reference, is called {BASELINE} in this report.")
@@ -163,45 +140,40 @@ def load(folders: list[Path]) -> Runs:
     )
 
 
-def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
-    """Give a script's reference the name by which all comparisons know it."""
-    return rows.assign(precision=rows["precision"].astype(object).replace(reference, BASELINE))
+def _refuse_copies(infos: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Refuse a run and its copy: counted twice, its processes would make every interval too narrow."""
+    first: dict[tuple[Any, ...], Path] = {}
+    for folder, info in infos.items():
+        identity = (info.get("run"), info.get("environment", {}).get("host"), info.get("started"))
+        other = first.setdefault(identity, folder)
+        if other != folder and info.get("started"):
+            raise UsageError(
+                f"'{other}' and '{folder}' are copies of one run: name, host and start are the same. Leave one out."
+            )
 
 
-def _name_data(fingerprints: Mapping[str, str], names: dict[str, str]) -> dict[str, str]:
+def _name_data(run: Run, names: dict[str, str]) -> dict[str, str]:
     """Name a run's sources of data by what they hold.
 
     Sources of one fingerprint have the name that the first of them has; a name that stands for other images already
     gets the fingerprint's first six digits.
 
     Args:
-        fingerprints: of the run, by source.
+        run: the run.
         names: the names that the runs before it have, by fingerprint; new ones are added.
     """
     own = {}
-    for source, fingerprint in fingerprints.items():
-        name = f"{source}#{fingerprint[:6]}" if source in names.values() else source
-        own[source] = names.setdefault(fingerprint, name)
+    for part in run.list("data"):
+        source, fingerprint = part["source"], part.get("fingerprint")
+        if fingerprint:
+            name = f"{source}#{fingerprint[:6]}" if source in names.values() else source
+            own[source] = names.setdefault(fingerprint, name)
     return own
 
 
-def _cut_off(folder: Path) -> Iterator[str]:
-    """Warn, in one sentence, of a run's files whose last write was cut off."""
-    if names := [name for name in COLUMNS if whole_lines(folder / name)[1]]:
-        yield f"The last write to {' and '.join(names)} was cut off, and does not count."
-
-
-def _lost_details(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    """Warn of measured rows without the blocks or epochs that their figures follow from."""
-    measured = rows[rows["status"].isin(MEASURED)]
-    for name, phase in MEASURING.items():
-        for file in {*phase.details.values()} & {*SHARED}:
-            pairs = pd.MultiIndex.from_frame(measured.loc[measured["phase"] == name, PAIR])
-            if count := int((~pairs.isin(pd.MultiIndex.from_frame(details[file][PAIR]))).sum()):
-                yield (
-                    f"{file} has nothing of {counted(count, 'row')} of {phase.file}, which so have no figures: restore "
-                    "it, or delete them and go on with --resume."
-                )
+def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
+    """Give a script's reference the name by which all comparisons know it."""
+    return rows.assign(precision=rows["precision"].astype(object).replace(reference, BASELINE))
 
 
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:

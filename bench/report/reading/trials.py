@@ -26,7 +26,6 @@ ABOUT = {
     "cell": "Readable name of its cell, which all phases share.",
     "parameters_json": "The suite's parameters as a JSON object.",
     "members": "The placement of each device, joined by +.",
-    "device_names": "The names of its devices, as a JSON array.",
     "device_kind": "cuda or cpu.",
     "arm_precision": "The precision, of an ablation step too.",
     "arm_techniques": "The techniques of an ablation step.",
@@ -90,9 +89,9 @@ def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.Data
 
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     """Add what follows from a row: names of the cell, of parameters and of ablation steps, and what its device is."""
-    devices = {each.get("placement"): each for each in info.get("environment", {}).get("devices", [])}
+    kinds = {device["placement"]: device["kind"] for device in info.get("environment", {}).get("devices", [])}
     different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()  # far fewer than rows
-    names = [_names(row, devices.get(row["placement"], {})) for row in records(rows[ASKED].drop_duplicates())]
+    names = [_names(row, kinds) for row in records(rows[ASKED].drop_duplicates())]
     columns = pd.DataFrame(names, dtype=object).loc[different].set_axis(rows.index)
     request = info.get("request", {})
     # Others are compared with the first arm of a training script, else with the baseline.
@@ -101,22 +100,21 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     return rows.assign(**columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]), target_ci=target_ci)
 
 
-def _names(row: Mapping[Hashable, Any], device: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names that follow from the columns ``ASKED`` of a row and from run.json's entry of its device."""
-    suite, place, techniques, precision = (row[name] for name in ("suite", "placement", "techniques", "precision"))
+def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return the names that follow from the columns ``ASKED`` of a row; ``kinds`` are those of devices by placement."""
+    place, techniques, precision = row["placement"], row["techniques"], row["precision"]
     given = json.loads(row["parameters"] or "{}")
     words = [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
     is_step = row["ablation"] == "yes"
     added = LIST + techniques if techniques else ""
-    recipe = "".join([suite, *(f"-{word}" for word in words), "" if is_step else added])
+    recipe = "-".join([row["suite"], *words]) + ("" if is_step else added)
     batch = "" if row["phase"] in SEARCHES else f"-b{row['batch_size']:.0f}"
     return {
         "cell": f"{recipe}-{place}{'-ablation' if is_step else ''}{batch}",
         "parameters": " ".join(words),
         "parameters_json": row["parameters"] or "{}",
         "members": LIST.join(Placement(name=place).members),
-        "device_names": json.dumps(list(device.get("names") or (row["device"],))),
-        "device_kind": device.get("kind") or ("cpu" if place.startswith("cpu") else "cuda"),
+        "device_kind": kinds.get(place, "cpu" if place.startswith("cpu") else "cuda"),
         "arm_precision": precision,
         "arm_techniques": techniques if is_step else "",
         "techniques": "" if is_step else techniques,

@@ -6,7 +6,7 @@ const $ = (selector, within = document) => within.querySelector(selector);
 const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
 const form = $("#controls"), heads = $$("#answers > thead th");
 const boxes = $$("input", form).map(box => ({ box, tint: box.parentElement.className }));
-const DEFAULTS = { model: "", device: "", precision: "", sort: "", theme: "" };
+const DEFAULTS = { precision: "", sort: "", theme: "" };
 let state = { ...DEFAULTS };
 const lines = $$(".line").map((row, order) =>
   ({ row, order, group: row.parentElement, detail: row.nextElementSibling, ...row.dataset }));
@@ -26,14 +26,9 @@ function compare(one, other, direction) {
 }
 
 function draw() {
-  for (const { row, detail, workload, where } of lines) {
-    row.hidden = state.model !== "" && workload !== state.model || state.device !== "" && where !== state.device;
-    detail.hidden = row.hidden || $("button", row).getAttribute("aria-expanded") === "false";
-  }
   const [column, direction] = state.sort.split(":");
   for (const group of new Set(lines.map(line => line.group))) {
     const own = lines.filter(line => line.group === group);
-    group.hidden = own.every(line => line.row.hidden);
     own.sort((a, b) => (column ? compare(key(a, column), key(b, column), direction) : 0) || a.order - b.order);
     group.append(...own.flatMap(line => [line.row, line.detail]));
   }
@@ -47,17 +42,15 @@ function draw() {
   else delete document.documentElement.dataset.theme;
 }
 
-// Figures: marks of a device or a precision, panels of a precision, and figures of a model or a device.
+// Figures: marks and panels of a precision.
 
 function filterFigures() {
-  const tints = lines.filter(line => state.device && line.where !== state.device).map(line => line.tint);
-  const hidden = [...tints, ...boxes.filter(({ box }) => !chosen().includes(box.value)).map(({ tint }) => tint)];
+  const hidden = boxes.filter(({ box }) => !chosen().includes(box.value)).map(({ tint }) => tint);
   for (const figure of $$("figure")) {
     for (const part of $$(".chart [class*=p-], .legend > *", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
     const panels = $$(".chart[data-precision]", figure);
     for (const panel of panels) panel.toggleAttribute("hidden", !chosen().includes(panel.dataset.precision));
-    const { workload, where } = figure.dataset, other = (chosen, own) => chosen && own && chosen !== own;
-    figure.hidden = other(state.model, workload) || other(state.device, where) || panels.length > 0 && panels.every(panel => panel.hasAttribute("hidden"));
+    figure.hidden = panels.length > 0 && panels.every(panel => panel.hasAttribute("hidden"));
   }
 }
 
@@ -69,10 +62,6 @@ function read() {
   for (const name of Object.keys(DEFAULTS)) if (words.has(name)) state[name] = words.get(name);
   if (!heads.some(head => head.dataset.column === state.sort.split(":")[0])) state.sort = "";
   if (!["light", "dark"].includes(state.theme)) state.theme = "";
-  for (const select of $$("select", form)) {
-    if (![...select.options].some(option => option.value === state[select.name])) state[select.name] = DEFAULTS[select.name];
-    select.value = state[select.name];
-  }
   for (const { box } of boxes) box.checked = chosen().includes(box.value);
 }
 function set(changes) {
@@ -111,9 +100,9 @@ for (const head of heads) {
   });
 }
 form.addEventListener("submit", event => event.preventDefault());
-form.addEventListener("change", ({ target: { name, value } }) => {
+form.addEventListener("change", () => {
   const on = boxes.filter(({ box }) => box.checked).map(({ box }) => box.value);
-  set(name === "precision" ? { precision: on.length === boxes.length ? "" : on.join(",") || "none" } : { [name]: value });
+  set({ precision: on.length === boxes.length ? "" : on.join(",") || "none" });
 });
 $("#reset").addEventListener("click", () => set({ ...DEFAULTS, theme: state.theme }));
 $("#theme").hidden = false;

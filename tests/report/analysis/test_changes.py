@@ -11,8 +11,8 @@ from bench.report.analysis.changes import estimate
 from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.reading.load import KEY, load
 from bench.spec.metric import Metric
-from bench.spec.metrics import ACCURACY, EPOCH, LOSS, METRICS, SPEED, THROUGHPUT
-from tests.report.builders import RunBuilder, timed
+from bench.spec.metrics import ACCURACY, EPOCH, METRICS, SPEED, THROUGHPUT
+from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_rows
 
 PRECISION = KEY.index("precision")
@@ -91,11 +91,6 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path, metric):
                 assert (back.center, back.low, back.high) == pytest.approx((-gain.center, -gain.high, -gain.low))
 
 
-def test_of_arms_that_classify_no_loss_is_compared(run):
-    run.train("fp32", [90.0], test_loss=1.0).train("tf32", [None], test_loss=1.0)
-    assert set(measured(LOSS, run.folder)) == {("run", "tf32")}
-
-
 @pytest.mark.parametrize(
     ("named", "measured_in", "is_marked"),
     [
@@ -123,12 +118,3 @@ def test_arms_in_processes_of_their_own_are_marked_where_all_of_a_side_were_dist
     left = iter(range(count))
     edit_rows(run.folder, lambda row: row.update(disturbance="heat" if next(left, None) is not None else ""))
     assert ("disturbed" in run.row("amp-bf16")["doubts"]) is is_marked
-
-
-def test_one_shared_process_does_not_stand_for_those_of_their_own(run):
-    run.together({"amp-bf16": (2.0,)})
-    for precision, step_ms in (("fp32", 10.0), ("amp-bf16", 5.0)):
-        for replicate in (1, 2, 3):
-            speed = timed(step_ms + 0.01 * replicate, 128, paired=False)
-            run.result("speed", precision, replicate=replicate, row=speed)
-    assert run.row("amp-bf16")["measured_in"] == "3 processes apart"

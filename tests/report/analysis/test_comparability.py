@@ -7,7 +7,6 @@ import pytest
 from bench.report.analysis.comparability import warnings
 from bench.report.reading.load import load
 from tests.report import fleet
-from tests.report.builders import RunBuilder
 from tests.report.fleet import copy, original
 
 REQUEST = {"suites": [{"name": "mlp", "digest": "aaa"}]}
@@ -56,28 +55,12 @@ def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(p
         limits = dict(zip(names, values, strict=True))
         fleet.edit_run(folder, lambda run, limits=limits: run["environment"]["devices"][0].update(limits))
     assert [line.partition(". ")[0] for line in warned(*pair)] == [
-        "Different power limit of NVIDIA Test 1: 700 W in a's GPU 0; 500 W in b's GPU 0",
-        "Different clock limit of NVIDIA Test 1: 1,980 MHz in a's GPU 0; 1,755 MHz in b's GPU 0",
-        "Different threads of NVIDIA Test 1: 8 in a's GPU 0; 4 in b's GPU 0",
+        "Different power limit of NVIDIA Test 1: 700 W in a; 500 W in b",
+        "Different clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b",
+        "Different threads of NVIDIA Test 1: 8 in a; 4 in b",
     ]
     fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(name="Another"))
     assert warned(*pair) == []
-
-
-def test_a_limit_of_several_placements_names_each_and_a_cpu_is_no_gpu(pair):
-    def both(run):
-        (device,) = run["environment"]["devices"]
-        run["environment"]["devices"] = [device | {"placement": "cpu", "threads": 4}, device | {"placement": "cpu+cpu"}]
-
-    fleet.edit_rows(pair[0], lambda row: fleet.place(row, "cpu+cpu" if row["precision"] == "fp32" else "cpu"))
-    fleet.edit_run(pair[0], both)
-    fleet.edit_run(pair[1], lambda run: run["environment"]["devices"][0].update(threads=8))
-    assert "4 in a's cpu; not known in a's cpu+cpu; 8 in b's GPU 0." in " ".join(warned(*pair))
-
-
-def another_batch(row: dict[str, str]) -> dict[str, str]:
-    """The row at twice the batch size, its throughput with it."""
-    return {"batch_size": "256", "samples_per_step": row["samples_per_step"] and "256"}
 
 
 def another_epoch(row):
@@ -87,26 +70,14 @@ def another_epoch(row):
 @pytest.mark.parametrize(
     ("file", "change", "text"),
     [
-        (None, lambda row: row.update(another_batch(row)), "Different batch sizes: 128 in a; 256 in b."),
         (None, lambda row: row.update(techniques="channels-last"), "Different techniques: none in a; channels-last in"),
         (None, lambda row: row.update(data="folder:/x"), "Different data trained on: synthetic in a; folder:/x in b."),
         ("epochs.csv", another_epoch, "Different number of epochs: 2 in a; 9 in b."),
-        (
-            None,
-            lambda row: row["precision"] == "fp32" and row["fp32_matmul"] and row.update(fp32_matmul="tf32"),
-            "arithmetic of fp32: ieee products, ieee convolutions in a; tf32 products, ieee convolutions in b.",
-        ),
     ],
 )
 def test_another_question_is_warned(pair, file, change, text):
     fleet.edit_rows(pair[1], change, file)
     assert text in only(warned(*pair))
-
-
-def test_a_common_batch_size_is_enough(pair, tmp_path):
-    run = RunBuilder(tmp_path / "c").speed(batch=128).speed(batch=256).train("fp32", [90.0]).train("amp-bf16", [90.0])
-    fleet.edit_run(run.folder, lambda info: info.update(request=REQUEST))
-    assert warned(pair[0], run.folder) == []
 
 
 def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):

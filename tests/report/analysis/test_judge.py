@@ -20,7 +20,7 @@ def learned(values: Sequence[float], precision: str = "amp-bf16") -> Arm:
     """An arm that was trained with seeds from 0."""
     key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, precision)
     seeds = [(None, seed) for seed in range(len(values))]
-    return Arm(key=key, values=np.array(values), replicates=seeds, unpaired=np.zeros(len(seeds), bool))
+    return Arm(key=key, values=np.array(values), replicates=seeds)
 
 
 def judged(metric: Metric, deltas: Sequence[float]) -> tuple[Contrast, str]:
@@ -61,11 +61,6 @@ def test_fewer_than_five_seeds_get_a_difference_and_its_interval_but_no_verdict(
     assert (result.center, result.n, word) == (pytest.approx(0.2), 4, "insufficient seeds")
     assert result.low is not None
     assert judged(ACCURACY, [0.1])[0].at(0.90).low is None
-
-
-def test_equal_accuracies_in_every_seed_are_equivalent():
-    contrast, word = judged(ACCURACY, np.zeros(5))
-    assert (contrast.shown.low, contrast.shown.high, word) == (0.0, 0.0, "EQUIVALENT")
 
 
 def trained(folder: Path, *deltas: float) -> RunBuilder:

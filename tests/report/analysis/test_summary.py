@@ -8,7 +8,7 @@ from scipy import stats as scipy_stats
 
 from bench.results.records import TrialResult
 from bench.stats import REPORTED
-from tests.report.builders import RunBuilder, timed
+from tests.report.builders import RunBuilder
 
 
 def test_the_headline_is_the_interval_over_the_processes_log_speedups(run):
@@ -46,36 +46,6 @@ def test_arms_measured_apart_in_one_process_each_have_no_interval_and_no_verdict
     assert bf16["speed_verdict"] == "INCONCLUSIVE"
 
 
-@pytest.mark.parametrize("status", ["oom", "unsupported", "nonfinite", "invalid", "failed", "timeout"])
-def test_a_trial_that_gave_nothing_keeps_its_word_and_has_no_figures(run, status):
-    run.alone("fp32", [10.0, 10.1])
-    for phase in ("speed", "memory", "train"):
-        run.lost(phase, "amp-bf16", status)  # type: ignore[arg-type]
-    bf16 = run.row()
-    assert [bf16[f"{phase}_status"] for phase in ("speed", "memory", "train")] == [status] * 3
-    figures = [
-        "step_ms",
-        "samples_per_s",
-        "speedup",
-        "peak_memory_bytes",
-        "memory_change_ratio",
-        "accuracy_pct",
-        "time_per_epoch_s",
-    ]
-    assert bf16[figures].isna().all()
-
-
-def test_figures_of_an_invalid_trial_do_not_count(run):
-    run.speed(speedups=[2.0, 2.02, 1.98])
-    disturbed = timed(1.0, 128, speedup=10.0)
-    trial = run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=3)
-    run.add(trial, TrialResult(precision="amp-bf16", status="invalid", detail="throttled", row=disturbed))
-    bf16 = run.row()
-    assert bf16["measured_in"] == "3 processes"
-    assert bf16["speedup"] < 2.1
-    assert (bf16["speed_status"], bf16["lost_speed"]) == ("ok", 1)
-
-
 def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(run):
     both = ["fp32", "amp-bf16"]
     for replicate in (0, 1, 2):
@@ -95,21 +65,6 @@ def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(
 def test_an_arm_is_unconverged_only_where_a_narrower_interval_was_asked_for(tmp_path, asked, status):
     run = RunBuilder(tmp_path / "run", target_ci=asked).speed(speedups=[2.0, 2.03, 1.97])
     assert run.row()["speed_status"] == status
-
-
-def test_memory_is_compared_with_fp32_of_the_same_cell(run):
-    run.memory("fp32", 100).memory("amp-bf16", 60)
-    run.memory("fp32", 400, batch=512).memory("amp-bf16", 100, batch=512).memory("tf32", 50, batch=64)
-    assert run.row()["memory_change_ratio"] == pytest.approx(-0.4)
-    assert run.row(batch=512)["memory_change_ratio"] == pytest.approx(-0.75)
-    assert math.isnan(run.row("tf32", 64)["memory_change_ratio"])
-
-
-def test_accuracy_is_paired_by_seed_and_only_seeds_of_both_count(run):
-    run.train("fp32", [90, 91, 92, 93, 94]).train("amp-bf16", [90.1, 91.1, 92.1])
-    bf16 = run.row()
-    assert bf16["accuracy_change_points"] == pytest.approx(0.1)
-    assert (bf16["accuracy_change_seeds"], bf16["accuracy_verdict"]) == (3, "insufficient seeds")
 
 
 def test_the_epochs_speedup_is_students_interval_on_the_seeds_paired_logs(run):

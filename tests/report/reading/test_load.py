@@ -7,8 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from bench.phases.train.course import panel
-from bench.report.analysis.comparability import cautions
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
@@ -92,15 +90,15 @@ def on_images(folder: Path, path: str, fingerprint: str | None) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "fingerprint", "name", "remark"),
+    ("path", "fingerprint", "name"),
     [
-        ("folder:/y", "f1", "folder:/x", ["folder:/y of run b holds the same images as folder:/x"]),
-        ("folder:/x", "abcdef9", "folder:/x#abcdef", ["folder:/x of run b holds other images than in the runs before"]),
-        ("folder:/y", None, "folder:/y", []),
+        ("folder:/y", "f1", "folder:/x"),
+        ("folder:/x", "abcdef9", "folder:/x#abcdef"),
+        ("folder:/y", None, "folder:/y"),
     ],
 )
 def test_images_are_called_by_what_they_hold_and_without_fingerprints_by_their_path(
-    tmp_path, path, fingerprint, name, remark
+    tmp_path, path, fingerprint, name
 ) -> None:
     first = original(tmp_path / "a")
     second = copy(first, tmp_path / "b", device="Card B", architecture="Ada")
@@ -109,11 +107,9 @@ def test_images_are_called_by_what_they_hold_and_without_fingerprints_by_their_p
     for frame in (read.trials, read.details["epochs"], read.details["blocks"]):
         assert list(frame["data"].unique()) == names
     assert summarise(read.trials)["workload"].nunique() == len(names)
-    assert [text.split(" it,")[0].split(", and")[0] for text in read.remarks] == remark
-    assert {*read.remarks} <= {*cautions(read)}
 
 
-def test_of_a_file_that_was_cut_off_the_whole_rows_count_and_a_remark_says_so(tmp_path: Path) -> None:
+def test_of_a_file_that_was_cut_off_the_whole_rows_count(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").memory("fp32", 100)
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128)
     run.add(trial, *(TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions))
@@ -121,7 +117,6 @@ def test_of_a_file_that_was_cut_off_the_whole_rows_count_and_a_remark_says_so(tm
     path.write_text(path.read_text()[:-3])
     runs = load([run.folder])
     assert runs.trials.query("phase == 'speed'")[["precision", "status"]].values.tolist() == [["fp32", "failed"]]
-    assert runs.runs[0].remarks == ("The last write to speed.csv was cut off, and does not count.",)
 
 
 def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
@@ -136,11 +131,6 @@ def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
     outcome = list(emulated_row[["accuracy_verdict", "train_status", "seeds"]])
     assert outcome == ["EQUIVALENT", "ok", 5]
     assert emulated_row[["time_per_epoch_s", "train_samples_per_s", "data_wait_pct"]].isna().all()
-    assert loaded.runs[0].remarks == ()
-    epochs = loaded.details["epochs"]
-    for drawn in (epochs, epochs[epochs["precision"].str.contains("emulated")]):  # drawn against epochs alone
-        by_epoch, by_time = (panel(drawn, "loss", x) for x in ("epoch", "elapsed_s"))
-        assert len(by_epoch.marks) > len(by_time.marks)
 
 
 def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
@@ -150,18 +140,6 @@ def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines, *lines[1:]]))
     assert load([run.folder]).trials.equals(before)
-
-
-@pytest.mark.parametrize(("file", "phase"), [("blocks.csv", "speed"), ("epochs.csv", "train")])
-def test_rows_without_the_details_that_their_figures_follow_from_are_said(
-    tmp_path: Path, file: str, phase: str
-) -> None:
-    run = RunBuilder(tmp_path / "run").speed().train("fp32", [90.0])
-    assert load([run.folder]).runs[0].remarks == ()
-    (run.folder / file).unlink()
-    (remark,) = load([run.folder]).runs[0].remarks
-    assert remark.startswith(f"{file} has nothing of ")
-    assert f" of {phase}.csv" in remark
 
 
 def test_a_round_that_lost_a_block_does_not_count(tmp_path: Path) -> None:
