@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.devices import nvidia
 from bench.planning import suite_registry
 from bench.report import load, published
-from bench.report.format import MIB, known, number, records
+from bench.report.format import known, number, records
 from bench.report.reading.trials import ABOUT, TRIALS
 from bench.report.tables.table import whole
 from bench.results import columns
