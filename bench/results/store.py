@@ -111,7 +111,11 @@ class Store:
         self._files = {name: CsvFile(folder / name) for name in COLUMNS}
 
     def add_results(
-        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Collection[object] = ()
+        self,
+        trial: Trial,
+        device: Device,
+        results: Iterable[TrialResult],
+        records: Collection[object] = (),
     ) -> None:
         """Store a trial that has ended: its records and readings of GPUs, then a row of its phase's CSV for each arm.
 
@@ -130,7 +134,10 @@ class Store:
             if result.status == "oom":
                 replaced = {trial.id}
         with self._writing():
-            for name in (phase.file, *phase.details.values()):  # first: details are never those of two attempts
+            for name in (
+                phase.file,
+                *phase.details.values(),
+            ):  # first: details are never those of two attempts
                 self._files[name].remove(replaced)
             for kind, name in {**phase.details, Sample: "telemetry.csv"}.items():
                 details = [cells(record) for record in records if isinstance(record, kind)]

@@ -75,7 +75,11 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
 
 
 def run_trial(
-    trial: Trial, device: Device, workspace: Path | None, rendezvous: Rendezvous | None, send: Callable[[Message], None]
+    trial: Trial,
+    device: Device,
+    workspace: Path | None,
+    rendezvous: Rendezvous | None,
+    send: Callable[[Message], None],
 ) -> None:
     """Run one trial and send its records.
 
