@@ -119,7 +119,11 @@ def require_one_task() -> None:
     """
     for starter, rank, count in (
         ("torchrun", "RANK", "WORLD_SIZE"),
-        ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # SLURM_NTASKS is set in a batch script, too
+        (
+            "srun",
+            "SLURM_PROCID",
+            "SLURM_STEP_NUM_TASKS",
+        ),  # SLURM_NTASKS is set in a batch script, too
     ):
         tasks = os.environ.get(count, "1") if rank in os.environ else "1"
         if tasks != "1":

@@ -171,7 +171,12 @@ def connect(address: str | None, code: Path) -> Any:
         if address != "auto":  # Ray itself would try for half a minute
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-        ray.init(address=address, runtime_env={"working_dir": str(code)}, log_to_driver=False, logging_level="ERROR")
+        ray.init(
+            address=address,
+            runtime_env={"working_dir": str(code)},
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise UsageError(
             f"No Ray cluster answers at '{address}' ({first_line(error)}). Make this machine a node of it with "
@@ -341,11 +346,17 @@ class AcceleratorPool:
         ranks = []
         for number, each in enumerate(held):
             meeting = Rendezvous(
-                rank=number, world=world, local_world=nodes.count(each.node), address=address, port=port
+                rank=number,
+                world=world,
+                local_world=nodes.count(each.node),
+                address=address,
+                port=port,
             )
             ranks.append(self._rank(each, trial, device, meeting if world > 1 else None))
 
-        def forward(message: Any) -> None:  # the trial's own id: on the node, its placement has another name
+        def forward(
+            message: Any,
+        ) -> None:  # the trial's own id: on the node, its placement has another name
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
 
         ending = run_ranks(ranks, forward)

@@ -110,7 +110,11 @@ def merge(surveys: Mapping[str, Sequence[tuple[str, Environment]]]) -> Environme
         devices.append(device)
         machines += [replace(environment, devices=(device,)) for environment in by_node.values()]
     common: dict[str, Any] = {}
-    for name in MACHINE.keys() - {"version", "removed_variables", "variables"}:  # of which the first machine tells
+    for name in MACHINE.keys() - {
+        "version",
+        "removed_variables",
+        "variables",
+    }:  # of which the first machine tells
         values = dict.fromkeys(getattr(machine, name) for machine in machines)
         common[name] = ", ".join(value for value in values if value) or None
     return replace(machines[0], **common, devices=tuple(devices), machines=tuple(machines))

@@ -34,7 +34,10 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(path.parent)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(draft)):  # writing to an open file names none
+        if isinstance(error, OSError) and error.filename in (
+            None,
+            str(draft),
+        ):  # writing to an open file names none
             error.filename = str(path)
         raise
 

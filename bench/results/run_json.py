@@ -107,7 +107,12 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         number = partial(_bounded, float)
         # not msgspec's reader: a folder's name may have bytes that are no UTF-8
-        run = json.loads(path.read_bytes(), parse_int=partial(_bounded, int), parse_float=number, parse_constant=number)
+        run = json.loads(
+            path.read_bytes(),
+            parse_int=partial(_bounded, int),
+            parse_float=number,
+            parse_constant=number,
+        )
         run = msgspec.convert(run, dict[str, Any])
         if run.get("format") != FORMAT:
             advice = "it takes another version of ampmeter"

@@ -111,9 +111,13 @@ class Store:
         self._files = {name: CsvFile(folder / name) for name in COLUMNS}
 
     def add_results(
-        self, trial: Trial, device: Device, results: Iterable[TrialResult], records: Collection[object] = ()
+        self,
+        trial: Trial,
+        device: Device,
+        results: Iterable[TrialResult],
+        records: Collection[object] = (),
     ) -> None:
-        """Store a trial that has ended: its records, and then a row of its phase's CSV for each precision.
+        """Store a trial that has ended: its records and readings of GPUs, then a row of its phase's CSV for each arm.
 
         They take the place of an earlier attempt at the trial; where its arms fit together, also of those that were
         measured apart before.
@@ -130,9 +134,12 @@ class Store:
             if result.status == "oom":
                 replaced = {trial.id}
         with self._writing():
-            for name in (phase.file, *phase.details.values()):  # first: details are never those of two attempts
+            for name in (
+                phase.file,
+                *phase.details.values(),
+            ):  # first: details are never those of two attempts
                 self._files[name].remove(replaced)
-            for kind, name in phase.details.items():
+            for kind, name in {**phase.details, Sample: "telemetry.csv"}.items():
                 details = [cells(record) for record in records if isinstance(record, kind)]
                 if details:
                     self._files[name].append(details)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -60,16 +59,12 @@ def attempt(
     """
     records: list[Message] = []
 
-    started, begun_s = now(), time.monotonic()
-
     def keep(message: Message) -> None:
         take(message)
-        if isinstance(message, TrialResult):
-            wall_s = message.wall_s or time.monotonic() - begun_s
-            message = replace(message, started=message.started or started, wall_s=wall_s)
         if not isinstance(message, Progress):
             records.append(message)
 
+    started = now()
     if why := refusal_reason(trial, device):
         ending = Ending(kind="unsupported", text=why)
     elif trial.unfit:

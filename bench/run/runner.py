@@ -280,8 +280,7 @@ class Turn:
         """Store a trial's results, and show them."""
         runner = self.runner
         with runner.lock:
-            runner.store.add(runner.sampler.drain())
-            runner.store.add_results(trial, self.device, results, records)
+            runner.store.add_results(trial, self.device, results, [*runner.sampler.drain(), *records])
             results = with_figures(trial, results, records)
             runner.display.end(trial, results)
         runner.known.statuses[trial.id] = {result.precision: result.status for result in results}

@@ -13,6 +13,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -79,6 +81,7 @@ class ScriptLauncher(LocalLauncher):
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
+        started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         try:
             results = (self._profile if trial.phase == "memory" else self._round)(trial, device, on_message)
         except RefusedError as error:
@@ -86,7 +89,7 @@ class ScriptLauncher(LocalLauncher):
         if not results:
             return Ending(kind="unsupported", text="there is nothing left to compare it with")
         for result in results:
-            on_message(result)
+            on_message(replace(result, started=started, wall_s=time.monotonic() - begun))
         return Ending(kind="done")
 
     def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:

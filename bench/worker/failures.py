@@ -46,7 +46,10 @@ def failure(error: BaseException) -> Ending:
 
 def import_failure(error: Exception) -> Ending:
     """Return an error of importing torch, or of what is imported with it, as a record of every process."""
-    return Ending(kind="import", text=f"torch, or a library beside it, cannot be imported: {_described(error)}")
+    return Ending(
+        kind="import",
+        text=f"torch, or a library beside it, cannot be imported: {_described(error)}",
+    )
 
 
 def _described(error: BaseException) -> str:

@@ -11,8 +11,11 @@ import importlib
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -23,7 +26,7 @@ import torchvision  # noqa: F401 - and torch with it, before the first fork
 from bench import phases
 from bench.data import prepare
 from bench.devices.backend import device_at
-from bench.results.records import Device, Ending, Message
+from bench.results.records import Device, Ending, Message, TrialResult
 from bench.spec import lifetime
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
@@ -72,18 +75,29 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
 
 
 def run_trial(
-    trial: Trial, device: Device, workspace: Path | None, rendezvous: Rendezvous | None, send: Callable[[Message], None]
+    trial: Trial,
+    device: Device,
+    workspace: Path | None,
+    rendezvous: Rendezvous | None,
+    send: Callable[[Message], None],
 ) -> None:
     """Run one trial and send its records.
 
     Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which rank of a trial on
     several devices this process is; None of a trial on one.
     """
+    started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+
+    def stamped(message: Message) -> None:
+        if isinstance(message, TrialResult):
+            message = replace(message, started=started, wall_s=time.monotonic() - start)
+        send(message)
+
     checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
     if rendezvous is not None:
         distributed.announce(rendezvous)
         distributed.join(device_at(trial.cell.placement.device_of(rendezvous.rank)), trial.silence_s)
-    phases.run(trial, device, send, checkpoint)
+    phases.run(trial, device, stamped, checkpoint)
     distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
 
 

@@ -120,7 +120,10 @@ def test_whoever_is_killed_nothing_is_left(tmp_path, victim):
         time.sleep(0.02)
     worker, *_, own_session = map(int, note.read_text().split())
     server = psutil.Process(worker).ppid()
-    every = [launcher.pid, *(child.pid for child in psutil.Process(launcher.pid).children(recursive=True))]
+    every = [
+        launcher.pid,
+        *(child.pid for child in psutil.Process(launcher.pid).children(recursive=True)),
+    ]
     os.kill({"launcher": launcher.pid, "fork server": server, "worker": worker}[victim], signal.SIGKILL)
     launcher.wait(10)
     if victim != "launcher":  # what has left its process group is known to the fork server alone

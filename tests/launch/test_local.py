@@ -121,7 +121,10 @@ def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial,
 def test_a_process_that_hangs_is_ended(run, tiny_trial, tiny_file):
     ending, _ = run(replace(failing(tiny_trial, "hang"), silence_s=1.0))
     line = 1 + TINY[: TINY.index("time.sleep(3600)")].count("\n")
-    assert (ending.kind, ending.text) == ("timeout", f"no sign of life for 1 s ({os.path.relpath(tiny_file)}:{line})")
+    assert (ending.kind, ending.text) == (
+        "timeout",
+        f"no sign of life for 1 s ({os.path.relpath(tiny_file)}:{line})",
+    )
 
 
 def hang(_send):
@@ -187,7 +190,10 @@ def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(
     assert ("Segmentation fault" in ending.log) == ("SIGSEGV" in statement)
 
 
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch has a switch for the CPU from 2.9 on")
+@pytest.mark.skipif(
+    not hasattr(torch.backends, "fp32_precision"),
+    reason="torch has a switch for the CPU from 2.9 on",
+)
 @pytest.mark.parametrize("phase", ["memory", "train", "speed"])
 def test_switches_that_a_model_sets_are_set_back_and_read_after_it(run, tiny_trial, tiny_file, phase):
     flip = 'import torch; torch.backends.mkldnn.matmul.fp32_precision = "bf16"'
@@ -202,7 +208,11 @@ def test_what_the_user_can_mend_is_raised_as_such(launcher):
 
 
 def test_variables_that_override_tf32_or_emulate_fp32_are_removed_and_told(monkeypatch):
-    names = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION")
+    names = (
+        "NVIDIA_TF32_OVERRIDE",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "CUBLAS_EMULATE_SINGLE_PRECISION",
+    )
     for name in names:
         monkeypatch.setenv(name, "1")
     assert {*LocalLauncher().removed_variables} == {f"{name}=1" for name in names}
@@ -210,7 +220,12 @@ def test_variables_that_override_tf32_or_emulate_fp32_are_removed_and_told(monke
 
 
 def test_variables_that_may_change_figures_are_recorded(launcher, monkeypatch):
-    names = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "TORCHINDUCTOR_MAX_AUTOTUNE")
+    names = (
+        "CUDA_LAUNCH_BLOCKING",
+        "CUDA_DEVICE_ORDER",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+    )
     for name in (*names, "CUDA_HOME"):
         monkeypatch.setenv(name, "1")
     variables = launcher.survey(("cpu",)).variables
@@ -218,9 +233,15 @@ def test_variables_that_may_change_figures_are_recorded(launcher, monkeypatch):
     assert not any("CUDA_HOME" in variable or "CACHE_DIR" in variable for variable in variables)
 
 
-def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang(monkeypatch):
+def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_taken_to_hang(
+    monkeypatch,
+):
     waits = []
-    monkeypatch.setattr(distributed.distributed, "init_process_group", lambda _backend, timeout: waits.append(timeout))
+    monkeypatch.setattr(
+        distributed.distributed,
+        "init_process_group",
+        lambda _backend, timeout: waits.append(timeout),
+    )
     for silence_s in (60.0, JOINT_S):
         distributed.join(torch.device("cpu"), silence_s)
         assert 0 < waits[-1].total_seconds() < silence_s

@@ -68,9 +68,17 @@ CLOSED = Ending(kind="error", text="connection closed", secondary=True)
 @pytest.mark.parametrize(
     ("ranks", "kind", "text"),
     [
-        ([waiting(), rank(Ending(kind="oom", text="too big"), name="other")], "oom", "other: too big"),
+        (
+            [waiting(), rank(Ending(kind="oom", text="too big"), name="other")],
+            "oom",
+            "other: too big",
+        ),
         ([waiting(), rank(Ending(kind="unsupported", text="no bf16"))], "unsupported", "no bf16"),
-        ([rank(CLOSED), rank(Ending(kind="died", text="by SIGKILL"), name="other")], "died", "other: by SIGKILL"),
+        (
+            [rank(CLOSED), rank(Ending(kind="died", text="by SIGKILL"), name="other")],
+            "died",
+            "other: by SIGKILL",
+        ),
         ([rank(CLOSED), waiting()], "error", "here: connection closed"),
     ],
 )
@@ -82,7 +90,10 @@ def test_a_failure_ends_the_other_ranks_and_a_lost_peer_is_the_cause_only_if_tha
 def test_what_a_rank_raises_ends_the_others_and_their_results_are_none():
     heard = []
     with pytest.raises(ConnectionError, match="gone"):
-        run_ranks([waiting(peak(model_bytes=3)), rank(peak(model_bytes=3), ConnectionError("gone"))], heard.append)
+        run_ranks(
+            [waiting(peak(model_bytes=3)), rank(peak(model_bytes=3), ConnectionError("gone"))],
+            heard.append,
+        )
     assert not heard
 
 
@@ -157,9 +168,17 @@ def test_two_ranks_are_two_processes_and_train_as_one_does(launcher, trial, cpu)
 @pytest.mark.parametrize(
     ("fail", "kind", "text"),
     [
-        ("raise", "error", r"device 2 of 2 \(CPU\): RuntimeError: the model broke \(.*/tiny\.py:\d+\)"),
+        (
+            "raise",
+            "error",
+            r"device 2 of 2 \(CPU\): RuntimeError: the model broke \(.*/tiny\.py:\d+\)",
+        ),
         ("oom", "oom", r"device 2 of 2 \(CPU\): .*can't allocate memory.*"),
-        ("die", "died", r"device 2 of 2 \(CPU\): the process ended without a message, by exit code 7.*"),
+        (
+            "die",
+            "died",
+            r"device 2 of 2 \(CPU\): the process ended without a message, by exit code 7.*",
+        ),
         ("unused", "unsupported", "some of the model's parameters take no part in a step's loss.*"),
     ],
 )

@@ -13,7 +13,16 @@ from tests.rows import trial_rows
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 """Loopback addresses; Ray takes 127.0.0.1 for the machine's own address on its network."""
 STORE_BYTES = 80 * 2**20
-QUICK = ("--batch-sizes", "4", "--precisions", "fp32,amp-fp16-noscale", "--data", "synthetic", "--time-budget", "0.2")
+QUICK = (
+    "--batch-sizes",
+    "4",
+    "--precisions",
+    "fp32,amp-fp16-noscale",
+    "--data",
+    "synthetic",
+    "--time-budget",
+    "0.2",
+)
 
 
 class Nodes:
@@ -72,7 +81,17 @@ def suite(tmp_path):
 
 def run(nodes, suite, *words):
     folder = suite.parent / "run"
-    done = call("--suite", suite, "--on", f"ray://{nodes.address}", "--out", folder, *QUICK, *words, cwd=suite.parent)
+    done = call(
+        "--suite",
+        suite,
+        "--on",
+        f"ray://{nodes.address}",
+        "--out",
+        folder,
+        *QUICK,
+        *words,
+        cwd=suite.parent,
+    )
     return folder, done
 
 
@@ -98,7 +117,9 @@ def after_first_row_of(place, folder, action):
 def slow(suite, seconds=1.0):
     suite.write_text(
         suite.read_text().replace(
-            "        if fail ==", f"        import time; time.sleep({seconds})\n        if fail ==", 1
+            "        if fail ==",
+            f"        import time; time.sleep({seconds})\n        if fail ==",
+            1,
         )
     )
     return suite

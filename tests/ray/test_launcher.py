@@ -56,7 +56,14 @@ def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
     folder, done = run(nodes, suite, "--accelerators", "A100,A100+A100")
     assert done.returncode == 2
     assert "A100+A100 takes 2 A100, and the cluster has 1." in done.stderr
-    words = ("--accelerators", "A100", "--phases", "train", "--data", f"folder:{suite.parent / 'nowhere'}")
+    words = (
+        "--accelerators",
+        "A100",
+        "--phases",
+        "train",
+        "--data",
+        f"folder:{suite.parent / 'nowhere'}",
+    )
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 2
     assert f"A100 on {os.uname().nodename} (127.0.0.3): " in done.stderr

@@ -40,7 +40,16 @@ def left(nodes):
 
 @pytest.mark.slow
 def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
-    words = ("--accelerators", "V100,V100+V100", "--phases", "memory,speed,train", *ONE, "--quick", "--epochs", "2")
+    words = (
+        "--accelerators",
+        "V100,V100+V100",
+        "--phases",
+        "memory,speed,train",
+        *ONE,
+        "--quick",
+        "--epochs",
+        "2",
+    )
     words += ("--set", "width=8192")  # so that memory is more than its noise
     folder, done = run(nodes, suite, *words)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,7 +62,11 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     losses = [trials[place, "train"]["train_loss"] for place in ("V100", "V100+V100")]
     assert math.isclose(*losses, rel_tol=1e-3)
     machines = json.loads((folder / "run.json").read_text())["environment"]["machines"]
-    assert [machine["devices"][0]["placement"] for machine in machines] == ["V100", "V100+V100", "V100+V100"]
+    assert [machine["devices"][0]["placement"] for machine in machines] == [
+        "V100",
+        "V100+V100",
+        "V100+V100",
+    ]
     assert left(nodes) == (Counter(REMOVED=1), 2)
 
 

@@ -11,9 +11,19 @@ from tests.report.builders import GPU
 
 
 def test_devices_that_train_together_are_one_with_the_rates_of_the_slowest(machine):
-    slow = replace(GPU, name="NVIDIA Other", memory_total_bytes=4, fp32_gflops=3.0, unsupported={"tf32": "too old"})
+    slow = replace(
+        GPU,
+        name="NVIDIA Other",
+        memory_total_bytes=4,
+        fp32_gflops=3.0,
+        unsupported={"tf32": "too old"},
+    )
     joint = Device.joint([replace(GPU, memory_total_bytes=8, fp32_gflops=5.0), slow])
-    assert (joint.name, joint.memory_total_bytes, joint.uuid) == (f"{GPU.name} + NVIDIA Other", 12, None)
+    assert (joint.name, joint.memory_total_bytes, joint.uuid) == (
+        f"{GPU.name} + NVIDIA Other",
+        12,
+        None,
+    )
     assert (joint.fp32_gflops, set(joint.unsupported)) == (3.0, {"tf32", "fp16-master"})
     assert Device.joint([GPU, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
     assert Device.joint([GPU] * 2).name == f"2 × {GPU.name}"
@@ -27,7 +37,11 @@ def test_devices_that_train_together_are_listed_by_node(machine, second, hosts, 
     merged = merge({"V100+V100": surveys})
     assert [node.host for node in merged.machines] == hosts
     (device,) = merged.devices
-    assert (device.placement, device.uuids, device.energy) == ("V100+V100", ("GPU-x", "GPU-y"), energy)
+    assert (device.placement, device.uuids, device.energy) == (
+        "V100+V100",
+        ("GPU-x", "GPU-y"),
+        energy,
+    )
 
 
 @pytest.fixture
@@ -43,7 +57,10 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
         ("A100", "Test CPU"),
         ("V100", "Other CPU"),
     ]
-    assert [(node.host, node.devices[0].placement) for node in merged.machines] == [("here", "A100"), ("there", "V100")]
+    assert [(node.host, node.devices[0].placement) for node in merged.machines] == [
+        ("here", "A100"),
+        ("there", "V100"),
+    ]
     assert (merged.host, merged.driver, merged.torch) == ("here, there", "570.1", "2.15")
     assert warn_of_builds(merged) == []
 

@@ -24,7 +24,11 @@ def test_what_runs_wrote_is_read(name):
         (("warnings",), "none", "Expected `array`, got `str` - at `$.warnings`"),
         (("environment",), None, "at `$.environment`"),
         (("environment", "devices", 0, "fp32_gflops"), 10**400, "is no number of a run"),
-        (("environment", "devices", 0, "kind"), "toaster", "Invalid enum value 'toaster' - at `$.environment.devices"),
+        (
+            ("environment", "devices", 0, "kind"),
+            "toaster",
+            "Invalid enum value 'toaster' - at `$.environment.devices",
+        ),
         (("request", "suites", 0), {}, "missing required field `name` - at `$.request.suites[0]`"),
         (("planned", 0, "seed"), 1.5, "Expected `int`, got `float` - at `$.planned[0].seed`"),
         (("data", 0, "fingerprint"), ["a"], "at `$.data[0].fingerprint`"),

@@ -36,7 +36,15 @@ def pair(tiny_trial):
 
 
 def block(trial, number=0):
-    return Block(trial=trial.id, precision="fp32", round=number, position=1, steps=2, time_ms=1.0, start_s=5.0)
+    return Block(
+        trial=trial.id,
+        precision="fp32",
+        round=number,
+        position=1,
+        steps=2,
+        time_ms=1.0,
+        start_s=5.0,
+    )
 
 
 def contents(folder):
@@ -71,12 +79,21 @@ def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those
         Store(tmp_path).add_results(trial, cpu, [result(wall_s=wall_s)], [replace(block(trial), discarded="no")])
 
     add(0, 1.0)
-    for name, old, new in (("speed.csv", ",wall_s", ",note"), ("blocks.csv", ",discarded", ",mine")):
+    for name, old, new in (
+        ("speed.csv", ",wall_s", ",note"),
+        ("blocks.csv", ",discarded", ",mine"),
+    ):
         path = tmp_path / name
         path.write_text(path.read_text().replace(old, new, 1))
     add(1, 3.0)
-    assert [(row["wall_s"], row["note"]) for row in rows(tmp_path, "speed.csv")] == [("", "1.0"), ("3.0", "")]
-    assert [(row["discarded"], row["mine"]) for row in rows(tmp_path, "blocks.csv")] == [("", "no"), ("no", "")]
+    assert [(row["wall_s"], row["note"]) for row in rows(tmp_path, "speed.csv")] == [
+        ("", "1.0"),
+        ("3.0", ""),
+    ]
+    assert [(row["discarded"], row["mine"]) for row in rows(tmp_path, "blocks.csv")] == [
+        ("", "no"),
+        ("no", ""),
+    ]
 
 
 def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(tmp_path, pair, cpu):
@@ -86,7 +103,12 @@ def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_i
     for number, trial in enumerate((pair, again), 2):
         results = [result(precision) for precision in trial.precisions]
         Store(tmp_path).add_results(trial, cpu, results, [block(trial, number)])
-    assert [row["precision"] for row in trial_rows(tmp_path)] == ["fp32", "amp-bf16", "fp32", "fp16-master"]
+    assert [row["precision"] for row in trial_rows(tmp_path)] == [
+        "fp32",
+        "amp-bf16",
+        "fp32",
+        "fp16-master",
+    ]
     assert rounds(tmp_path) == [1, 3]
 
 

@@ -79,14 +79,22 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (UnsupportedError("RMSprop has no fused kernel"), "unsupported", "RMSprop has no fused kernel"),
+        (
+            UnsupportedError("RMSprop has no fused kernel"),
+            "unsupported",
+            "RMSprop has no fused kernel",
+        ),
         (UsageError("no data"), "usage", "no data"),
         (
             RuntimeError("Expected to have finished reduction in the prior iteration"),
             "unsupported",
             "some of the model",
         ),
-        (RuntimeError("unable to find an engine to execute this computation"), "error", "RuntimeError: unable to find"),
+        (
+            RuntimeError("unable to find an engine to execute this computation"),
+            "error",
+            "RuntimeError: unable to find",
+        ),
         (ValueError("one.\ntwo"), "error", "ValueError: one"),
         (ValueError(" \n"), "error", "ValueError: no message"),
     ],
@@ -128,7 +136,8 @@ def test_the_innermost_line_of_a_file_is_found_in_dumps_and_in_tracebacks(printe
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [(-11, "by SIGSEGV"), (-9, "by SIGKILL"), (-40, "by signal 40"), (3, "by exit code 3")]
+    ("code", "how"),
+    [(-11, "by SIGSEGV"), (-9, "by SIGKILL"), (-40, "by signal 40"), (3, "by exit code 3")],
 )
 def test_a_signal_is_called_by_its_name(code, how):
     assert exit_cause(code, 0) == ("died", how)
