@@ -111,7 +111,7 @@ def against_value(sweep: Sweep) -> Chart | None:
         caption=f"{sweep.suite}: speedup against {sweep.name}",
         about="Speedup over fp32 at the same value, with its 95 % interval. Values are evenly spaced.",
     )
-    return with_panels(bare, groups, x, y, dict(chart.legend(rows)), over_fp32=True)
+    return with_panels(bare, groups, x, y, dict(chart.legend(rows)), is_speedup=True)
 
 
 def _all_else(row: pd.Series, sweep: Sweep) -> str:

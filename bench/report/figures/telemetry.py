@@ -70,7 +70,7 @@ def _course(samples: pd.DataFrame, trials: pd.DataFrame, name: str, caption: str
                 marks.append(Bar(x=x_ends, low=high - share, high=high, tint=precision, faint=True))
         marks.append(Bar(x=points["x"], low=points["low"], high=points["high"], tint=chart.SOFT, faint=True))
         line = list(zip(points["x"], points["y"], strict=True))
-        marks.append(Line(points=line, tint=chart.PLAIN, dots=False, says=title))
+        marks.append(Line(points=line, tint=chart.PLAIN, dots=False))
         panels.append(Panel(title=title, x=x, y=Axis(label=of_values, low=0.0, high=top), marks=marks))
     names = dict.fromkeys(name for _, _, precisions in stretches for name in precisions)
     legend = [(precision, precision) for precision in names]
