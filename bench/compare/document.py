@@ -25,7 +25,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "failures": comparison.failures,
         "cautions": comparison.cautions,
         "only_in_one": comparison.apart,
-        "environment": [{"name": name, "old": old, "new": new} for name, old, new in comparison.environment],
         "rows": [_row(row) for row in comparison.rows],
     }
 

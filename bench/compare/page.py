@@ -1,11 +1,9 @@
-"""A comparison in tables: on a page, in markdown and in a terminal."""
+"""A comparison in tables: in markdown and in a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from markupsafe import Markup
 
 from bench.compare.comparison import NEEDS, Comparison
 from bench.report import render
@@ -34,21 +32,17 @@ COLUMNS = [
 ]
 
 
-def comparison_page(comparison: Comparison, kind: str) -> str:
-    """Return a comparison with earlier runs as markdown (``md``), or as a page that needs nothing else (``html``)."""
+def comparison_page(comparison: Comparison) -> str:
+    """Return a comparison with earlier runs as markdown."""
     changed, unchanged = changes(comparison)
-    return (
-        render.environment(TEMPLATES)
-        .get_template(f"compare.{kind}.j2")
-        .render(
-            comparison=comparison,
-            changed=changed,
-            unchanged=unchanged,
-            about=CHANGES,
-            regressions=_regressions(comparison),
-            remarks=_remarks(comparison),
-            css=Markup((render.TEMPLATES / "page.css").read_text(encoding="utf-8")),
-        )
+    template = render.environment(TEMPLATES).get_template("compare.md.j2")
+    return template.render(
+        comparison=comparison,
+        changed=changed,
+        unchanged=unchanged,
+        about=CHANGES,
+        regressions=_regressions(comparison),
+        remarks=[*comparison.cautions, *comparison.apart],
     )
 
 
@@ -62,23 +56,14 @@ def show_comparison(comparison: Comparison) -> None:
         print_plain(f"\n{of_subject.title}")
         print_plain(of_subject.text.rstrip())
     if unchanged:
-        print_plain("\n--markdown and --html list the figures without a change.")
-    for remark in _remarks(comparison):
+        print_plain("\n--markdown lists the figures without a change.")
+    for remark in [*comparison.cautions, *comparison.apart]:
         print_plain(f"- {remark}")
     print_plain(f"\n{CHANGES}")
     if comparison.fail_over is not None:
         print_plain(_regressions(comparison))
         for failure in comparison.failures:
             print_plain(f"- {failure}")
-
-
-def _remarks(comparison: Comparison) -> list[str]:
-    """Return what to know before comparing, in sentences."""
-    remarks = [*comparison.cautions, *comparison.apart]
-    differences = [f"{name} {old} → {new}" for name, old, new in comparison.environment]
-    if differences:
-        remarks.append(f"The environments differ: {'; '.join(differences)}.")
-    return remarks
 
 
 def _regressions(comparison: Comparison) -> str:

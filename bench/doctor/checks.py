@@ -8,11 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import active_children
 from typing import Any
 
-from bench.devices.monitor import monitor_problem
-from bench.measure.sampler import NAME, Sampler
 from bench.results.records import Device
 from bench.stats import Interval, student
 
@@ -96,22 +93,11 @@ def memory(probe: Probe, _device: Device) -> Check:
     )
 
 
-def telemetry(probe: Probe, device: Device) -> Check:
-    """Check that reading a GPU's clocks and power slows no step: the process that reads is stopped in one arm."""
-    if device.uuid is None or monitor_problem():
-        return _impossible("no driver is read here")
-    with Sampler(((device.placement, device.uuid),)):
-        (reading,) = [child.pid for child in active_children() if child.name == NAME]
-        log = probe("telemetry", reading)
-    return _alike(log, "reading clocks and power slows steps, in every arm of every run")
-
-
 CHECKS: dict[str, Callable[[Probe, Device], Check]] = {
     "FP32 is FP32": arithmetic,
     "known ratio": known_ratio,
     "A/A": against_itself,
     "peak memory": memory,
-    "telemetry costs nothing": telemetry,
 }
 """Every device's checks, by their names."""
 

@@ -31,7 +31,7 @@ from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.folders import mark
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
-from bench.report.tables import diagnostics, measurements, setups, telemetry
+from bench.report.tables import diagnostics, measurements, telemetry
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.results.columns import listed
 from bench.results.files import write_atomically
@@ -315,7 +315,7 @@ def _draw(place: int) -> Chart | str | None:
 def entries() -> list[Entry]:
     """Return the tables of ``bench.report.tables``, and those of the phases."""
     of_phases = [entry for phase in parts().values() for entry in phase.tables]
-    return [*diagnostics.TABLES, *setups.TABLES, *telemetry.TABLES, *of_phases]
+    return [*diagnostics.TABLES, *telemetry.TABLES, *of_phases]
 
 
 def _sections(material: Material) -> dict[str, Section]:

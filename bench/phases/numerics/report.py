@@ -29,8 +29,6 @@ GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
 BELOW, ABOVE = -1e3, 1e3
 POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
 """The powers of two of bins that are not called by theirs; what is not finite lies in no range."""
-LAST = 5
-"""Steps at the end of the phase whose gradients are counted together."""
 PARTS = ("output", "loss", "gradients", "weights", "master copy", "optimizer states")
 """The parts of a step whose types the table shows, in its order."""
 
@@ -71,8 +69,8 @@ GRADIENT_COLUMNS = (
     figures("overflow at S (%)", "overflow", 3),
 )
 ABOUT_GRADIENTS = (
-    "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, in the last five "
-    "steps; shares of all values. Zero: already; where fp32 has less, most of it underflowed. In fp16: below "
+    "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, in the last "
+    "step; shares of all values. Zero: already; where fp32 has less, most of it underflowed. In fp16: below "
     "2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss scale, or 2^16, GradScaler's "
     "initial scale, where there is none; it brings into range what is zero without it."
 )
@@ -143,19 +141,12 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
     return line
 
 
-def last_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the figures of the last recorded steps: five consecutive ones, or the one that failed."""
-    end = float(rows["step"].max())
-    together: pd.DataFrame = rows[rows["step"] > end - LAST]
-    is_whole = together["step"].nunique() == LAST
-    return together if is_whole else rows[rows["step"] == end]
-
-
 def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
     """Return the shares of an arm's gradients that float16 loses, with its loss scale and without, in per cent."""
-    rows = last_steps(arm[(arm["kind"] == kind) & (arm["layer"] == "")])
+    rows = arm[(arm["kind"] == kind) & (arm["layer"] == "")]
     if rows.empty:
         return {}
+    rows = rows[rows["step"] == rows["step"].max()]
     powers = rows["name"].map(POWERS).fillna(pd.to_numeric(rows["name"], errors="coerce"))
     percent = 100 * rows["value"] / rows["value"].sum()
     scale = _scale(arm)
@@ -200,7 +191,7 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
             of_model = rows[(rows["kind"] == kind) & (rows["layer"] == "")]
             if of_model.empty:
                 continue
-            last = pd.concat([last_steps(arm) for _, arm in chart.arms(of_model)])
+            last = of_model.groupby("precision")["step"].transform("max")
             histogram = Chart(
                 name=f"{slug}-b{batch:.0f}-{kind.replace('_', '-')}s",
                 caption=f"{workload} on {where} at batch size {batch:.0f}: gradients of {of} by magnitude",
@@ -208,7 +199,7 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
                 f"in fp16 even at a loss scale of 2^{math.log2(scale):g}.",
                 panels=[
                     _histogram("First step", of_model[of_model["step"] == 0], scale),
-                    _histogram("Last steps", last, scale),
+                    _histogram("Last step", of_model[of_model["step"] == last], scale),
                 ],
                 legend=[*chart.legend(of_model), *LEGEND],
             )

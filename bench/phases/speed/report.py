@@ -1,4 +1,4 @@
-"""Speed: tables of how it was measured, of each precision's best batch, of several devices together, and of sweeps."""
+"""Speed: tables of how it was measured, of several devices together, and of sweeps."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.phases.speed.sweeps import against_value, along, sweeps
-from bench.report.analysis.summary import best_rows, over
+from bench.report.analysis.summary import over
 from bench.report.figures.chart import Chart
 from bench.report.format import estimate, known, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.labels import placement
-from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
     ARM,
     BATCH,
-    DEVICE,
     PRECISION,
     RECIPE,
     Entry,
@@ -30,7 +28,6 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.columns import listed
-from bench.spec.precisions import BASELINE
 from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
@@ -77,33 +74,6 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
     )
     names = ["flops_per_step", "peak_tflops", "block_steps"]
     return table("How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about)
-
-
-def best_batch(rows: pd.DataFrame) -> Table | None:
-    """Return each precision of a workload at its own best batch size, unless all of a device have the same one."""
-    best = best_rows(rows)
-    best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
-    lines = records(best)
-    fp32 = {tuple(row[name] for name in SUBJECT): row for row in lines if row["precision"] == BASELINE}
-
-    def over_best_fp32(row: Row) -> str:
-        reference = fp32.get(tuple(row[name] for name in SUBJECT))
-        return "baseline" if row is reference else estimate(over(row, reference)) if reference else ""
-
-    columns = [
-        DEVICE,
-        PRECISION,
-        figures("best batch", "batch_size", whole),
-        figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
-        figures("÷ fp32's [95 % interval]", over_best_fp32),
-    ]
-    about = (
-        "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
-        "saved makes possible. A training at another batch size may need another learning rate. At one batch size the "
-        "ratio is the speedup itself; at two it was not measured side by side and has Welch's interval over processes, "
-        "which is wider. Devices of which all precisions are fastest at the same batch size are left out."
-    )
-    return table("Best batch", lines, columns, about)
 
 
 def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
@@ -158,7 +128,6 @@ def charts(material: Material) -> Iterator[tuple[str, Chart | None]]:
 REPORT = PhaseReport(
     tables=(
         Entry(40, SWEEPS, lambda material: map(along, sweeps(material.summary, material.runs))),
-        Entry(51, RECIPE, lambda material: [best_batch(material.rows)]),
         Entry(56, RECIPE, lambda material: [how_measured(material.rows)]),
         Entry(62, RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),

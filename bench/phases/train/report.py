@@ -197,7 +197,8 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         return None
     panels = []
     for workload, rows in compared.groupby("workload", sort=False):
-        lines, names = records(rows), []
+        lines = records(rows)
+        names: list[str] = []
         described = metric.of(lines[0])
         margin = described.margin
         marks: list[Mark] = [

@@ -25,24 +25,10 @@ OF_TRIALS = (
 )
 """Phases and columns whose values should be the same wherever a recipe is compared, with their name, and why."""
 UNCOMMON = "None is common to all, so throughputs are of different work."
-EDITED = "A difference may come from the edit of the suite, not from the machine or its software."
+EDITED = "A difference may come from that, not from the machine or its software."
 Facts = dict[tuple[str, str], dict[str, str]]
 """Values of circumstances that should be the same wherever figures are compared, by the run, or a device of a run: of
 each by its name and its effect on a comparison, which is a whole sentence. An empty value is not known."""
-
-
-def environments(runs: Runs, sides: Sequence[Sequence[Run]]) -> list[tuple[str, str, str]]:
-    """Return what differs between the machines of two sides: its name, and its values on each."""
-    used = set(runs.trials["placement"])
-    rows = []
-    for key, part in MACHINE.items():
-        old, new = (_joined(_of_machine(run, key) for run in side) for side in sides)
-        rows.append((part.name, old, new))
-    devices = [[device for run in side for device in run.devices if device["placement"] in used] for side in sides]
-    for key, part in DEVICE.items():
-        old, new = (_joined(_words(device.get(key)) for device in side) for side in devices)
-        rows.append((titled(part.name, part.unit), old, new))
-    return [(name, old or "–", new or "–") for name, old, new in rows if old != new]
 
 
 def cautions(runs: Runs) -> list[str]:
@@ -96,7 +82,9 @@ def _facts(runs: Sequence[Run], rows: pd.DataFrame) -> Facts:
                     limit = "" if value is None else f"{value:,g} {part.unit}".strip()
                     facts[f"{part.name} of {device['name']}", part.why][where] = limit
         digests = {ref["name"]: ref.get("digest") for ref in run.part("request").get("suites", [])}
-        facts[f"versions of suite {suite} (SHA-256 of its file)", EDITED][run.label] = _words(digests.get(suite))
+        facts[f"versions of {suite} (hash of its file, and of a script's arguments)", EDITED][run.label] = _words(
+            digests.get(suite)
+        )
     measured = rows[rows["status"].isin(MEASURED)]
     for phase, column, name, why in OF_TRIALS:
         facts[name, why] = _by_run(measured[measured["phase"] == phase], column)

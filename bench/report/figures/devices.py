@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
@@ -77,8 +79,8 @@ def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
 
 def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     """Return a metric's figures as ``against_batch`` takes them, without intervals."""
-    figures = {"value": summary[metric.figure], "low": float("nan"), "high": float("nan")}
-    return summary.assign(device=summary["label"], status=summary[metric.status], **figures)
+    rows = summary.assign(device=summary["label"], value=summary[metric.figure], status=summary[metric.status])
+    return rows.assign(low=math.nan, high=math.nan)
 
 
 def against_batch(
@@ -153,8 +155,8 @@ def against_batch(
 
 def speedups(rows: pd.DataFrame) -> Axis:
     """Return the axis of speedups, which all panels share."""
-    ends = rows[["value", "low", "high"]]
-    low, high = min(1.0, ends.min(axis=None)), max(1.0, ends.max(axis=None))
+    ends = rows[["value", "low", "high"]].to_numpy(dtype=float)
+    low, high = min(1.0, float(np.nanmin(ends))), max(1.0, float(np.nanmax(ends)))
     spare = 0.08 * max(high - low, 0.1)
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 

@@ -99,6 +99,7 @@ STYLE: Any = {
     "ytick.major.pad": 5,
     "ytick.major.size": 0,
     "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "butt",
     "lines.markersize": 7,
     "lines.markeredgewidth": 0,
 }
@@ -152,7 +153,8 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box], list[Box]]:
     # from pixels that go down to those of a picture of any resolution
     pixels = Affine2D().scale(1, -1).translate(0, height).scale(1 / PIXELS_PER_INCH) + figure.dpi_scale_trans
     figure.text(8, 4, caption, transform=pixels, va="top", fontweight="bold")
-    panels, signs = [], []
+    panels: list[Box] = []
+    signs: list[Box] = []
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
         box = (column * panel_width, top + row * row_height, panel_width, _height(panel))
@@ -178,7 +180,6 @@ def _panel(figure: Figure, panel: Panel, box: Box, figure_width: float, figure_h
     crosses: Counter[float] = Counter()
     for mark in panel.marks:
         _mark(axes, mark, crosses)
-    names = [name for _, name in panel.y.ticks]
     _ticks(axes.yaxis, panel.y)
     axes.set(xlim=(panel.x.low, panel.x.high), ylim=(panel.rows, 0) if panel.rows else (panel.y.low, panel.y.high))
     names = "\n".join(label.get_text() for label in axes.get_yticklabels()).split("\n")
@@ -203,8 +204,10 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
         every = math.ceil((len(" ".join(names)) + 1) / room) if room else 1
         drawn.set_ticks(places[::every], [textwrap.fill(name, LONGEST_NAME) for name in names[::every]])
         return
-    locator = LogLocator(subs=(1, 2, 5)) if axis.scale == "log" else MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole)
-    drawn.set_major_locator(locator)
+    if axis.scale == "log":
+        drawn.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    else:
+        drawn.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole))
     drawn.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
 
 
