@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.phases.ladder.report import full, short, verdict
+from bench.phases.ladder.report import full, verdict
 from bench.results.records import Device, Operations, TrialResult
 from tests.report.ablations import (
     AMP,
@@ -17,7 +17,7 @@ from tests.report.ablations import (
     whole,
 )
 from tests.report.builders import GPU, RunBuilder, timed
-from tests.report.tables.lines import lines, words
+from tests.report.tables.lines import lines
 
 
 def shown(builder):
@@ -79,14 +79,6 @@ def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path):
     assert {row["over fp32 [95 % interval]"] for row in rows.values()} == {"–"}
     assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("2.00 [")
     assert verdict(ablation_of(builder)).startswith("no verdict — ")
-
-
-def test_a_terminal_has_the_words_to_the_left_and_no_more_columns_than_it_has_room_for(run):
-    table = short(ablation_of(run))
-    assert table is not None
-    assert words(table) == ["ablation step", "limited by", "status"]
-    assert {"over fp32 [95 % interval]", "over the one it builds on [95 % interval]"} <= set(table.headers)
-    assert table.title.startswith("Ladder of vit_b_16")
 
 
 NOISE = (-0.1, 0.0, 0.1)

@@ -117,27 +117,36 @@ class Table:
 
     @property
     def text(self) -> str:
-        """The table as a terminal shows it: words are wrapped, figures are not."""
+        """The table as a terminal shows it; where its words do not fit next to each other, row by row."""
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table as Grid
         from rich.text import Text
 
+        width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
         grid, least = Grid(box=SIMPLE), 1
         for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=True):
-            is_figure = column.align == "right"
+            is_figure = column.align == "right"  # which is not broken, as words are
             whole = cells if is_figure else " ".join(cells).split()
             longest = max(cell_len(plain(text)) for text in (*column.header.split(), *whole))
             least += longest + 3
             fixed = longest if is_figure else None
             grid.add_column(Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest)
+        if least > width:
+            return self._row_by_row()
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
-        width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
-        console = Console(highlight=False, width=max(width, least), color_system=None)
+        console = Console(highlight=False, width=width, color_system=None)
         with console.capture() as capture:
-            console.print(grid, crop=False)
+            console.print(grid)
         return capture.get()
+
+    def _row_by_row(self) -> str:
+        lines = []
+        for row in self.rows:
+            named = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]
+            lines.append(f"- {'; '.join(named)}\n")
+        return "".join(lines)
 
 
 def table(
