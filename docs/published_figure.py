@@ -30,7 +30,7 @@ def main() -> None:
     rows = rows[(rows["source"] == SOURCE) & (rows["model"] == MODEL)]
     rows = rows.assign(label=rows["gpu"])
     figure = devices.against_batch(
-        devices.speedups_of(rows),
+        rows,
         SPEED,
         workload=f"{MODEL}, published by {SOURCE}, not measured here",
         name=NAME,

@@ -103,8 +103,6 @@ class Row:
     devices: tuple[str, str]
     changes: Mapping[str, Change]
     """By the metric's name; without those that either side has nothing of."""
-    speedup: Interval | None
-    """The speedup over fp32, NEW ÷ OLD."""
 
     @property
     def subject(self) -> str:
@@ -257,7 +255,7 @@ def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
         if changes:
             question: Pair = {name: pair[name] for name in QUESTION}
             devices = (pair["device_old"], pair["device_new"])
-            rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
+            rows.append(Row(question=question, devices=devices, changes=changes))
     return rows
 
 
@@ -340,17 +338,6 @@ def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
         change.is_beyond = change.verdict == "REGRESSED"
     for change, verdict in zip(tested, judge_together(family, fail_over), strict=True):
         change.is_beyond = verdict == "REGRESSED"
-
-
-def _speedup(pair: Pair) -> Interval | None:
-    """Return the change of the speedup over fp32, with an interval over processes whatever the runs."""
-    sides = []
-    for arm in _of(pair, SPEED.arm):
-        if not arm or not arm.gains:
-            return None
-        is_disturbed = [process in arm.disturbed for process in arm.gains]
-        sides.append(stats.over_processes([*arm.gains.values()], is_disturbed))
-    return sides[1].minus(sides[0]).exp()
 
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:

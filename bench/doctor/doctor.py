@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from bench.doctor.checks import CHECKS, Check
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
+from bench.report.tables.table import table, words
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError
-from bench.spec.text import plain, print_plain
+from bench.spec.text import print_plain
 
-LOG_WIDTH = 160
-HEADERS = ("where", "check", "expected", "measured", "result", "what a failure means")
+COLUMNS = (
+    words("where", lambda row: row[0]),
+    words("check", lambda row: row[1]),
+    words("expected", lambda row: row[2].expected),
+    words("measured", lambda row: row[2].measured),
+    words("result", lambda row: row[2].result),
+    words("what a failure means", lambda row: row[2].meaning if row[2].passed is False else ""),
+)
 
 Row = tuple[str, str, Check]
 """Where a check ran, its name, and its outcome."""
@@ -42,7 +48,9 @@ def examine(gpus: tuple[str, ...] | None, launcher: LocalLauncher) -> bool:
         for name in CHECKS:
             print_plain(f"{where}: {name}")
             rows.append((where, name, _run(name, device, launcher)))
-    _show(rows)
+    shown = table("", rows, COLUMNS)
+    assert shown is not None  # there is a device
+    print_plain(shown.text)
     if (load_pct := watch.foreign_load_pct()) is not None:
         print_plain(f"Other programs took {load_pct:.0f} % of the cores meanwhile.")
     failed = sum(check.passed is False for _, _, check in rows)
@@ -61,19 +69,3 @@ def _run(name: str, device: Device, launcher: LocalLauncher) -> Check:
     except UsageError as error:
         meaning = "what this tests is unknown here, and trials may fail in the same way"
         return Check(expected="runs to its end", measured=str(error), passed=False, meaning=meaning)
-
-
-def _show(rows: list[Row]) -> None:
-    """Print the table, in which only failures are explained."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*HEADERS, box=SIMPLE)
-    for where, name, check in rows:
-        failed = check.passed is False
-        cells = where, name, check.expected, check.measured, check.result, check.meaning if failed else ""
-        table.add_row(*(Text(plain(cell), overflow="fold") for cell in cells), style="red" if failed else None)
-    width = None if sys.stdout.isatty() else LOG_WIDTH  # a log has no width of its own
-    Console(highlight=False, width=width).print(table)

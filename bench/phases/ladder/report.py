@@ -113,12 +113,14 @@ def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mappin
     speed = trials[trials["phase"] == "speed"]
     timed = speed[speed["status"].isin(MEASURED) & speed["step_ms"].gt(0)]
     over_fp32 = ladder.gain(FP32, step) if step != FP32 else None
-    # One unconverged process makes a step unconverged. One that was not timed has the status of its failure.
+    # One unconverged process makes a step unconverged. One that was not timed has the status of its last failure.
+    is_lost = ~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")
+    tried = pd.concat([trials[is_lost], speed])
+    tried = tried.assign(order=tried["status"].map({"ok": 1, "unconverged": 2}).fillna(0))
     status, detail = UNKNOWN, ""
-    lost = trials[~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")]
-    for rows in (lost, speed, timed, timed[timed["status"] == "unconverged"]):
-        if len(rows):
-            status, detail = str(rows.iloc[-1]["status"]), str(rows.iloc[-1]["detail"])
+    if len(tried):
+        last = tried.sort_values("order", kind="stable").iloc[-1]
+        status, detail = str(last["status"]), str(last["detail"])
     asked, width = timed["target_ci"].max(), over_fp32.change.half_width if over_fp32 else None
     if status == "ok" and width is not None and math.expm1(width) > asked:
         status, detail = "unconverged", f"the interval over processes is wider than ±{100 * asked:g} %"

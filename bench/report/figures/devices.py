@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,8 @@ Choice = Literal["overview", "all", "none"]
 SPEEDUP = "speedup-vs-batch"
 """The names of its figures begin with this."""
 Group = tuple[str, str, pd.DataFrame]
-"""A panel's title, its precision if it has one, and its rows as of ``against_batch``, with the column ``line``."""
+"""A panel's title, its precision if it has one, and its rows with ``line``, ``batch_size``, ``value``, ``low`` and
+``high``; without a value it did not fit."""
 LOG_FROM = 30.0
 """A metric whose largest figure is this many times the smallest has a logarithmic axis."""
 
@@ -45,7 +46,7 @@ def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tupl
         is_first = metric is SPEED
         for (workload, rows), file in zip(workloads, files, strict=True):
             describe = partial(
-                _figure,
+                against_batch,
                 rows,
                 metric,
                 workload=str(workload),
@@ -56,56 +57,44 @@ def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tupl
             yield "" if is_first else str(workload), describe
 
 
-def _figure(rows: pd.DataFrame, metric: Metric, **about: Any) -> Chart | None:
-    """Describe a metric of a recipe against batch size; of step times the speedups."""
-    figures = speedups_of(rows) if metric is SPEED else figures_of(rows, metric)
-    return against_batch(figures, metric, **about)
-
-
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
     """Return the tint of each device by its label, the same in every figure of a report."""
     return {str(label): f"device-{place}" for place, label in enumerate(summary["label"].unique())}
 
 
-def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the speedups of a summary's rows as ``against_batch`` takes them; none did fit where fp32 did not."""
-    rows = summary.assign(device=summary["label"], value=summary["speedup"], status=summary["speed_status"])
+def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return what is drawn: ``value``, ``status`` and, of speedups, the interval; none fits where fp32 does not."""
+    if metric is not SPEED:
+        rows = summary.assign(value=summary[metric.figure], status=summary[metric.status])
+        return rows.assign(low=math.nan, high=math.nan)
+    rows = summary.assign(value=summary["speedup"], status=summary["speed_status"])
     rows = rows.assign(low=summary["speedup_low"], high=summary["speedup_high"])
     is_lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
     is_without = is_lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
     rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
-    return rows
-
-
-def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return a metric's figures as ``against_batch`` takes them, without intervals."""
-    rows = summary.assign(device=summary["label"], value=summary[metric.figure], status=summary[metric.status])
-    return rows.assign(low=math.nan, high=math.nan)
+    return rows[rows["precision"] != BASELINE]
 
 
 def against_batch(
-    rows: pd.DataFrame, metric: Metric, *, workload: str, name: str, tints: Mapping[str, Tint], in_files: bool = True
+    summary: pd.DataFrame, metric: Metric, *, workload: str, name: str, tints: Mapping[str, Tint], in_files: bool = True
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
 
     One device has one panel, with a line for each precision. Where there is one batch size, dots replace the lines.
 
     Args:
-        rows: figures, with the columns ``device`` (a short name), ``device_kind``, ``precision``, ``batch_size``,
-            ``value``, ``low`` and ``high`` (the ends of its 95 % interval; NaN where there is none) and ``status``
-            (``oom`` is drawn as a cross).
+        summary: rows of the summary, of one recipe.
         metric: the metric; of step times the speedup over fp32, which itself is left out.
         workload: the recipe, as the page's filter names it.
         name: of the files.
-        tints: of the devices, by name.
+        tints: of the devices, by label.
         in_files: whether the figure is drawn to files, too.
 
     Returns:
         The figure; None where nothing was measured.
     """
     is_speedup = metric is SPEED
-    if is_speedup:
-        rows = rows[rows["precision"] != BASELINE]
+    rows = _figures(summary, metric)
     measured = rows[rows["value"].notna()]
     if measured.empty:
         return None
@@ -119,7 +108,7 @@ def against_batch(
     # an interval that would dwarf the figures is cut off
     low, high = rows["low"].clip(lower=least / 2), rows["high"].clip(upper=2 * most)
     rows = rows.assign(value=rows["value"] / size, low=low, high=high)
-    devices = [device for device in tints if device in set(rows["device"])]
+    devices = [label for label in tints if label in set(rows["label"])]
     sizes = sorted(rows["batch_size"].unique())
 
     what = "speedup" if is_speedup else metric.label
@@ -131,7 +120,7 @@ def against_batch(
         lines = {device: tints[device] for device in devices}
         for precision in precisions:
             of_precision = rows[rows["precision"] == precision]
-            groups.append((precision, precision, of_precision.assign(line=of_precision["device"])))
+            groups.append((precision, precision, of_precision.assign(line=of_precision["label"])))
     else:
         where = f" on {devices[0]}"
         lines = {precision: precision for precision in precisions}

@@ -254,28 +254,28 @@ def _page(chart: Chart, svg: str, panels: list[Box], signs: list[Box]) -> Markup
     tints = {mark.tint for panel in chart.panels for mark in panel.marks}
     tints.update(tint for _, tint in chart.legend)
     colours = {class_of(tint): look(tint)[0] for tint in tints}
-    groups = [group for group in ElementTree.fromstring(svg).iter(f"{SVG}g") if group.get("id", "").startswith(".")]
-    drawn = [group for group in groups if group.get("id") == ".panel"]
+    groups = list(ElementTree.fromstring(svg).iter(f"{SVG}g"))
     shown = Element("div", {"class": "panels" if len(panels) > 2 else "panels wide"})
+    drawn = [group for group in groups if group.get("id") == ".panel"]
     for panel, box, group in zip(chart.panels, panels, drawn, strict=True):
-        view = SubElement(shown, "svg", {"class": "chart", "role": "img", "viewBox": _numbers(box)})
-        view.set("aria-label", f"{chart.caption}: {panel.title}")
+        view = _view(shown, "chart", box, group, colours)
+        view.attrib |= {"role": "img", "aria-label": f"{chart.caption}: {panel.title}"}
         if panel.precision:
             view.set("data-precision", panel.precision)
-        view.extend(_converted(group, colours))
     legend = Element("p", {"class": "legend soft"})
     drawn = [group for group in groups if group.get("id", "").startswith(".sign")]
     for (text, tint), box, group in zip(chart.legend, signs, drawn, strict=True):
         entry = SubElement(legend, "span", {"class": class_of(tint)})
-        key = SubElement(entry, "svg", {"class": "chart key", "viewBox": _numbers(box)})
-        key.extend(_converted(group, colours))
-        key.tail = f" {text}"
+        _view(entry, "chart key", box, group, colours).tail = f" {text}"
     parts = [shown, legend] if signs else [shown]
     return Markup("".join(ElementTree.tostring(part, encoding="unicode") for part in parts))
 
 
-def _numbers(box: Box) -> str:
-    return " ".join(f"{length:g}" for length in box)
+def _view(parent: Element, name: str, box: Box, group: Element, colours: Mapping[str, str]) -> Element:
+    """Add an SVG element of a class that shows one group of a figure, which lies in a box."""
+    view = SubElement(parent, "svg", {"class": name, "viewBox": " ".join(f"{length:g}" for length in box)})
+    view.extend(_converted(group, colours))
+    return view
 
 
 def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:

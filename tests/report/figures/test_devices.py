@@ -10,9 +10,9 @@ from PIL import Image
 from bench.report.analysis.summary import summarise
 from bench.report.figures import chart, devices
 from bench.report.figures.chart import Line, Rule, Text
-from bench.report.figures.devices import against_batch, figures_of, speedups_of, tints_of
+from bench.report.figures.devices import against_batch, tints_of
 from bench.report.figures.draw import draw
-from bench.report.reading.load import load
+from bench.report.reading.load import CELL, load
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT
 from perf.synthetic_fleet import Shape, write_run
 from tests.report.builders import RunBuilder
@@ -33,16 +33,15 @@ def summary(runs):
 
 
 def rows(*figures):
-    """Rows of ``against_batch``: device, precision, batch size, value and perhaps an interval; without a value, oom."""
-    columns = ["device", "precision", "batch_size", "value", "low", "high"]
+    """Rows of a summary: label, precision, batch size, speedup and perhaps an interval; without a value, oom."""
+    columns = ["label", "precision", "batch_size", "speedup", "speedup_low", "speedup_high"]
     frame = pd.DataFrame([(*figure, None, None)[:6] for figure in figures], columns=columns)
-    frame = frame.astype(dict.fromkeys(columns[3:], float))
-    return frame.assign(status=np.where(frame["value"] > 0, "ok", "oom"), device_kind="cuda")
+    frame = frame.astype(dict.fromkeys(columns[3:], float)).assign(**dict.fromkeys(CELL[:-1], ""))
+    return frame.assign(speed_status=np.where(frame["speedup"] > 0, "ok", "oom"), device_kind="cuda")
 
 
 def drawn(frame, metric=SPEED):
-    tints = {device: f"device-{place}" for place, device in enumerate(frame["device"].unique())}
-    return against_batch(frame, metric, workload="mlp", name="x", tints=tints)
+    return against_batch(frame, metric, workload="mlp", name="x", tints=tints_of(frame))
 
 
 def marks(panel, kind, tint=None):
@@ -93,11 +92,10 @@ def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(t
 
 
 def test_a_speedup_does_not_fit_where_fp32_does_not(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed(batch=64).lost("speed", "fp32", "oom", batch=128)
+    run = RunBuilder(tmp_path / "run").speed(batch=64).speed(batch=256).lost("speed", "fp32", "oom", batch=128)
     run.alone("amp-bf16", [5.0, 5.1], batch=128).lost("speed", "tf32", "unsupported", batch=128)
-    status = speedups_of(run.summary()).set_index(["precision", "batch_size"])["status"]
-    assert status["amp-bf16", 128] == "oom"
-    assert status["tf32", 128] == "unsupported"
+    (panel,) = drawn(run.summary()).panels
+    assert [(cross.tint, cross.x) for cross in marks(panel, Text)] == [("amp-bf16", 128)]
 
 
 def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path):
@@ -106,7 +104,7 @@ def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path)
         run.memory("fp32", mib, batch=batch).memory("amp-bf16", 0.6 * mib, batch=batch)
     run.lost("memory", "fp32", "oom", batch=256).memory("amp-bf16", 900, batch=256)
     summary = run.summary()
-    memory = drawn(figures_of(summary, MEMORY), MEMORY)
+    memory = drawn(summary, MEMORY)
     (panel,) = memory.panels
     assert panel.y.label == "MiB"
     assert marks(panel, Line, "amp-bf16")[0].points == [(64, 180), (128, 360), (256, 900)]
@@ -125,7 +123,7 @@ def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures
 
 
 def test_a_page_shows_every_dot_where_its_figure_is(summary, tmp_path):
-    figure = against_batch(speedups_of(summary), SPEED, workload="resnet50", name="x", tints=tints_of(summary))
+    figure = drawn(summary)
     page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>").findall(".//svg[@role='img']")
     assert [panel.get("data-precision") for panel in page] == [panel.precision for panel in figure.panels]
     for panel, drawing in zip(figure.panels, page, strict=True):
@@ -146,5 +144,5 @@ def test_each_of_many_devices_and_of_arms_without_letters_has_a_look_or_a_class_
 
 def test_what_nobody_measured_has_no_figure(summary):
     bare = summary.assign(speedup=float("nan"), samples_per_s=float("nan"))
-    assert drawn(speedups_of(bare), SPEED) is None
-    assert drawn(figures_of(bare, THROUGHPUT), THROUGHPUT) is None
+    assert drawn(bare) is None
+    assert drawn(bare, THROUGHPUT) is None
