@@ -22,7 +22,16 @@ from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.frame import Arm
 from bench.report.analysis.summary import summarise
-from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
+from bench.report.format import (
+    at_batch,
+    counted,
+    enumerated,
+    known,
+    records,
+    source,
+    titled,
+    written,
+)
 from bench.report.reading.completeness import remark
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
@@ -194,8 +203,8 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         _require_turns(old_runs, new_runs)
     trials = runs.tried()
     trials = trials.assign(techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder"))
-    old_trials, new_trials = _pooled(trials, old_runs, by_turns), _pooled(trials, new_runs, by_turns)
-    old_rows, new_rows = summarise(old_trials), summarise(new_trials)
+    old_rows = summarise(_pooled(trials, old_runs, by_turns))
+    new_rows = summarise(_pooled(trials, new_runs, by_turns))
     apart = _apart(old_rows, new_rows)
     rows = _rows(old_rows, new_rows, by_turns)
     changes = [change for row in rows for change in row.changes.values()]
@@ -209,7 +218,7 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         new=[run.label for run in new_runs],
         rows=rows,
         cautions=[*([LIMITS] if is_limited else []), *cautions(runs)],
-        apart=[*_lost(changes, new_trials), *apart],
+        apart=apart,
         unreached=[remark(run) for run in new_runs if run.missing and run.info.get("finished", "") is None],
         fail_over=fail_over,
     )
@@ -338,16 +347,6 @@ def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
         change.is_beyond = change.verdict == "REGRESSED"
     for change, verdict in zip(tested, judge_together(family, fail_over), strict=True):
         change.is_beyond = verdict == "REGRESSED"
-
-
-def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
-    """Say how often NEW failed where OLD was measured, and the first reason."""
-    lost = [change.statuses[1] for change in changes if change.verdict == "REGRESSED" and change.contrast is None]
-    if not lost:
-        return []
-    details = new.loc[new["status"].isin(lost), "detail"]
-    reason = "diverged" if details.empty else details.iloc[0]
-    return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {reason}."]
 
 
 def _apart(old: pd.DataFrame, new: pd.DataFrame) -> list[str]:

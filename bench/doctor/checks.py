@@ -83,7 +83,8 @@ def memory(probe: Probe, _device: Device) -> Check:
     """Check that a peak rises by what a step holds."""
     before, after = (probe("peak", held) for held in (0, HELD_BYTES))
     if before is None:
-        return _impossible("this system does not let a process's peak be read and reset")
+        why = "this system does not let a process's peak be read and reset"
+        return Check(expected="", measured=why, passed=None, meaning="")
     rise = after - before
     return Check(
         expected=f"+{HELD_BYTES / MIB:.0f} MiB within {HELD_TOLERANCE:.0%}",
@@ -100,10 +101,6 @@ CHECKS: dict[str, Callable[[Probe, Device], Check]] = {
     "peak memory": memory,
 }
 """Every device's checks, by their names."""
-
-
-def _impossible(why: str) -> Check:
-    return Check(expected="", measured=why, passed=None, meaning="")
 
 
 def _alike(log: Interval, meaning: str) -> Check:

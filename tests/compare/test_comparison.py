@@ -105,7 +105,6 @@ def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, new, before, 
     change = change_of(compared)
     assert (str(change), change.verdict) == (f"{before} → {after}", verdict)
     assert ["fp32" in failure for failure in compared.failures] == [True] * (verdict == "REGRESSED")
-    assert compared.apart == ["NEW failed in 1 figure that OLD has: boom."] * (verdict == "REGRESSED")
 
 
 @pytest.mark.parametrize(("status", "refused"), [("failed", False), ("invalid", True)])
@@ -412,19 +411,3 @@ def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_pa
     compared = compare(*sides, by_turns=True)
     verdicts = {row.question["batch_size"]: row.changes["speed"].verdict for row in compared.rows}
     assert verdicts == {64: "REGRESSED", 128: "SAME"}
-
-
-@pytest.mark.slow
-def test_runs_of_one_session_are_one_day(tmp_path):
-    """Each batch size stands for a machine: its days differ by 2 %, and five runs a side of one day each by 0.2 %."""
-    rng, batches = np.random.default_rng(1), range(1, 41)
-    for number, side in enumerate(("old", "new")):
-        days = rng.normal(0, 0.02, len(batches))
-        for turn in range(5):
-            run = RunBuilder(tmp_path / side / f"{side}-{turn}")
-            for batch, day in zip(batches, days, strict=True):
-                timed(run, 10.0, np.exp(day + rng.normal(0, 0.002, 2)), batch)
-            begin(run, f"2026-01-{10 + number}T1{turn}:00:00+00:00")
-    compared = compare(tmp_path / "old", tmp_path / "new")
-    assert sum(row.changes["speed"].is_shown for row in compared.rows) <= 0.05 * len(batches)
-    assert LIMITS in compared.cautions

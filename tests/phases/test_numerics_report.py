@@ -94,13 +94,13 @@ def test_of_a_file_that_lost_a_kind_of_rows_the_rest_is_shown(run, kind):
 
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
     ((_, chart),) = charts(material_of(run))
-    first, _ = chart.panels
-    drawn = [mark for mark in first.marks if isinstance(mark, Line) and mark.tint == "amp-fp16"]
+    (panel,) = chart.panels
+    drawn = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == "amp-fp16"]
     line, zeros = ({x: y for x, y in mark.points if y > 0} for mark in drawn)
     assert line == {-29.5: pytest.approx(12.5), -19.5: pytest.approx(37.5)}
     assert list(zeros.values()) == [pytest.approx(50.0)]
-    assert [mark.x[1] for mark in first.marks if isinstance(mark, Bar)] == [-25, -14]
-    assert [mark.at for mark in first.marks if isinstance(mark, Rule)] == [-25 - 16]  # at fp32's, GradScaler's first
+    assert [mark.x[1] for mark in panel.marks if isinstance(mark, Bar)] == [-25, -14]
+    assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [-25 - 16]  # at fp32's, GradScaler's first
 
 
 @pytest.mark.parametrize("kind", ["gradient", "output_gradient"])

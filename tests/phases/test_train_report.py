@@ -20,13 +20,6 @@ def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(t
     assert column(learned, "parity") == ["–", "diverged"]
 
 
-def test_columns_that_are_empty_for_all_rows_are_left_out(tmp_path):
-    learned, cost = training(RunBuilder(tmp_path / "run").train("fp32", [90.0]).train("amp-bf16", [90.0]).summary())
-    assert "evaluated in fp32 (%)" not in learned.headers
-    assert not [header for header in cost.headers if re_any(header, "checkpoint", "energy", "accuracy", "step speedup")]
-    assert all(len(row) == len(table.headers) for table in (learned, cost) for row in table.rows)
-
-
 def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0)
     learned, _ = training(run.train("amp-bf16", [None], test_loss=3.1, entropy_nats=3.0).summary())
@@ -34,14 +27,10 @@ def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
     assert column(learned, "perplexity") == ["24.53", "22.20"]
     assert column(learned, "difference (nats) [90 % interval]") == ["baseline", "+0.0000"]
     others, _ = training(RunBuilder(tmp_path / "other").train("fp32", [90.0]).summary())
-    assert not [header for header in others.headers if re_any(header, "entropy", "perplexity", "nats")]
+    assert not {"perplexity", "above the entropy (nats)", "evaluated in fp32 (%)"} & set(others.headers)
 
 
 CHOICES = ("overview", "all")
-
-
-def re_any(text, *words):
-    return any(word in text for word in words)
 
 
 def test_storage_energy_and_accuracy_in_fp32_are_shown_in_their_units(tmp_path):

@@ -44,7 +44,16 @@ LIMITS = {
     "arithmetic": "limited by arithmetic",
     "launch or arithmetic": "limited by launching kernels or by arithmetic",
 }
-IN_DOCUMENT = ("added", "builds_on", "status", "detail", "limit", "step_ms", "peak_memory_bytes", "memory_change_ratio")
+IN_DOCUMENT = (
+    "added",
+    "builds_on",
+    "status",
+    "detail",
+    "limit",
+    "step_ms",
+    "peak_memory_bytes",
+    "memory_change_ratio",
+)
 """The keys of a row that the JSON document has, too."""
 FP32 = AblationStep(precision=BASELINE)
 
@@ -123,7 +132,10 @@ def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mappin
         status, detail = str(last["status"]), str(last["detail"])
     asked, width = timed["target_ci"].max(), over_fp32.change.half_width if over_fp32 else None
     if status == "ok" and width is not None and math.expm1(width) > asked:
-        status, detail = "unconverged", f"the interval over processes is wider than ±{100 * asked:g} %"
+        status, detail = (
+            "unconverged",
+            f"the interval over processes is wider than ±{100 * asked:g} %",
+        )
     peak, of_fp32 = (peaks.get((*ladder.cell, name)) for name in (step.name, BASELINE))
     change = estimate(MEMORY, peak, of_fp32) if peak and of_fp32 else None
     return {
@@ -268,7 +280,10 @@ def _document(ladder: Ladder) -> dict[str, Any]:
         step = {"step": row["step"].name, "precision": row["step"].precision}
         for name in IN_DOCUMENT:
             step[name] = row[name] if known(row[name]) else None
-        for key, contrast in (("speedup", row["over_fp32"]), ("speedup_over_previous", row["over_previous"])):
+        for key, contrast in (
+            ("speedup", row["over_fp32"]),
+            ("speedup_over_previous", row["over_previous"]),
+        ):
             step |= interval(key, contrast.gain if contrast else None)
         steps.append(step)
     return {"name": ladder.title, "noise_ratio": ladder.noise, "steps": steps}

@@ -17,7 +17,18 @@ from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule
 from bench.report.format import error, known, number
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figures, optional, table, whole, words
+from bench.report.tables.table import (
+    ARM,
+    RECIPE,
+    Entry,
+    Material,
+    Table,
+    figures,
+    optional,
+    table,
+    whole,
+    words,
+)
 
 FP16_LARGEST = 65504.0
 FP16_NORMAL, FP16_ZERO, FP16_INFINITE = -14, -25, 16
@@ -195,18 +206,15 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
             histogram = Chart(
                 name=f"{slug}-b{batch:.0f}-{kind.replace('_', '-')}s",
                 caption=f"{workload} on {where} at batch size {batch:.0f}: gradients of {of} by magnitude",
-                about="The share of all values at each power of two, and of zeros. Dashed: values left of it are zero "
-                f"in fp16 even at a loss scale of 2^{math.log2(scale):g}.",
-                panels=[
-                    _histogram("First step", of_model[of_model["step"] == 0], scale),
-                    _histogram("Last step", of_model[of_model["step"] == last], scale),
-                ],
+                about="The share of all values at each power of two, and of zeros, in the last step. Dashed: "
+                f"values left of it are zero in fp16 even at a loss scale of 2^{math.log2(scale):g}.",
+                panels=[_histogram(of_model[of_model["step"] == last], scale)],
                 legend=[*chart.legend(of_model), *LEGEND],
             )
             yield str(workload), histogram
 
 
-def _histogram(title: str, rows: pd.DataFrame, scale: float) -> Panel:
+def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     """Return a panel over powers of two; float16's zeros and subnormals are shaded, and zeros stand to the left."""
     arms = chart.arms(rows)
     highest = max(0, int(pd.to_numeric(rows["name"], errors="coerce").max()))
@@ -228,7 +236,7 @@ def _histogram(title: str, rows: pd.DataFrame, scale: float) -> Panel:
     ticks += [(power, f"2^{power}".replace("-", "−")) for power in range(-40, highest + 1, 10)]
     percents = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
     return Panel(
-        title=title,
+        title="",
         x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=highest + 1.5),
         y=Axis(label="share of all values (%)", scale="log", ticks=percents, low=low, high=high),
         marks=marks,
@@ -236,5 +244,7 @@ def _histogram(title: str, rows: pd.DataFrame, scale: float) -> Panel:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(60, RECIPE, lambda material: numerics(recorded(material))),), charts=charts, has_details=True
+    tables=(Entry(60, RECIPE, lambda material: numerics(recorded(material))),),
+    charts=charts,
+    has_details=True,
 )

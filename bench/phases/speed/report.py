@@ -96,7 +96,15 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
                 speedup = over(row, single)
                 on_cpu = row["device_kind"] == "cpu"
                 efficiency = None if on_cpu else 100 * speedup.center / len(members)
-                lines.append(row | {"scaling": name, "one": single, "over_one": speedup, "efficiency_pct": efficiency})
+                lines.append(
+                    row
+                    | {
+                        "scaling": name,
+                        "one": single,
+                        "over_one": speedup,
+                        "efficiency_pct": efficiency,
+                    }
+                )
     columns = [
         words("devices", "where"),
         PRECISION,
@@ -105,7 +113,11 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
         figures("throughput (samples/s)", "samples_per_s"),
         words("one device", lambda line: placement(str(line["one"]["placement"]))),
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
-        figures("speedup over one [95 % interval]", lambda line: estimate(line["over_one"]), status="speed_status"),
+        figures(
+            "speedup over one [95 % interval]",
+            lambda line: estimate(line["over_one"]),
+            status="speed_status",
+        ),
         figures("efficiency (%)", "efficiency_pct", 3),
         figures("communication (% of a step)", "communication_pct", 2),
     ]

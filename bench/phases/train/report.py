@@ -11,7 +11,17 @@ from bench.phases.train.course import course
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Rule
-from bench.report.format import MIB, UNKNOWN, capital, known, number, records, source, titled, written
+from bench.report.format import (
+    MIB,
+    UNKNOWN,
+    capital,
+    known,
+    number,
+    records,
+    source,
+    titled,
+    written,
+)
 from bench.report.parts import OVERVIEW, PhaseReport
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
@@ -97,7 +107,10 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("evaluated in fp32 (%)", "test_accuracy_fp32_pct", decimals),
             *quality(rows),
             *(
-                figures(f"difference ({metric.unit or metric.label}) [90 % interval]", partial(_difference, metric))
+                figures(
+                    f"difference ({metric.unit or metric.label}) [90 % interval]",
+                    partial(_difference, metric),
+                )
                 for metric in (described(metric, rows) for metric in learned())
             ),
             words("parity", "accuracy_verdict"),
@@ -108,7 +121,12 @@ def _learned(rows: list[Row]) -> Table | None:
         metric = judged_by(row)
         if metric is not None:
             margins[metric.label] = f"{metric.margin:g} {metric.unit}".rstrip() + f" of {metric.label}"
-    return table("Training", rows, columns, ABOUT_LEARNED.format(margins=", ".join(margins.values()) or "the suite's"))
+    return table(
+        "Training",
+        rows,
+        columns,
+        ABOUT_LEARNED.format(margins=", ".join(margins.values()) or "the suite's"),
+    )
 
 
 def _accuracy(row: Row) -> str:
@@ -186,7 +204,10 @@ def charts(material: Material) -> Iterator[tuple[str, Chart | str | None]]:
         for (where, subject, batch), group in trained.groupby(["where", "slug", "batch_size"], sort=False):
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{subject}-training-b{batch:.0f}"
-            yield workload, course(group, name=file, caption=caption, workload=workload, where=str(where))
+            yield (
+                workload,
+                course(group, name=file, caption=caption, workload=workload, where=str(where)),
+            )
 
 
 def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
@@ -221,6 +242,12 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(53, RECIPE, lambda material: [*training(material.rows), *training_remarks(material.rows)]),),
+    tables=(
+        Entry(
+            53,
+            RECIPE,
+            lambda material: [*training(material.rows), *training_remarks(material.rows)],
+        ),
+    ),
     charts=charts,
 )

@@ -19,7 +19,7 @@ from bench.report.reading.load import CELL
 from bench.results.records import MEASURED
 from bench.spec.metric import Metric
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, untabled
-from bench.spec.precisions import BASELINE, precision_rank
+from bench.spec.precisions import BASELINE
 
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
@@ -67,8 +67,11 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     if metric is not SPEED:
         rows = summary.assign(value=summary[metric.figure], status=summary[metric.status])
         return rows.assign(low=math.nan, high=math.nan)
-    rows = summary.assign(value=summary["speedup"], status=summary["speed_status"])
-    rows = rows.assign(low=summary["speedup_low"], high=summary["speedup_high"])
+    speedup = summary["speedup"]
+    # an interval that would dwarf the figures is cut off
+    low = summary["speedup_low"].clip(lower=speedup.min() / 2)
+    high = summary["speedup_high"].clip(upper=2 * speedup.max())
+    rows = summary.assign(value=speedup, low=low, high=high, status=summary["speed_status"])
     is_lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
     is_without = is_lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
     rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
@@ -76,7 +79,13 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
 
 def against_batch(
-    summary: pd.DataFrame, metric: Metric, *, workload: str, name: str, tints: Mapping[str, Tint], in_files: bool = True
+    summary: pd.DataFrame,
+    metric: Metric,
+    *,
+    workload: str,
+    name: str,
+    tints: Mapping[str, Tint],
+    in_files: bool = True,
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
 
@@ -95,51 +104,66 @@ def against_batch(
     """
     is_speedup = metric is SPEED
     rows = _figures(summary, metric)
-    measured = rows[rows["value"].notna()]
-    if measured.empty:
+    measured = set(rows.loc[rows["value"].notna(), "precision"])
+    if not measured:
         return None
-    precisions = sorted(measured["precision"].unique(), key=precision_rank)
     is_shown = rows["value"].notna() | rows["status"].eq("oom")
-    rows = rows[is_shown & rows["precision"].isin(precisions)]
-    least, most = rows["value"].min(), rows["value"].max()
-    unit, size = metric.unit, 1
-    if unit == "bytes":
-        unit, size, _ = memory_unit(most)
-    # an interval that would dwarf the figures is cut off
-    low, high = rows["low"].clip(lower=least / 2), rows["high"].clip(upper=2 * most)
-    rows = rows.assign(value=rows["value"] / size, low=low, high=high)
-    devices = [label for label in tints if label in set(rows["label"])]
+    rows = rows[is_shown & rows["precision"].isin(measured)]
     sizes = sorted(rows["batch_size"].unique())
-
-    what = "speedup" if is_speedup else metric.label
-    what += " vs batch size" if len(sizes) > 1 else at_batch(records(rows)[0], " at batch size ")
-    groups: list[Group] = []
-    lines: dict[str, Tint]
-    if len(devices) > 1:
-        where = f", all {'devices' if rows['device_kind'].eq('cpu').any() else 'GPUs'} on one axis"
-        lines = {device: tints[device] for device in devices}
-        for precision in precisions:
-            of_precision = rows[rows["precision"] == precision]
-            groups.append((precision, precision, of_precision.assign(line=of_precision["label"])))
+    ticks = [(float(size), f"{size:.10g}") for size in sizes]
+    x = Axis(
+        label="batch size",
+        scale="log",
+        ticks=ticks,
+        low=sizes[0] / 1.15,
+        high=1.15 * sizes[-1],
+    )
+    if is_speedup:
+        y = speedups(rows)
     else:
-        where = f" on {devices[0]}"
-        lines = {precision: precision for precision in precisions}
-        groups.append((devices[0], "", rows.assign(line=rows["precision"])))
-
+        rows, y = _in_unit(rows, metric)
+    devices = {label: tint for label, tint in tints.items() if label in set(rows["label"])}
+    what = "speedup" if is_speedup else metric.label
+    if len(sizes) > 1:
+        what += " vs batch size"
+    else:
+        what += at_batch(records(rows)[0], " at batch size ")
+    if len(devices) > 1:
+        kind = "devices" if rows["device_kind"].eq("cpu").any() else "GPUs"
+        caption = f"{capital(what)}, all {kind} on one axis: {workload}"
+    else:
+        caption = f"{capital(what)} on {next(iter(devices))}: {workload}"
     about = "Speedup over fp32, with 95 % intervals; above 1 is faster." if is_speedup else ""
     if rows["value"].isna().any():
         about += " ✕: that batch size did not fit in memory, in that precision or in fp32."
-    ticks = [(float(size), f"{size:.10g}") for size in sizes]
-    x = Axis(label="batch size", scale="log", ticks=ticks, low=sizes[0] / 1.15, high=1.15 * sizes[-1])
-    if is_speedup:
-        y = speedups(rows)
-    elif most > LOG_FROM * least:
-        y = Axis(label=unit, scale="log", low=least / size / 1.2, high=1.2 * most / size)
+    bare = Chart(
+        name=name,
+        caption=caption,
+        about=about.strip(),
+        in_files=in_files,
+        workload=workload,
+    )
+    groups: list[Group] = []
+    lines = devices
+    if len(devices) > 1:
+        for precision, group in chart.arms(rows):
+            groups.append((precision, precision, group.assign(line=group["label"])))
     else:
-        y = Axis(label=unit, low=0.0, high=1.06 * most / size)
-    caption = f"{capital(what)}{where}: {workload}"
-    bare = Chart(name=name, caption=caption, about=about.strip(), in_files=in_files, workload=workload)
+        lines = dict(chart.legend(rows))
+        groups.append((next(iter(devices)), "", rows.assign(line=rows["precision"])))
     return with_panels(bare, groups, x, y, lines, is_speedup=is_speedup)
+
+
+def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
+    """Return figures in a unit that suits them, with the axis that all panels share."""
+    unit, size = metric.unit, 1
+    if unit == "bytes":
+        unit, size, _ = memory_unit(rows["value"].max())
+    rows = rows.assign(value=rows["value"] / size)
+    least, most = rows["value"].min(), rows["value"].max()
+    if most > LOG_FROM * least > 0:
+        return rows, Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+    return rows, Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
 
 
 def speedups(rows: pd.DataFrame) -> Axis:
@@ -151,7 +175,13 @@ def speedups(rows: pd.DataFrame) -> Axis:
 
 
 def with_panels(
-    bare: Chart, groups: Sequence[Group], x: Axis, y: Axis, lines: Mapping[str, Tint], *, is_speedup: bool
+    bare: Chart,
+    groups: Sequence[Group],
+    x: Axis,
+    y: Axis,
+    lines: Mapping[str, Tint],
+    *,
+    is_speedup: bool,
 ) -> Chart:
     """Return a chart with a panel for each group; where x has one tick, with named dots instead of lines and a legend.
 

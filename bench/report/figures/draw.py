@@ -105,7 +105,18 @@ STYLE: Any = {
 }
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
-KEPT = ("id", "d", "x", "y", "transform", "stroke-width", "stroke-dasharray", "opacity", "text-anchor", "font-weight")
+KEPT = (
+    "id",
+    "d",
+    "x",
+    "y",
+    "transform",
+    "stroke-width",
+    "stroke-dasharray",
+    "opacity",
+    "text-anchor",
+    "font-weight",
+)
 """What the page takes over of matplotlib's elements, as attributes: it allows no styles of elements."""
 DEFAULTS = {"stroke-width": "1.8", "text-anchor": "middle"}
 """Those that need no attribute, because page.css has them."""
@@ -117,7 +128,10 @@ def draw(chart: Chart, folder: Path) -> Chart:
     """Return a chart with its elements of the page, after writing it as SVG and PNG if it goes to files."""
     # The user cannot mend a font that lacks a glyph. The salt makes the names of markers differ from those of other
     # figures on the page.
-    with mpl.rc_context(STYLE | {"svg.hashsalt": chart.name}), warnings.catch_warnings(action="ignore"):
+    with (
+        mpl.rc_context(STYLE | {"svg.hashsalt": chart.name}),
+        warnings.catch_warnings(action="ignore"),
+    ):
         figure, panels, signs = _figure(chart)
         svg = io.StringIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})
@@ -181,7 +195,10 @@ def _panel(figure: Figure, panel: Panel, box: Box, figure_width: float, figure_h
     for mark in panel.marks:
         _mark(axes, mark, crosses)
     _ticks(axes.yaxis, panel.y)
-    axes.set(xlim=(panel.x.low, panel.x.high), ylim=(panel.rows, 0) if panel.rows else (panel.y.low, panel.y.high))
+    axes.set(
+        xlim=(panel.x.low, panel.x.high),
+        ylim=(panel.rows, 0) if panel.rows else (panel.y.low, panel.y.high),
+    )
     names = "\n".join(label.get_text() for label in axes.get_yticklabels()).split("\n")
     before = CHARACTER * max(map(len, names)) + 8 + (17 if panel.y.label else 0)
     left, top, width, height = box
@@ -259,7 +276,7 @@ def _page(chart: Chart, svg: str, panels: list[Box], signs: list[Box]) -> Markup
     drawn = [group for group in groups if group.get("id") == ".panel"]
     for panel, box, group in zip(chart.panels, panels, drawn, strict=True):
         view = _view(shown, "chart", box, group, colours)
-        view.attrib |= {"role": "img", "aria-label": f"{chart.caption}: {panel.title}"}
+        view.attrib |= {"role": "img", "aria-label": f"{chart.caption}: {panel.title}".removesuffix(": ")}
         if panel.precision:
             view.set("data-precision", panel.precision)
     legend = Element("p", {"class": "legend soft"})

@@ -13,7 +13,16 @@ from bench.report.format import GIB, records
 from bench.report.parts import parts
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import SUBJECT, Run, Runs
-from bench.report.tables.table import PRECISION, Entry, Table, figures, optional, table, whole, words
+from bench.report.tables.table import (
+    PRECISION,
+    Entry,
+    Table,
+    figures,
+    optional,
+    table,
+    whole,
+    words,
+)
 from bench.results.records import MEASURED
 
 UNSTEADY = "step times had not settled when warm-up ended"

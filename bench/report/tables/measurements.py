@@ -76,7 +76,11 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
             answer = given.get((line["workload"], line["where"]))
             line["tie"] = " ≈" if answer and line["precision"] in answer.ties else ""
             line["is_advised"] = answer is not None and line["precision"] == answer.precision
-        columns = [words("device", "label"), *optional(words("architecture", "architecture")), *_of_arms(lines)]
+        columns = [
+            words("device", "label"),
+            *optional(words("architecture", "architecture")),
+            *_of_arms(lines),
+        ]
         made = table(str(workload), lines, columns, strong=itemgetter("is_advised"))
         assert made is not None  # no group is empty
         notes += made.footnotes
@@ -122,7 +126,10 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
         BATCH,
         *optional(figures("time/epoch (s)", _epoch, status="train_status", lost="lost_train")),
         figures("step (ms)", partial(_unmarked, "step_ms")),
-        *optional(figures("samples/s", partial(_unmarked, "samples_per_s")), figures("tokens/s", "tokens_per_s")),
+        *optional(
+            figures("samples/s", partial(_unmarked, "samples_per_s")),
+            figures("tokens/s", "tokens_per_s"),
+        ),
         figures("speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"),
         figures("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
         *optional(learned),
@@ -149,7 +156,11 @@ def _speedup(row: Row) -> str:
 
 
 def _epoch(row: Row) -> str:
-    text, fastest, slowest = number(row["time_per_epoch_s"]), row["fastest_epoch_s"], row["slowest_epoch_s"]
+    text, fastest, slowest = (
+        number(row["time_per_epoch_s"]),
+        row["fastest_epoch_s"],
+        row["slowest_epoch_s"],
+    )
     if known(fastest) and number(fastest, 3) != number(slowest, 3):
         text += f" ({number(fastest, 3)}–{number(slowest, 3)})"
     return text
