@@ -22,9 +22,7 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
-from matplotlib.transforms import Affine2D
 
 from bench.report.figures.chart import (
     BAND,
@@ -60,8 +58,8 @@ CHARACTER, LINE = 6.7, 17
 """Width of a character and height of a line, in pixels."""
 LONGEST_NAME = 30
 """Characters in a line of a row's name."""
-KEY = 16, 11
-"""Width and height of the sign of a legend's entry, in pixels."""
+KEY = 16
+"""Width of the sign of a legend's entry, in pixels."""
 DOTS = 16
 """A line of more points than these has a dot at some of them only; dots distinguish lines where there is no colour."""
 PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
@@ -132,14 +130,14 @@ def draw(chart: Chart, folder: Path) -> Chart:
         mpl.rc_context(STYLE | {"svg.hashsalt": chart.name}),
         warnings.catch_warnings(action="ignore"),
     ):
-        figure, panels, signs = _figure(chart)
+        figure, boxes = _figure(chart)
         svg = io.StringIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})
         if chart.in_files:
             write_atomically(folder / f"{chart.name}.svg", svg.getvalue())
             with replacing(folder / f"{chart.name}.png") as draft:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
-    return replace(chart, panels=(), page=_page(chart, svg.getvalue(), panels, signs))
+    return replace(chart, panels=(), page=_page(chart, svg.getvalue(), boxes))
 
 
 def _height(panel: Panel) -> float:
@@ -149,45 +147,62 @@ def _height(panel: Panel) -> float:
     return TOP + panel.rows * ROW * lines + BOTTOM
 
 
-def _figure(chart: Chart) -> tuple[Figure, list[Box], list[Box]]:
-    """Draw the panels in columns and the legend below; return where the panels and the signs of the legend are, too."""
+def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
+    """Draw the panels in columns and the legend below them; return where each of them is, too."""
     count = len(chart.panels)
     columns = 2 if count == 4 else min(3, count)
     panel_width = WIDE if count < 3 else NARROW
-    width = columns * panel_width
     row_height = max(map(_height, chart.panels))
+    width = columns * panel_width
     caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
     top = LINE * (caption.count("\n") + 1) + 8
     foot = top + math.ceil(count / columns) * row_height
-    longest = max((len(text) for text, _ in chart.legend), default=0)
-    entry = CHARACTER * longest + 3 * KEY[0]
-    entries = max(1, int(width / entry))
-    height = foot + LINE * math.ceil(len(chart.legend) / entries) + 4
-    figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
-    # from pixels that go down to those of a picture of any resolution
-    pixels = Affine2D().scale(1, -1).translate(0, height).scale(1 / PIXELS_PER_INCH) + figure.dpi_scale_trans
-    figure.text(8, 4, caption, transform=pixels, va="top", fontweight="bold")
-    panels: list[Box] = []
-    signs: list[Box] = []
+    entry_width = CHARACTER * max((len(text) for text, _ in chart.legend), default=0) + 3 * KEY
+    entries = max(1, int(WIDE / entry_width))
+    legend_height = LINE * math.ceil(len(chart.legend) / entries)
+    height = foot + legend_height + 4
+    figure = Figure((width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
+    figure.text(8 / width, 1 - 4 / height, caption, va="top", fontweight="bold")
+    boxes: list[Box] = []
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
         box = (column * panel_width, top + row * row_height, panel_width, _height(panel))
-        _panel(figure, panel, box, width, height)
-        panels.append(box)
-    for place, (text, tint) in enumerate(chart.legend):
-        row, column = divmod(place, entries)
-        left, sign_top = 8 + column * entry, foot + row * LINE
-        signs.append((left, sign_top, *KEY))
-        shade, marker = look(tint)
-        shape = SIGNS.get(tint, {"linestyle": "none", "marker": marker, "markersize": 9})
-        shape = shape | {"color": shade, "transform": pixels, "gid": f".sign {class_of(tint)}"}
-        x, y = [left, left + KEY[0] / 2, left + KEY[0]], sign_top + KEY[1] / 2
-        figure.add_artist(Line2D(x, [y, y, y], markevery=[1], **shape))
-        figure.text(left + KEY[0] + 4, y, text, transform=pixels, va="center")
-    return figure, panels, signs
+        _panel(figure, panel, box)
+        boxes.append(box)
+    if chart.legend:
+        box = (0, foot, WIDE, legend_height)
+        axes = figure.add_axes(_place(figure, box), frameon=False, gid=".panel")
+        axes.set(xlim=(0, WIDE), ylim=(legend_height, 0), xticks=[], yticks=[])
+        for place, (text, tint) in enumerate(chart.legend):
+            row, column = divmod(place, entries)
+            _entry(axes, 8 + column * entry_width, (row + 0.5) * LINE, text, tint)
+        boxes.append(box)
+    return figure, boxes
 
 
-def _panel(figure: Figure, panel: Panel, box: Box, figure_width: float, figure_height: float) -> None:
+def _place(figure: Figure, box: Box) -> Box:
+    """Return a rectangle as matplotlib has it: in shares of the figure, from its bottom left corner."""
+    figure_width, figure_height = PIXELS_PER_INCH * figure.get_size_inches()
+    left, top, width, height = box
+    bottom = figure_height - top - height
+    return (
+        left / figure_width,
+        bottom / figure_height,
+        width / figure_width,
+        height / figure_height,
+    )
+
+
+def _entry(axes: Any, x: float, y: float, text: str, tint: Tint) -> None:
+    """Draw an entry of a legend: its sign, and its words."""
+    shade, marker = look(tint)
+    shape = SIGNS.get(tint, {"linestyle": "none", "marker": marker, "markersize": 9})
+    places = [x, x + KEY / 2, x + KEY]
+    axes.plot(places, [y, y, y], markevery=[1], color=shade, gid=f".{class_of(tint)}", **shape)
+    axes.text(x + KEY + 4, y, text, va="center", gid=f".entry {class_of(tint)}")
+
+
+def _panel(figure: Figure, panel: Panel, box: Box) -> None:
     """Draw a panel into its place in a figure."""
     axes: Any = figure.add_axes((0, 0, 1, 1), frameon=False, gid=".panel")
     axes.set(xscale=panel.x.scale, yscale=panel.y.scale, xlabel=panel.x.label, ylabel=panel.y.label)
@@ -202,9 +217,9 @@ def _panel(figure: Figure, panel: Panel, box: Box, figure_width: float, figure_h
     names = "\n".join(label.get_text() for label in axes.get_yticklabels()).split("\n")
     before = CHARACTER * max(map(len, names)) + 8 + (17 if panel.y.label else 0)
     left, top, width, height = box
-    left, width, height = left + before, width - before - RIGHT, height - TOP - BOTTOM
-    bottom = figure_height - top - TOP - height
-    axes.set_position((left / figure_width, bottom / figure_height, width / figure_width, height / figure_height))
+    width -= before + RIGHT
+    frame = (left + before, top + TOP, width, height - TOP - BOTTOM)
+    axes.set_position(_place(figure, frame))
     _ticks(axes.xaxis, panel.x, int(width / CHARACTER))
     axes.set_xlim(panel.x.low, panel.x.high)
     axes.minorticks_off()
@@ -266,33 +281,24 @@ def _line(axes: Any, line: Line, marker: str, shared: Any) -> None:
         axes.plot(*zip(*whiskers, strict=True), **shared)
 
 
-def _page(chart: Chart, svg: str, panels: list[Box], signs: list[Box]) -> Markup:
-    """Return a drawn figure as elements of the page: an SVG element for each panel, then the legend."""
+def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
+    """Return a drawn figure as elements of the page: an SVG element for each panel, and for the legend."""
     tints = {mark.tint for panel in chart.panels for mark in panel.marks}
     tints.update(tint for _, tint in chart.legend)
     colours = {class_of(tint): look(tint)[0] for tint in tints}
-    groups = list(ElementTree.fromstring(svg).iter(f"{SVG}g"))
-    shown = Element("div", {"class": "panels" if len(panels) > 2 else "panels wide"})
-    drawn = [group for group in groups if group.get("id") == ".panel"]
-    for panel, box, group in zip(chart.panels, panels, drawn, strict=True):
-        view = _view(shown, "chart", box, group, colours)
-        view.attrib |= {"role": "img", "aria-label": f"{chart.caption}: {panel.title}".removesuffix(": ")}
-        if panel.precision:
+    shown = Element("div")
+    grid = SubElement(shown, "div", {"class": "panels" if len(chart.panels) > 2 else "panels wide"})
+    groups = ElementTree.fromstring(svg).iterfind(f".//{SVG}g[@id='.panel']")
+    for place, (box, group) in enumerate(zip(boxes, groups, strict=True)):
+        panel = chart.panels[place] if place < len(chart.panels) else None
+        parent, name = (grid, panel.title) if panel else (shown, "legend")
+        view = SubElement(parent, "svg", {"class": "chart", "role": "img"})
+        view.set("viewBox", " ".join(f"{length:g}" for length in box))
+        view.set("aria-label", f"{chart.caption}: {name}".removesuffix(": "))
+        if panel and panel.precision:
             view.set("data-precision", panel.precision)
-    legend = Element("p", {"class": "legend soft"})
-    drawn = [group for group in groups if group.get("id", "").startswith(".sign")]
-    for (text, tint), box, group in zip(chart.legend, signs, drawn, strict=True):
-        entry = SubElement(legend, "span", {"class": class_of(tint)})
-        _view(entry, "chart key", box, group, colours).tail = f" {text}"
-    parts = [shown, legend] if signs else [shown]
-    return Markup("".join(ElementTree.tostring(part, encoding="unicode") for part in parts))
-
-
-def _view(parent: Element, name: str, box: Box, group: Element, colours: Mapping[str, str]) -> Element:
-    """Add an SVG element of a class that shows one group of a figure, which lies in a box."""
-    view = SubElement(parent, "svg", {"class": name, "viewBox": " ".join(f"{length:g}" for length in box)})
-    view.extend(_converted(group, colours))
-    return view
+        view.extend(_converted(group, colours))
+    return Markup(ElementTree.tostring(shown, encoding="unicode"))
 
 
 def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:
@@ -313,7 +319,7 @@ def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:
     made.extend(inside)
     if tag == "g":
         made.set("class", name[1:])
-        colour = colours.get(name.split()[-1].removeprefix("."), INK)
+        colour = colours.get(name[1:], INK)  # words of a legend have another class before it
         if colour not in (INK, GREY):
             made.set("color", colour)
         return [made]

@@ -53,7 +53,7 @@ function filterFigures() {
   const tints = lines.filter(line => state.device && line.where !== state.device).map(line => line.tint);
   const hidden = [...tints, ...boxes.filter(({ box }) => !chosen().includes(box.value)).map(({ tint }) => tint)];
   for (const figure of $$("figure")) {
-    for (const part of $$(".chart [class*=p-], .legend > *", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
+    for (const part of $$(".chart [class*=p-]", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
     const panels = $$(".chart[data-precision]", figure);
     for (const panel of panels) panel.toggleAttribute("hidden", !chosen().includes(panel.dataset.precision));
     const { workload, where } = figure.dataset, other = (chosen, own) => chosen && own && chosen !== own;

@@ -124,7 +124,9 @@ def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures
 
 def test_a_page_shows_every_dot_where_its_figure_is(summary, tmp_path):
     figure = drawn(summary)
-    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>").findall(".//svg[@role='img']")
+    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
+    page, legend = page.findall(".//div[@class]/svg"), page.find("div/svg")
+    assert [text.text for text in legend.iter("text")] == ["V100", "A100", "H100"]
     assert [panel.get("data-precision") for panel in page] == [panel.precision for panel in figure.panels]
     for panel, drawing in zip(figure.panels, page, strict=True):
         values = [value for line in marks(panel, Line) for _, value in line.points]
