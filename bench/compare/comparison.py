@@ -79,7 +79,11 @@ class Change:
     @property
     def interval(self) -> Interval | None:
         """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
-        return self.contrast.shown if self.contrast else None
+        if self.contrast is None:
+            return None
+        shown = self.contrast.shown
+        # equal readings leave no interval
+        return replace(shown, low=None, high=None) if shown.low == shown.high else shown
 
     @property
     def is_shown(self) -> bool:
@@ -95,9 +99,9 @@ class Change:
         return change.error is None or change.n >= self.metric.fewest
 
     def __str__(self) -> str:
-        if self.contrast is not None:
+        if self.contrast is not None and self.interval is not None:
             is_resolvable = self.contrast.is_resolvable
-            return written(self.metric, self.contrast.shown.ends) if is_resolvable else "too small to be resolved"
+            return written(self.metric, self.interval.ends) if is_resolvable else "too small to be resolved"
         if set(self.statuses) <= set(MEASURED):
             return "not comparable"
         return " → ".join(self.statuses)
