@@ -202,6 +202,7 @@ def compose(
         charts = iter([each.result() for each in drawing])
     plots: list[Chart] = []
     for (title, _), chart in zip(described, charts, strict=False):
+        sections.setdefault(title, Section(title=title))
         if isinstance(chart, str):
             sections[title].remarks.append(chart)
         elif chart is not None:
