@@ -179,7 +179,7 @@ def command_lines() -> st.SearchStrategy[list[str]]:
     odd = st.tuples(word.filter(lambda text: text != "doctor"), st.lists(word, max_size=3)).map(
         lambda parts: [parts[0], *parts[1], "--dry-run"]
     )
-    doctor = options(others["doctor"], without="--out").map(lambda words: ["doctor", *words])
+    doctor = options(others["doctor"]).map(lambda words: ["doctor", *words])
     listing = options(others["list"]).map(lambda words: ["list", *words])
     return st.one_of(runs, runs, runs, runs, report, compare, odd, doctor, listing)
 

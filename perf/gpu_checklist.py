@@ -87,7 +87,7 @@ def parts_of(options: argparse.Namespace, card: str) -> list[Part]:
     run("mlp", 60, "--suite", "mlp", "--quick")
     tests("card", 220, "-m", "card", "tests/gpu")
     # The rest.
-    command("doctor", 260, "run_bench.py", "doctor", "--gpus", "0", "--out", str(options.out / "doctor"))
+    command("doctor", 260, "run_bench.py", "doctor", "--gpus", "0")
     run("energy", 120, "--suite", "resnet20", "--quick", "--phases", "speed,energy", "--batch-sizes", "512")
     sweep = ["--quick", "--phases", "memory,speed", "--batch-sizes", "32,64,256,1024,max"]
     run("batch-sizes", 300, "--suite", model, *precisions, *sweep)

@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print it as JSON")
     form.add_argument("--markdown", action="store_true", help="print it as markdown")
-    form.add_argument("--html", action="store_true", help="print it as a page")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,8 +66,8 @@ def run(options: argparse.Namespace) -> int:
     comparison = compare(old, new, options.fail_over, by_turns=options.by_turns or is_measured)
     if options.json:
         print(dumps(document(comparison)))  # noqa: T201 - JSON has no control characters
-    elif options.markdown or options.html:
-        print(comparison_page(comparison, "html" if options.html else "md"), end="")  # noqa: T201 - the page is plain
+    elif options.markdown:
+        print(comparison_page(comparison), end="")  # noqa: T201 - the page is plain
     else:
         show_comparison(comparison)
     if options.fail_over is not None and not (comparison.failures or comparison.is_judged):

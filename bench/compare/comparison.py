@@ -20,6 +20,7 @@ from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
 from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.comparability import cautions, remark
+from bench.report.analysis.frame import Arm
 from bench.report.analysis.summary import summarise
 from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
 from bench.report.reading.folders import runs_in
@@ -71,6 +72,7 @@ class Change:
         if self.contrast is None:
             return None
         shown = self.contrast.shown
+        # equal readings leave no interval
         return replace(shown, low=None, high=None) if shown.low == shown.high else shown
 
     @property
@@ -87,9 +89,12 @@ class Change:
         return change.error is None or change.n >= self.metric.fewest
 
     def __str__(self) -> str:
-        if self.contrast is None or self.interval is None:
-            return "not comparable" if set(self.statuses) <= set(MEASURED) else " → ".join(self.statuses)
-        return written(self.metric, self.interval.ends) if self.contrast.is_resolvable else "too small to be resolved"
+        if self.contrast is not None and self.interval is not None:
+            is_resolvable = self.contrast.is_resolvable
+            return written(self.metric, self.interval.ends) if is_resolvable else "too small to be resolved"
+        if set(self.statuses) <= set(MEASURED):
+            return "not comparable"
+        return " → ".join(self.statuses)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,14 +106,13 @@ class Row:
     devices: tuple[str, str]
     changes: Mapping[str, Change]
     """By the metric's name; without those that either side has nothing of."""
-    speedup: Interval | None
-    """The speedup over fp32, NEW ÷ OLD."""
 
     @property
     def subject(self) -> str:
         """The recipe with what was changed of it, and the device; both devices where they differ."""
-        question, devices = self.question, " → ".join(dict.fromkeys(self.devices))
+        question = self.question
         recipe = titled(question["suite"], question["parameters"], question["techniques"])
+        devices = " → ".join(dict.fromkeys(self.devices))
         return f"{recipe} on {devices} ({question['placement']})"
 
     def __str__(self) -> str:
@@ -133,32 +137,36 @@ class Comparison:
     """The share that a regression may have, or None."""
 
     @property
+    def changes(self) -> list[Change]:
+        """The changes of all rows."""
+        return [change for row in self.rows for change in row.changes.values()]
+
+    @property
     def timed(self) -> list[Change]:
         """The changes of steps that both sides timed."""
-        speeds = [row.changes[SPEED.name] for row in self.rows if SPEED.name in row.changes]
-        return [change for change in speeds if change.contrast is not None]
+        return [change for change in self.changes if change.metric == SPEED and change.contrast is not None]
 
     @property
     def is_judged(self) -> bool:
         """Whether any step's time could be judged; where no step was timed on both sides, anything else."""
-        changes = self.timed or [change for _, change in self.changes]
-        return any(change.is_judged for change in changes)
-
-    @property
-    def changes(self) -> list[tuple[str, Change]]:
-        """All changes, each with the name of its row."""
-        return [(str(row), change) for row in self.rows for change in row.changes.values()]
+        return any(change.is_judged for change in self.timed or self.changes)
 
     @property
     def failures(self) -> list[str]:
         """The regressions shown beyond ``fail_over``, and what NEW did not reach; none where nothing was asked."""
-        shown = [f"{where}: {change.metric.name} {change}" for where, change in self.changes if change.is_beyond]
-        return [*shown, *self.unreached] if self.fail_over is not None else []
+        if self.fail_over is None:
+            return []
+        failures = []
+        for row in self.rows:
+            for name, change in row.changes.items():
+                if change.is_beyond:
+                    failures.append(f"{row}: {name} {change}")
+        return [*failures, *self.unreached]
 
     @property
     def summary(self) -> str:
         """One sentence on all rows."""
-        counts = Counter(change.verdict for _, change in self.changes)
+        counts = Counter(change.verdict for change in self.changes)
         words = ", ".join(f"{word} in {counts[word]}" for word in IMPROVED if counts[word])
         return f"NEW against OLD, {counted(len(self.rows), 'row')} compared, of their figures {words}."
 
@@ -179,33 +187,33 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     Raises:
         UsageError: there is no run or one cannot be read, both have the same run, or they have no question in common.
     """
-    folders = [runs_in([old]), runs_in([new])]
-    if set(folders[0]) & set(folders[1]):
+    of_old, of_new = runs_in([old]), runs_in([new])
+    if set(of_old) & set(of_new):
         raise UsageError(f"'{old}' and '{new}' have the same run. Give two.")
-    runs = load([*folders[0], *folders[1]])
-    sides = [[run for run in runs.runs if run.folder in of_side] for of_side in folders]
+    runs = load([*of_old, *of_new])
+    old_runs = [run for run in runs.runs if run.folder in of_old]
+    new_runs = [run for run in runs.runs if run.folder in of_new]
     if by_turns:
-        _require_turns(*sides)
-    tried = runs.tried()
-    tried = tried.assign(techniques=tried["techniques"].mask(tried["ablation"] == "yes", "ladder"))
-    trials = [_pooled(tried, side, by_turns) for side in sides]
-    old_rows, new_rows = (summarise(rows) for rows in trials)
+        _require_turns(old_runs, new_runs)
+    trials = runs.tried()
+    trials = trials.assign(techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder"))
+    old_rows = summarise(_pooled(trials, old_runs, by_turns))
+    new_rows = summarise(_pooled(trials, new_runs, by_turns))
     apart = _apart(old_rows, new_rows)
     rows = _rows(old_rows, new_rows, by_turns)
     changes = [change for row in rows for change in row.changes.values()]
     _judge(changes, fail_over)
     if not any(change.is_shown or None not in change.values for change in changes):
-        raise UsageError(
-            " ".join(("The two runs have no measured cell and precision in common. Measure the same in both.", *apart))
-        )
+        reason = "The two runs have no measured cell and precision in common. Measure the same in both."
+        raise UsageError(" ".join([reason, *apart]))
     is_limited = any(change.contrast and change.contrast.allowance for change in changes)
     return Comparison(
-        old=[run.label for run in sides[0]],
-        new=[run.label for run in sides[1]],
+        old=[run.label for run in old_runs],
+        new=[run.label for run in new_runs],
         rows=rows,
-        cautions=[LIMITS] * is_limited + cautions(runs),
-        apart=[*_lost(changes, trials[1]), *apart],
-        unreached=_unreached(sides[1]),
+        cautions=[*([LIMITS] if is_limited else []), *cautions(runs)],
+        apart=[*_lost(changes, trials[trials["run"].isin([run.label for run in new_runs])]), *apart],
+        unreached=[remark(run) for run in new_runs if not run.is_finished],
         fail_over=fail_over,
     )
 
@@ -213,8 +221,9 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
 def _require_turns(old: Sequence[Run], new: Sequence[Run]) -> None:
     """Refuse runs that did not take turns: in the order of their starts, two at a time are one of each side."""
     names = ["OLD" if run in old else "NEW" for run in sorted([*old, *new], key=_start)]
-    if any({*names[place : place + 2]} != {"OLD", "NEW"} for place in range(0, len(names), 2)):
-        raise UsageError(f"The runs did not take turns, they began as {', '.join(names)}. Leave out --by-turns.")
+    for place in range(0, len(names), 2):
+        if sorted(names[place : place + 2]) != ["NEW", "OLD"]:
+            raise UsageError(f"The runs did not take turns, they began as {', '.join(names)}. Leave out --by-turns.")
 
 
 def _start(run: Run) -> str:
@@ -230,12 +239,6 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], by_turns: bool) -> pd.Dat
     return rows.assign(run="", trial=rows["run"] + "/" + rows["trial"], of_run=rows["run"].map(samples))
 
 
-def _of(pair: Pair, name: str) -> list[Any]:
-    """Return a column of the summary of OLD and of NEW; what is unknown is None."""
-    values = [pair[f"{name}_{side}"] for side in SIDES]
-    return [value if known(value) else None for value in values]
-
-
 def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
     """Return a row for each question that both sides tried; how many there are decides what of them is no chance.
 
@@ -243,32 +246,26 @@ def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
     """
     pairs = old.merge(new, on=QUESTION, suffixes=("_old", "_new"))
     is_same = pairs["device_old"] == pairs["device_new"]
+    if is_same.any():
+        pairs = pairs[is_same]
     rows = []
-    for pair in records(pairs[is_same | (not is_same.any())]):
+    for pair in records(pairs):
         changes: dict[str, Change] = {}
         for metric in compared():
             change = _change(pair, metric, by_turns)
             if change is not None:
                 changes[metric.name] = change
-        question: Pair = {name: pair[name] for name in QUESTION}
-        devices = (pair["device_old"], pair["device_new"])
         if changes:
-            rows.append(Row(question=question, devices=devices, changes=changes, speedup=_speedup(pair)))
+            question: Pair = {name: pair[name] for name in QUESTION}
+            devices = (pair["device_old"], pair["device_new"])
+            rows.append(Row(question=question, devices=devices, changes=changes))
     return rows
 
 
-def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
-    """Set the verdicts of contrasts, and what is beyond ``fail_over``: also what NEW lost, which has no contrast."""
-    tested = {place: change.contrast for place, change in enumerate(changes) if change.contrast is not None}
-    family = [*tested.values()]
-    for place, verdict in zip(tested, judge_together(family), strict=True):
-        changes[place].verdict = verdict
-    if fail_over is None:
-        return
-    for change in changes:
-        change.is_beyond = change.verdict == "REGRESSED"
-    for place, verdict in zip(tested, judge_together(family, fail_over), strict=True):
-        changes[place].is_beyond = verdict == "REGRESSED"
+def _of(pair: Pair, name: str) -> list[Any]:
+    """Return a column of the summary of OLD and of NEW; what is unknown is None."""
+    values = [pair[f"{name}_{side}"] for side in SIDES]
+    return [value if known(value) else None for value in values]
 
 
 def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
@@ -297,14 +294,16 @@ def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
 def _statuses(pair: Pair, metric: Metric) -> tuple[str, str]:
     """Return how OLD and NEW ended; of what is learned the side in which more seeds diverged has diverged."""
     was, is_now = (str(status or "") for status in _of(pair, metric.status))
-    if not (metric.seed_is_input and was in MEASURED and is_now in MEASURED):
+    old, new = _of(pair, metric.arm)
+    if not metric.seed_is_input or was not in MEASURED or is_now not in MEASURED:
         return was, is_now
-    diverged_old, diverged_new = (seeds or frozenset() for seeds in _of(pair, "diverged_seeds"))
-    seeds_old, seeds_new = (set(arm.seeds) if arm else set() for arm in _of(pair, metric.arm))
-    more = len(diverged_new & seeds_old) - len(diverged_old & seeds_new)
-    if more:
-        return ("ok", "diverged") if more > 0 else ("diverged", "ok")
-    return was, is_now
+    # only seeds that the other side was trained with count
+    lost_old, lost_new = _of(pair, "diverged_seeds")
+    fewer = len((lost_old or set()) & set(new.seeds if new else ()))
+    more = len((lost_new or set()) & set(old.seeds if old else ()))
+    if more == fewer:
+        return was, is_now
+    return ("ok", "diverged") if more > fewer else ("diverged", "ok")
 
 
 def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
@@ -314,10 +313,7 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     """
     if contrast.metric.replicate != "process":
         return contrast
-    new, old = (
-        pd.Series(arm.additive(contrast.metric), list(arm.runs))[arm.counted].groupby(level=0).mean()
-        for arm in (contrast.arm, contrast.against)
-    )
+    new, old = _by_run(contrast.arm, contrast.metric), _by_run(contrast.against, contrast.metric)
     if by_turns:
         pairs = (new - old).dropna().tolist()
         change = stats.student(pairs) if pairs else stats.around(contrast.change.center, 0.0, 1.0, 0)
@@ -327,20 +323,10 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     return replace(contrast, allowance=BETWEEN_DAYS if contrast.metric.scale == "ratio" else 0.0)
 
 
-def _speedup(pair: Pair) -> Interval | None:
-    """Return the change of the speedup over fp32, with an interval over processes whatever the runs."""
-    sides = []
-    for arm in _of(pair, SPEED.arm):
-        if not arm or not arm.gains:
-            return None
-        is_disturbed = [process in arm.disturbed for process in arm.gains]
-        sides.append(stats.over_processes([*arm.gains.values()], is_disturbed))
-    return sides[1].minus(sides[0]).exp()
-
-
-def _unreached(new: Sequence[Run]) -> list[str]:
-    """Return a sentence on each run of NEW that is unfinished."""
-    return [remark(run) for run in new if not run.is_finished]
+def _by_run(arm: Arm, metric: Metric) -> pd.Series:
+    """Return the mean of each run, or day, over the processes that count, on the additive scale."""
+    values = pd.Series(arm.additive(metric), list(arm.runs))
+    return values[arm.counted].groupby(level=0).mean()
 
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
@@ -352,9 +338,23 @@ def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
     return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {''.join(details.head(1)) or 'diverged'}."]
 
 
+def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
+    """Set the verdicts of contrasts, and what is beyond ``fail_over``: also what NEW lost, which has no contrast."""
+    tested = [change for change in changes if change.contrast is not None]
+    family = [change.contrast for change in tested if change.contrast is not None]
+    for change, verdict in zip(tested, judge_together(family), strict=True):
+        change.verdict = verdict
+    if fail_over is None:
+        return
+    for change in changes:
+        change.is_beyond = change.verdict == "REGRESSED"
+    for change, verdict in zip(tested, judge_together(family, fail_over), strict=True):
+        change.is_beyond = verdict == "REGRESSED"
+
+
 def _apart(old: pd.DataFrame, new: pd.DataFrame) -> list[str]:
     """Say what one side tried and the other did not."""
-    in_old, in_new = ({_named(row) for row in records(table)} for table in (old, new))
+    in_old, in_new = _named(old), _named(new)
     sentences = []
     for name, only in (("OLD", in_old - in_new), ("NEW", in_new - in_old)):
         if only:
@@ -362,7 +362,10 @@ def _apart(old: pd.DataFrame, new: pd.DataFrame) -> list[str]:
     return sentences
 
 
-def _named(row: Pair) -> str:
-    """Return all of a row's question in words."""
-    title = titled(row["suite"], row["parameters"], row["techniques"], source(row["data"]))
-    return f"{title} on {row['placement']}{at_batch(row, ' batch ')} {row['precision']}"
+def _named(rows: pd.DataFrame) -> set[str]:
+    """Return all of each row's question in words."""
+    names = set()
+    for row in records(rows):
+        title = titled(row["suite"], row["parameters"], row["techniques"], source(row["data"]))
+        names.add(f"{title} on {row['placement']}{at_batch(row, ' batch ')} {row['precision']}")
+    return names

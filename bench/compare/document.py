@@ -35,7 +35,6 @@ def _row(row: Row) -> dict[str, Any]:
         "batch_size": int(row.question["batch_size"]),
         **_sides("device", row.devices),
         **{metric.name: _change(row.changes.get(metric.name), metric) for metric in compared()},
-        **interval("speedup_ratio", row.speedup),
     }
 
 

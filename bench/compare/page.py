@@ -1,24 +1,21 @@
-"""A comparison in tables: on a page, in markdown and in a terminal."""
+"""A comparison in tables: in markdown and in a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-
-from markupsafe import Markup
 
 from bench.compare.comparison import NEEDS, Comparison
 from bench.report import render
-from bench.report.format import counted, estimate
-from bench.report.tables.table import BATCH, PRECISION, Column, Table, figures, optional, table, words
-from bench.spec.metrics import SPEED, compared
+from bench.report.format import counted
+from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, table, words
+from bench.spec.metrics import compared
 from bench.spec.text import print_plain
 
 TEMPLATES = Path(__file__).with_name("templates")
 MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
 CHANGES = (
-    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals; the speedup is over fp32, its "
-    "interval over processes, not days. REGRESSED and IMPROVED: the interval clears the A/A noise "
+    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals. "
+    "REGRESSED and IMPROVED: the interval clears the A/A noise "
     f"({MARGINS}), and so clearly that at most 5 % of such verdicts are expected to be chance. SAME: the interval lies "
     f"within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: {NEEDS} A GPU's peak of memory is read "
     "in two processes, and the interval spans them; on a CPU differences within 5 MiB cannot be resolved."
@@ -30,25 +27,20 @@ COLUMNS = [
     words("metric", lambda line: line["change"].metric.title),
     words("verdict", lambda line: line["change"].verdict),
     figures("change [95 % interval]", lambda line: str(line["change"])),
-    *optional(figures("change of speedup", lambda line: line["speedup"] and estimate(line["speedup"]))),
 ]
 
 
-def comparison_page(comparison: Comparison, kind: str) -> str:
-    """Return a comparison with earlier runs as markdown (``md``), or as a page that needs nothing else (``html``)."""
+def comparison_page(comparison: Comparison) -> str:
+    """Return a comparison with earlier runs as markdown."""
     changed, unchanged = changes(comparison)
-    return (
-        render.environment(TEMPLATES)
-        .get_template(f"compare.{kind}.j2")
-        .render(
-            comparison=comparison,
-            changed=changed,
-            unchanged=unchanged,
-            about=CHANGES,
-            regressions=_regressions(comparison),
-            remarks=[*comparison.cautions, *comparison.apart],
-            css=Markup((render.TEMPLATES / "page.css").read_text(encoding="utf-8")),
-        )
+    template = render.environment(TEMPLATES).get_template("compare.md.j2")
+    return template.render(
+        comparison=comparison,
+        changed=changed,
+        unchanged=unchanged,
+        about=CHANGES,
+        regressions=_regressions(comparison),
+        remarks=[*comparison.cautions, *comparison.apart],
     )
 
 
@@ -57,13 +49,13 @@ def show_comparison(comparison: Comparison) -> None:
     print_plain(f"OLD: {', '.join(comparison.old)}")
     print_plain(f"NEW: {', '.join(comparison.new)}")
     print_plain(f"\n{comparison.summary}")
-    changed, unchanged = changes(comparison, COLUMNS[:-1])  # the last does not fit
+    changed, unchanged = changes(comparison)
     for of_subject in changed:
         print_plain(f"\n{of_subject.title}")
         print_plain(of_subject.text.rstrip())
     if unchanged:
-        print_plain("\n--markdown and --html list the figures without a change.")
-    for remark in (*comparison.cautions, *comparison.apart):
+        print_plain("\n--markdown lists the figures without a change.")
+    for remark in [*comparison.cautions, *comparison.apart]:
         print_plain(f"- {remark}")
     print_plain(f"\n{CHANGES}")
     if comparison.fail_over is not None:
@@ -84,18 +76,17 @@ def _regressions(comparison: Comparison) -> str:
     return outcome
 
 
-def changes(comparison: Comparison, columns: Sequence[Column] = COLUMNS) -> tuple[list[Table], list[Table]]:
+def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
     """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
-    lines = []
+    shown: dict[str, list[Row]] = {}
+    others: dict[str, list[Row]] = {}
     for row in comparison.rows:
         for change in row.changes.values():
-            speedup = row.speedup if change.metric == SPEED else None
-            lines.append({**row.question, "subject": row.subject, "change": change, "speedup": speedup})
-    lines.sort(key=lambda line: line["change"].verdict != "REGRESSED")
-    tables: tuple[list[Table], list[Table]] = [], []
-    for subject in dict.fromkeys(line["subject"] for line in lines):
-        for of_kind, is_shown in zip(tables, (True, False), strict=True):
-            rows = [line for line in lines if line["subject"] == subject and line["change"].is_shown is is_shown]
-            if (of_subject := table(subject, rows, columns)) is not None:
-                of_kind.append(of_subject)
-    return tables
+            by_subject = shown if change.is_shown else others
+            by_subject.setdefault(row.subject, []).append({**row.question, "change": change})
+    for lines in shown.values():
+        lines.sort(key=lambda line: line["change"].verdict != "REGRESSED")
+    subjects = sorted(shown, key=lambda subject: shown[subject][0]["change"].verdict != "REGRESSED")
+    changed = [table(subject, shown[subject], COLUMNS) for subject in subjects]
+    unchanged = [table(subject, lines, COLUMNS) for subject, lines in others.items()]
+    return [*filter(None, changed)], [*filter(None, unchanged)]

@@ -8,11 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import active_children
 from typing import Any
 
-from bench.devices.monitor import monitor_problem
-from bench.measure.sampler import NAME, Sampler
 from bench.results.records import Device
 from bench.stats import Interval, student
 
@@ -86,7 +83,8 @@ def memory(probe: Probe, _device: Device) -> Check:
     """Check that a peak rises by what a step holds."""
     before, after = (probe("peak", held) for held in (0, HELD_BYTES))
     if before is None:
-        return _impossible("this system does not let a process's peak be read and reset")
+        why = "this system does not let a process's peak be read and reset"
+        return Check(expected="", measured=why, passed=None, meaning="")
     rise = after - before
     return Check(
         expected=f"+{HELD_BYTES / MIB:.0f} MiB within {HELD_TOLERANCE:.0%}",
@@ -96,28 +94,13 @@ def memory(probe: Probe, _device: Device) -> Check:
     )
 
 
-def telemetry(probe: Probe, device: Device) -> Check:
-    """Check that reading a GPU's clocks and power slows no step: the process that reads is stopped in one arm."""
-    if device.uuid is None or monitor_problem():
-        return _impossible("no driver is read here")
-    with Sampler(((device.placement, device.uuid),)):
-        (reading,) = [child.pid for child in active_children() if child.name == NAME]
-        log = probe("telemetry", reading)
-    return _alike(log, "reading clocks and power slows steps, in every arm of every run")
-
-
 CHECKS: dict[str, Callable[[Probe, Device], Check]] = {
     "FP32 is FP32": arithmetic,
     "known ratio": known_ratio,
     "A/A": against_itself,
     "peak memory": memory,
-    "telemetry costs nothing": telemetry,
 }
 """Every device's checks, by their names."""
-
-
-def _impossible(why: str) -> Check:
-    return Check(expected="", measured=why, passed=None, meaning="")
 
 
 def _alike(log: Interval, meaning: str) -> Check:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from bench.cli.commands import Command
 from bench.cli.parser import add_option, run_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the devices, and where to keep the table."""
+    """Add the devices."""
     add_option(parser, "gpus", run_options()["gpus"])
-    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the table there, as doctor.json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -22,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     from bench.launch.local import LocalLauncher
 
     require_one_task()
-    return 0 if examine(options.gpus, options.out, LocalLauncher()) else 1
+    return 0 if examine(options.gpus, LocalLauncher()) else 1
 
 
 COMMAND = Command(

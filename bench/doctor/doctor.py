@@ -1,34 +1,35 @@
-"""The instrument's self-tests on this machine: run them, show a table, keep it."""
+"""The instrument's self-tests on this machine: run them, and show a table."""
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from bench.doctor.checks import CHECKS, Check
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
+from bench.report.tables.table import table, words
 from bench.results.records import Device, Environment
 from bench.spec.errors import UsageError
-from bench.spec.text import plain, print_plain
+from bench.spec.text import print_plain
 
-LOG_WIDTH = 160
-HEADERS = ("where", "check", "expected", "measured", "result", "what a failure means")
+COLUMNS = (
+    words("where", lambda row: row[0]),
+    words("check", lambda row: row[1]),
+    words("expected", lambda row: row[2].expected),
+    words("measured", lambda row: row[2].measured),
+    words("result", lambda row: row[2].result),
+    words("what a failure means", lambda row: row[2].meaning if row[2].passed is False else ""),
+)
 
 Row = tuple[str, str, Check]
 """Where a check ran, its name, and its outcome."""
 
 
-def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLauncher) -> bool:
-    """Run every self-test, print the table, and keep it.
+def examine(gpus: tuple[str, ...] | None, launcher: LocalLauncher) -> bool:
+    """Run every self-test, and print the table.
 
     Args:
         gpus: the devices to test; None is every GPU, or else the CPU.
-        folder: where to keep the table; None keeps none.
         launcher: runs the probes.
 
     Returns:
@@ -36,10 +37,7 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
 
     Raises:
         UsageError: there is no such device.
-        OSError: the folder to keep the table in cannot be made.
     """
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
     environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
     for note in environment.left_out:
         print_plain(f"Warning: {note}")
@@ -50,9 +48,9 @@ def examine(gpus: tuple[str, ...] | None, folder: Path | None, launcher: LocalLa
         for name in CHECKS:
             print_plain(f"{where}: {name}")
             rows.append((where, name, _run(name, device, launcher)))
-    _show(rows)
-    if folder is not None:
-        _keep(folder, rows, environment)
+    shown = table("", rows, COLUMNS)
+    assert shown is not None  # there is a device
+    print_plain(shown.text)
     if (load_pct := watch.foreign_load_pct()) is not None:
         print_plain(f"Other programs took {load_pct:.0f} % of the cores meanwhile.")
     failed = sum(check.passed is False for _, _, check in rows)
@@ -71,32 +69,3 @@ def _run(name: str, device: Device, launcher: LocalLauncher) -> Check:
     except UsageError as error:
         meaning = "what this tests is unknown here, and trials may fail in the same way"
         return Check(expected="runs to its end", measured=str(error), passed=False, meaning=meaning)
-
-
-def _show(rows: list[Row]) -> None:
-    """Print the table, in which only failures are explained; the file explains every check."""
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*HEADERS, box=SIMPLE)
-    for where, name, check in rows:
-        failed = check.passed is False
-        cells = where, name, check.expected, check.measured, check.result, check.meaning if failed else ""
-        table.add_row(*(Text(plain(cell), overflow="fold") for cell in cells), style="red" if failed else None)
-    width = None if sys.stdout.isatty() else LOG_WIDTH  # a log has no width of its own
-    Console(highlight=False, width=width).print(table)
-
-
-def _keep(folder: Path, rows: list[Row], environment: Environment) -> None:
-    """Write doctor.json, with the machine that it is of."""
-    checks = [{"where": where, "name": name, **asdict(check), "result": check.result} for where, name, check in rows]
-    record = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "torch": environment.torch,
-        "driver": environment.driver,
-        "devices": {device.placement: device.name for device in environment.devices},
-        "checks": checks,
-    }
-    (folder / "doctor.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")

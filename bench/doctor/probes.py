@@ -6,9 +6,6 @@ They time steps that take a known time, and a small model in training.
 from __future__ import annotations
 
 import itertools
-import math
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +17,8 @@ from bench.data import random_batches
 from bench.devices.backend import backend_of, device_at
 from bench.doctor.checks import KNOWN_PARTS
 from bench.measure import memory
-from bench.measure.rounds import Clock, Runner, Sizes, compare
-from bench.measure.warmup import prepare, warm_up
+from bench.measure.rounds import Clock, Runner, compare
+from bench.measure.warmup import prepare
 from bench.phases.memory import MemoryPeak
 from bench.planning import suite_registry
 from bench.results.records import Device, Message
@@ -43,9 +40,6 @@ PRODUCT = 2048
 """The size of the product that is a part on a GPU: tenths of a millisecond, so that launching it takes no time."""
 FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
 """Narrow enough to see 1 %."""
-WATCHED = Protocol(replicates=1, most_replicates=1, time_budget_s=8.0, min_rounds=8, fewest_rounds=5, target_ci=0.002)
-SWITCH_S, BLOCK_S = 0.1, 0.5
-"""Untimed and timed part of a block in which a GPU is read or not: of several readings each."""
 SIZES = {"cpu": (256, 128), "cuda": (2048, 1024)}
 """Width and batch size of the model: its steps take milliseconds, and on a GPU are not launch-bound."""
 
@@ -120,27 +114,6 @@ def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
     return MemoryPeak(**peaks).headline_bytes
 
 
-def telemetry(device: Device, reading: int, _send: Send) -> Interval:
-    """Return the log-speedup of a training step while a process reads the GPU over one while that process is stopped.
-
-    Args:
-        device: the GPU.
-        reading: the id of the process that reads it.
-    """
-    inner = training_runner(device)
-    step_s = warm_up(inner, FINE.time_budget_s).step_ns / 1e9
-    sizes = Sizes(switch_warmup=math.ceil(SWITCH_S / step_s), steps=math.ceil(BLOCK_S / step_s))
-    step = partial(inner.run, 1)
-    stopped = StepRunner("stopped", True, step, inner.synchronize, partial(os.kill, reading, signal.SIGSTOP))
-    read = StepRunner("read", True, step, inner.synchronize, partial(os.kill, reading, signal.SIGCONT))
-    try:
-        log = compare([stopped, read], [sizes, sizes], WATCHED, seed=0).logs[1]
-    finally:
-        os.kill(reading, signal.SIGCONT)
-    assert log is not None  # both arms were timed
-    return log
-
-
 def torch_device(device: Device) -> torch.device:
     """Return the device as torch names it."""
     return device_at(Placement(name=device.placement).device_of())
@@ -154,7 +127,7 @@ class StepRunner:
     asynchronous: bool
     step: Callable[[], object]
     synchronize: Callable[[], None]
-    activate: Callable[[], None] = lambda: None
+    activate: Callable[[], None] = lambda: None  # nothing to switch
     steps: int = 0
 
     def run(self, steps: int) -> None:

@@ -26,7 +26,7 @@ from bench.report.frames import arms, as_csv
 from bench.report.parts import Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
-from bench.report.tables import diagnostics, measurements, setups
+from bench.report.tables import diagnostics, measurements
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.spec.precisions import precision_rank
 
@@ -188,7 +188,7 @@ def _add_evidence(report: Report, material: Material, out: Path) -> None:
         if isinstance(chart, str):
             sections[title].remarks.append(chart)
         elif title:
-            sections[title].plots.append(next(charts))
+            sections.setdefault(title, Section(title=title)).plots.append(next(charts))
         elif chart.name.startswith(devices.SPEEDUP):
             report.speedups.append(next(charts))
         else:
@@ -234,7 +234,7 @@ def _origin(run: Run) -> dict[str, str]:
 
 def entries() -> list[Entry]:
     """Return the tables of ``bench.report.tables``, and those of the phases, in their order."""
-    found = [*diagnostics.TABLES, *setups.TABLES]
+    found = list(diagnostics.TABLES)
     for phase in parts().values():
         found += phase.tables
     return sorted(found, key=attrgetter("place"))

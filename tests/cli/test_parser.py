@@ -180,7 +180,6 @@ def test_weights_are_a_parameter_with_an_option_of_its_own(word, weights):
         ("--suite mlp --out /", "'/' exists already. Use another --out."),
         ("compare old new --fail-over 3", "a share such as 1% or 0.01"),
         ("--suite resnet20 --weights none --gpus cpu", "No suite here has a parameter 'weights'."),
-        ("doctor --out /dev/null/inside", "'/dev/null/inside' cannot be read or written: Not a directory."),
     ],
 )
 def test_usage_errors_are_2_with_one_line_and_write_nothing(tmp_path, words, part):

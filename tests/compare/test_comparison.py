@@ -23,7 +23,6 @@ from bench.report.analysis.frame import Arm
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.metrics import SPEED
-from tests.conftest import call
 from tests.report.ablations import together
 from tests.report.builders import GPU, RunBuilder
 from tests.report.fleet import edit_run
@@ -72,30 +71,17 @@ def test_the_verdict_is_of_the_step(old, new, step_ms, processes, verdict):
     assert bool(compared.failures) is (verdict == "REGRESSED")
 
 
-def test_memory_and_speedup_have_their_ratios(old, new):
-    old.memory("fp32", 100).speed(speedups=(2.0, 2.02, 1.98))
-    new.memory("fp32", 50).speed(speedups=(1.0, 1.01, 0.99))
-    compared = compare(old.folder, new.folder)
+def test_memory_has_its_ratio(old, new):
+    compared = compare(old.memory("fp32", 100).folder, new.memory("fp32", 50).folder)
     assert str(change_of(compared, "memory")) == "0.500"
-    speedups = {row.question["precision"]: row.speedup for row in compared.rows}
-    assert speedups["amp-bf16"].center == pytest.approx(0.5, rel=1e-3)
-    assert speedups["fp32"] is None
 
 
-def test_what_differs_between_the_environments_is_told_and_rows_of_one_run_alone_are_named(old, new):
-    for run, version, more in ((old, "1.0", {}), (new, "1.1", {"driver": "999.1"})):
-        edit_run(
-            run.folder,
-            lambda info, more=more, version=version: info.update(
-                version=version, environment=info["environment"] | more
-            ),
-        )
-        run.memory("fp32", 100)
-    old.memory("amp-bf16", 60)
-    new.memory("amp-fp16", 60)
+def test_what_differs_between_the_runs_is_a_caution_and_rows_of_one_alone_are_named(old, new):
+    edit_run(new.folder, lambda info: info["environment"].update(driver="999.1"))
+    old.memory("fp32", 100).memory("amp-bf16", 60)
+    new.memory("fp32", 100).memory("amp-fp16", 60)
     compared = compare(old.folder, new.folder)
-    for difference in ("ampmeter: 1.0 in old; 1.1 in new.", "driver: 550.1 in old; 999.1 in new."):
-        assert any(text.startswith(f"Different {difference}") for text in compared.cautions)
+    assert any(text.startswith("Different driver: 550.1 in old; 999.1 in new.") for text in compared.cautions)
     assert compared.apart == [
         "Only in OLD: mlp (synthetic) on 0 batch 128 amp-bf16.",
         "Only in NEW: mlp (synthetic) on 0 batch 128 amp-fp16.",
@@ -118,7 +104,6 @@ def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, new, before, 
     change = change_of(compared)
     assert (str(change), change.verdict) == (f"{before} → {after}", verdict)
     assert ["fp32" in failure for failure in compared.failures] == [True] * (verdict == "REGRESSED")
-    assert compared.apart == ["NEW failed in 1 figure that OLD has: boom."] * (verdict == "REGRESSED")
 
 
 @pytest.mark.parametrize(("status", "refused"), [("failed", False), ("invalid", True)])
@@ -146,13 +131,6 @@ def test_fail_over_that_could_judge_no_time_is_an_error_with_the_cause(old, new,
             COMMAND.run(options)
     else:
         assert COMMAND.run(options) == 0
-
-
-def test_where_some_times_could_be_judged_the_others_are_counted(old, new, capsys):
-    for run in (old, new):
-        timed(timed(run, 10.0), 10.0, [1.0], batch=64).train("fp32", FIVE[:1])
-    assert COMMAND.run(parse(["compare", str(old.folder), str(new.folder), "--fail-over", "3%"])) == 0
-    assert "The speed of 1 row could not be judged" in capsys.readouterr().out
 
 
 def test_without_times_anything_else_must_have_been_judged(old, new):
@@ -259,52 +237,49 @@ def test_an_unfinished_run_is_a_failure(old, new, finished, failing):
     assert compare(old.folder, new.folder).failures == []
 
 
-@pytest.mark.slow
-def test_fail_over_decides_the_exit_code_and_the_form_what_is_printed(old, new, tmp_path):
-    sides = timed(old, 10.0).folder, timed(new, 13.0).folder
-    printed = {
-        words: call("compare", *sides, *words.split(), cwd=tmp_path)
-        for words in ("", "--fail-over 3% --markdown", "--fail-over 0.3 --html")
-    }
-    assert [done.returncode for done in printed.values()] == [0, 1, 0]
-    text, markdown, html = (done.stdout for done in printed.values())
-    assert "REGRESSED" in text
-    assert "| REGRESSED |" in markdown
-    assert '<td class="bad"><bdi>REGRESSED</bdi></td>' in html
+def test_fail_over_decides_the_exit_code_and_counts_what_could_not_be_judged(old, new, capsys):
+    for run, step_ms in ((old, 10.0), (new, 13.0)):
+        timed(timed(run, step_ms), step_ms, [1.0], batch=64)
+    sides = ["compare", str(old.folder), str(new.folder)]
+    assert [COMMAND.run(parse([*sides, *words])) for words in ([], ["--fail-over", "3%"], ["--fail-over", "0.4"])] == [
+        *(0, 1, 0)
+    ]
+    assert "The speed of 1 row could not be judged" in capsys.readouterr().out
 
 
 FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]
 WOBBLE = np.array([0.01, -0.01, 0.0, 0.02, -0.02])
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
 @pytest.mark.parametrize(
-    ("metric", "values", "better_by"), [("accuracy", FIVE, 1.0), ("loss", [3.1, 3.3, 2.9, 3.2, 3.0], -0.02)]
+    ("verdict", "margins", "seeds"),
+    [
+        ("REGRESSED", -2.0, 5),
+        ("IMPROVED", 2.0, 5),
+        ("SAME", 0.1, 5),
+        ("INCONCLUSIVE", -0.5, 5),
+        ("INCONCLUSIVE", -2.0, 4),
+    ],
 )
-def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(old, new, metric, values, better_by):
-    expected = {16: (-2.0, "REGRESSED"), 32: (2.0, "IMPROVED"), 64: (0.1, "SAME"), 128: (-0.5, "INCONCLUSIVE")}
-    for batch, (margins, _) in expected.items():
-        changed = values + better_by * (margins + WOBBLE)
-        for run, measured in ((old, values), (new, changed.tolist())):
-            if metric == "loss":
-                run.train("fp32", [None] * 5, batch=batch, test_loss=measured)
-            else:
-                run.train("fp32", measured, batch=batch)
-    compared = compare(old.folder, new.folder, fail_over=0.5)
-    changes = {row.question["batch_size"]: row.changes for row in compared.rows}
-    assert {batch: own[metric].verdict for batch, own in changes.items()} == {
-        batch: verdict for batch, (_, verdict) in expected.items()
-    }
-    assert changes[16][metric].interval.center == pytest.approx(-2.0 * better_by)
-    assert all(set(own) == {metric} for own in changes.values())
-    assert ["batch 16" in failure for failure in compared.failures] == [True]
+def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(tmp_path, metric, verdict, margins, seeds):
+    for name, changes in (("old", [0.0] * 5), ("new", (margins + WOBBLE).tolist()[:seeds])):
+        run = RunBuilder(tmp_path / name)
+        if metric == "loss":
+            run.train("fp32", [None] * len(changes), test_loss=[3.0 - 0.02 * change for change in changes])
+        else:
+            run.train("fp32", [90.0 + change for change in changes])
+    compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
+    change = change_of(compared, metric)
+    assert change.verdict == verdict
+    assert bool(compared.failures) is (verdict == "REGRESSED")
 
 
-def test_fewer_than_five_seeds_or_other_epochs_decide_nothing_of_accuracy(old, new):
-    old.train("fp32", FIVE).train("fp32", FIVE, batch=64)
-    new.train("fp32", FIVE[:4]).train("fp32", FIVE, batch=64, epochs=3)
-    longer, few = (row.changes["accuracy"] for row in compare(old.folder, new.folder).rows)
-    assert (few.verdict, longer.verdict) == ("INCONCLUSIVE", "INCONCLUSIVE")
-    assert (few.interval is None, longer.interval is None) == (False, True)
+def test_trainings_of_other_epochs_do_not_compare(old, new):
+    old.train("fp32", FIVE)
+    new.train("fp32", FIVE, epochs=3)
+    change = change_of(compare(old.folder, new.folder), "accuracy")
+    assert (str(change), change.verdict) == ("not comparable", "INCONCLUSIVE")
 
 
 @pytest.mark.parametrize(("metric", "accuracies"), [("accuracy", FIVE), ("loss", [None] * 5)])
@@ -366,15 +341,14 @@ def test_days_that_differ_make_no_change(days, between):
     assert days == 3 or not words["SAME"]  # which two days cannot tell
 
 
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_disturbed_processes_count_for_nothing_also_over_runs(by_turns):
+def test_disturbed_processes_count_for_nothing_also_over_runs():
     rng, sides = np.random.default_rng(1), []
     for slower in (0.3, 0.0):
         arm = side(rng, [0.001, 0.0, 0.002], 3)
         values = arm.values * np.exp(slower * (np.arange(9) % 3 == 0))
         disturbed = frozenset(arm.replicates[::3]) if slower else frozenset()
         sides.append(replace(arm, key=(slower,), values=values, disturbed=disturbed))
-    change = _over_runs(estimate(SPEED, *sides), by_turns)
+    change = _over_runs(estimate(SPEED, *sides), by_turns=False)
     assert abs(change.change.center) < 0.02
     assert sides[0].figure(SPEED) < 10.5
 
@@ -432,19 +406,3 @@ def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_pa
     compared = compare(*sides, by_turns=True)
     verdicts = {row.question["batch_size"]: row.changes["speed"].verdict for row in compared.rows}
     assert verdicts == {64: "REGRESSED", 128: "SAME"}
-
-
-@pytest.mark.slow
-def test_runs_of_one_session_are_one_day(tmp_path):
-    """Each batch size stands for a machine: its days differ by 2 %, and five runs a side of one day each by 0.2 %."""
-    rng, batches = np.random.default_rng(1), range(1, 41)
-    for number, side in enumerate(("old", "new")):
-        days = rng.normal(0, 0.02, len(batches))
-        for turn in range(5):
-            run = RunBuilder(tmp_path / side / f"{side}-{turn}")
-            for batch, day in zip(batches, days, strict=True):
-                timed(run, 10.0, np.exp(day + rng.normal(0, 0.002, 2)), batch)
-            begin(run, f"2026-01-{10 + number}T1{turn}:00:00+00:00")
-    compared = compare(tmp_path / "old", tmp_path / "new")
-    assert sum(row.changes["speed"].is_shown for row in compared.rows) <= 0.05 * len(batches)
-    assert LIMITS in compared.cautions

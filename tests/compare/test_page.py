@@ -33,7 +33,7 @@ def test_every_line_fits_a_terminal_and_every_change_is_whole(compared, width, m
     show_comparison(compared)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if len(line) > width] == []
-    changed = [str(change) for _, change in compared.changes if change.is_shown]
+    changed = [str(change) for change in compared.changes if change.is_shown]
     assert len(changed) == 2
     assert all(any("REGRESSED" in line and change in line for line in lines) for change in changed)
 
@@ -48,14 +48,10 @@ def test_what_changed_comes_first_and_the_rest_is_counted(compared):
         assert f"{word} in {folded.count(word)}" in compared.summary
 
 
-@pytest.mark.parametrize("kind", ["md", "html"])
-def test_pages_fold_what_did_not_change(compared, kind):
-    shown, _, folded = comparison_page(compared, kind).partition("<details>")
-    cells = ("<bdi>REGRESSED</bdi>", "<bdi>SAME</bdi>") if kind == "html" else ("| REGRESSED |", "| SAME |")
+def test_markdown_folds_what_did_not_change(compared):
+    shown, _, folded = comparison_page(compared).partition("<details>")
+    cells = ("| REGRESSED |", "| SAME |")
     assert [(cell in shown, cell in folded) for cell in cells] == [(True, False), (False, True)]
-    if kind == "md":
-        rows = [line for line in f"{shown}{folded}".splitlines() if line.startswith("|")]
-        assert max(map(len, rows)) <= 100
 
 
 def test_regressions_come_before_improvements(tmp_path):

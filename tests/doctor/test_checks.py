@@ -7,8 +7,7 @@ import pytest
 from bench.doctor import checks
 from bench.results.records import Device
 from bench.stats import Interval
-from tests.devices.fake_nvml import FakeDriver, FakeGpu
-from tests.doctor.scripted import GPU, MIB, log, measured
+from tests.doctor.scripted import GPU, MIB, measured
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="x86-64", unsupported={"tf32": "no TF32"})
 
@@ -31,15 +30,6 @@ def processes(*logs):
     return {"against_itself": {number: logs[number % len(logs)] for number in range(checks.PROCESSES)}}
 
 
-@pytest.fixture
-def driver(monkeypatch):
-    """A driver that knows the GPU, and a process that reads it."""
-    FakeDriver([FakeGpu("GPU-1")]).install(monkeypatch)
-    monkeypatch.setattr(checks.Sampler, "__enter__", lambda self: self)
-    child = type("Child", (), {"name": checks.NAME, "pid": 7})
-    monkeypatch.setattr(checks, "active_children", lambda: [child])
-
-
 CASES = [
     (checks.arithmetic, CPU, {"matmul_error": 3e-5}, {"matmul_error": 4e-5}),
     (checks.arithmetic, CPU, {"matmul_error": 1e-6}, {"matmul_error": math.nan}),
@@ -49,12 +39,9 @@ CASES = [
     (checks.memory, CPU, peaks(10, 266), peaks(10, 10)),
     (checks.against_itself, CPU, processes(-0.02, 0.05), processes(0.019, 0.021)),
     (checks.against_itself, CPU, processes(0.004, 0.006), processes(-0.024, -0.016)),  # small, though 1 is outside
-    (checks.telemetry, GPU, {"telemetry": log(0.995)}, {"telemetry": log(0.98)}),
-    (checks.telemetry, GPU, {"telemetry": log(0.9, 0.2)}, {"telemetry": log(1.02)}),
 ]
 
 
-@pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(("check", "device", "right", "wrong"), CASES)
 def test_a_right_measurement_passes_and_a_wrong_one_fails(check, device, right, wrong):
     passed, failed = (measured(check, device, **answers) for answers in (right, wrong))
@@ -64,16 +51,7 @@ def test_a_right_measurement_passes_and_a_wrong_one_fails(check, device, right, 
     assert (passed.result, failed.result) == ("pass", "FAIL")
 
 
-@pytest.mark.parametrize(
-    ("check", "device", "other", "why"),
-    [
-        (checks.memory, CPU, {"peak": None}, "does not let a process's peak be read"),
-        (checks.telemetry, CPU, {}, "no driver is read here"),
-        (checks.telemetry, GPU, {}, "no driver is read here"),
-    ],
-)
-def test_a_measurement_that_is_not_possible_is_no_failure_and_says_why(check, device, other, why, monkeypatch):
-    monkeypatch.setattr(checks, "monitor_problem", lambda: "NVML does not start")
-    row = measured(check, device, **other)
+def test_a_measurement_that_is_not_possible_is_no_failure_and_says_why():
+    row = measured(checks.memory, CPU, peak=None)
     assert (row.passed, row.result) == (None, "not possible")
-    assert why in row.measured
+    assert "does not let a process's peak be read" in row.measured

@@ -1,16 +1,10 @@
 """The self-tests' measurements: on a simulated clock, on this CPU, and on a fake NVIDIA driver."""
 
-import math
-import signal
-from functools import partial
-
 import pytest
 import torch
 
 from bench.doctor import checks, probes
 from bench.doctor.probes import known_arm, timed
-from bench.measure.rounds import compare
-from bench.measure.warmup import WarmUp
 from bench.results.records import Device
 from tests.doctor.scripted import measured
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
@@ -46,24 +40,6 @@ def test_an_arm_that_is_slower_than_itself_fails(monkeypatch, slower, passed):
         centers.append(timed(arms, seed=process, clock=machine.clock).center)
     monkeypatch.setattr(checks, "PROCESSES", len(centers))
     assert measured(checks.against_itself, CPU, against_itself=dict(enumerate(centers))).passed is passed
-
-
-@pytest.mark.parametrize(("slower", "passed"), [(1.0, True), (1.02, False)])
-def test_a_step_that_is_slower_while_its_gpu_is_read_fails(monkeypatch, slower, passed):
-    machine = SimulatedMachine()
-    runner, signals = SimulatedRunner("fp32", machine, 3 * MS), []
-
-    def kill(pid, number):
-        signals.append((pid, number))
-        runner.step_ns = 3 * MS * (slower if number == signal.SIGCONT else 1.0)
-
-    monkeypatch.setattr(probes, "training_runner", lambda device: runner)
-    monkeypatch.setattr(probes, "warm_up", lambda runner, cap_s: WarmUp(steady=True, steps=12, step_ns=3e6))
-    monkeypatch.setattr(probes.os, "kill", kill)
-    monkeypatch.setattr(probes, "compare", partial(compare, clock=machine.clock))
-    log = probes.telemetry(CPU, 7, print)
-    assert math.exp(log.center) == pytest.approx(1 / slower, abs=0.001)
-    assert (signals[-1], {pid for pid, _ in signals}) == ((7, signal.SIGCONT), {7})
 
 
 def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):

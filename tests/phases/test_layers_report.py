@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bench.phases.layers import Layers
-from bench.phases.layers.report import charts, kept_names, tables
+from bench.phases.layers.report import kept_names, tables
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.results.records import Numeric, TrialResult
@@ -69,8 +69,6 @@ def test_of_a_file_that_lost_rows_the_rest_is_shown(run, lost, answer, module):
     answers, modules = tables(kept)
     assert answers.rows[0][3:6] == answer
     assert modules.rows[0][3:6] == module
-    drawn = list(charts(kept))
-    assert len(drawn) == (lost["name"] != "share")  # which is what the figure shows
 
 
 @pytest.mark.parametrize("status", ["failed", "unsupported"])
@@ -78,14 +76,6 @@ def test_modules_that_a_search_had_named_before_it_stopped_are_no_advice(run, st
     folder = run.runs[0].folder
     edit_rows(folder, lambda row: row.update(status=status))
     assert kept_names(load([folder]).details["layers_figures"]) == {}
-
-
-def test_the_figure_has_a_bar_for_each_listed_module(run):
-    ((_, chart),) = charts(material_of(run))
-    (panel,) = chart.panels
-    bars = [(mark.x[1], mark.says) for mark in panel.marks]
-    assert bars[:2] == [(100, "blocks.1.norm: 100 %"), (70, "blocks.0.norm: 70 %")]
-    assert len(bars) == 12
 
 
 def test_the_report_leads_with_the_modules_and_asks_for_no_verdict_on_speed(run, tmp_path):

@@ -205,22 +205,3 @@ def test_on_a_cpu_there_is_no_efficiency(tmp_path: Path) -> None:
     table = table_of(run.folder)
     assert table.rows[0][0] == "Test CPU (cpu+cpu)"
     assert [row[5:9] for row in table.rows] == [["cpu", "1,000", "0.900 [0.900, 0.900]", "–"]]
-
-
-def test_what_did_not_converge_is_marked(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run", target_ci=0.01)
-    for placement, pace, status in (("0", 1000.0, "ok"), ("0+1", 1500.0, "unconverged")):
-        measured(run, placement, 64, (pace, pace), status=status)
-    table = table_of(run.folder)
-    assert table.rows[0][7] == "1.500 [1.500, 1.500]†"
-    assert table.footnotes == ["† unconverged: the interval is wider than was asked for."]
-
-
-def test_processes_of_a_cpu_are_named_where_nothing_else_was_measured(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run")
-    measured(run, "cpu+cpu", 64, (1000.0,))
-    other = RunBuilder(tmp_path / "other")
-    measured(other, "cpu", 64, (1000.0,))
-    runs = load([run.folder, other.folder])
-    summary = summarise(runs.trials)
-    assert sorted(summary["where"]) == ["Test CPU (cpu+cpu, run run)", "Test CPU (run other)"]

@@ -68,7 +68,7 @@ def exported(folder: Path) -> None:
 def compared(old: Path, new: Path) -> None:
     comparison = compare(old, new, 0.05)
     assert document.dumps(of_comparison(comparison))
-    assert comparison_page(comparison, "md")
+    assert comparison_page(comparison)
     show_comparison(comparison)
 
 

@@ -252,13 +252,10 @@ def _panel(title: str, explained: Sequence[Explanation]) -> Panel:
         start = 0.0
         for work, ms in step.ms.items():
             if ms:
-                says = f"{step.precision}, {work}: {number(ms, 3)} ms, {step.pct(work):.0f} %"
-                bar = Bar(x=(start, start + ms), low=place + 0.15, high=place + 0.85, tint=WORK[work], says=says)
-                marks.append(bar)
+                marks.append(Bar(x=(start, start + ms), low=place + 0.15, high=place + 0.85, tint=WORK[work]))
                 start += ms
         timed = [(step.timed_ms, place + 0.05), (step.timed_ms, place + 0.95)]
-        says = f"{step.precision}: {number(step.timed_ms, 3)} ms without the profiler"
-        marks.append(Line(points=timed, tint=PLAIN, dots=False, says=says))
+        marks.append(Line(points=timed, tint=PLAIN, dots=False))
     longest_ms = max(max(step.timed_ms, step.profiled_ms) for step in steps)
     x = Axis(label="ms a step", low=0.0, high=1.03 * longest_ms)
     return chart.rows_panel(title, x, [step.precision for step in steps], marks)

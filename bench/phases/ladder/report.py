@@ -17,6 +17,7 @@ from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.analysis.judge import judge_speedups
 from bench.report.analysis.summary import other_types
 from bench.report.analysis.verdict import LAUNCH_BOUND, marked
+from bench.report.document import interval
 from bench.report.format import MIB, UNKNOWN, known, ratio, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import subjects
@@ -43,7 +44,17 @@ LIMITS = {
     "arithmetic": "limited by arithmetic",
     "launch or arithmetic": "limited by launching kernels or by arithmetic",
 }
-ENDS = ("", "_low", "_high")
+IN_DOCUMENT = (
+    "added",
+    "builds_on",
+    "status",
+    "detail",
+    "limit",
+    "step_ms",
+    "peak_memory_bytes",
+    "memory_change_ratio",
+)
+"""The keys of a row that the JSON document has, too."""
 FP32 = AblationStep(precision=BASELINE)
 
 
@@ -111,15 +122,20 @@ def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mappin
     speed = trials[trials["phase"] == "speed"]
     timed = speed[speed["status"].isin(MEASURED) & speed["step_ms"].gt(0)]
     over_fp32 = ladder.gain(FP32, step) if step != FP32 else None
-    # One unconverged process makes a step unconverged. One that was not timed has the status of its failure.
+    # One unconverged process makes a step unconverged. One that was not timed has the status of its last failure.
+    is_lost = ~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")
+    tried = pd.concat([trials[is_lost], speed])
+    tried = tried.assign(order=tried["status"].map({"ok": 1, "unconverged": 2}).fillna(0))
     status, detail = UNKNOWN, ""
-    lost = trials[~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")]
-    for rows in (lost, speed, timed, timed[timed["status"] == "unconverged"]):
-        if len(rows):
-            status, detail = str(rows.iloc[-1]["status"]), str(rows.iloc[-1]["detail"])
+    if len(tried):
+        last = tried.sort_values("order", kind="stable").iloc[-1]
+        status, detail = str(last["status"]), str(last["detail"])
     asked, width = timed["target_ci"].max(), over_fp32.change.half_width if over_fp32 else None
     if status == "ok" and width is not None and math.expm1(width) > asked:
-        status, detail = "unconverged", f"the interval over processes is wider than ±{100 * asked:g} %"
+        status, detail = (
+            "unconverged",
+            f"the interval over processes is wider than ±{100 * asked:g} %",
+        )
     peak, of_fp32 = (peaks.get((*ladder.cell, name)) for name in (step.name, BASELINE))
     change = estimate(MEMORY, peak, of_fp32) if peak and of_fp32 else None
     return {
@@ -178,19 +194,17 @@ def _status(row: Row) -> str:
     return f"{row['status']}: {cause}" if cause and row["status"] not in MEASURED else str(row["status"])
 
 
-COLUMNS = {
-    "added": words("ablation step", "added"),
-    "builds_on": words("builds on", "builds_on"),
-    "step_ms": figures("step (ms)", "step_ms"),
-    "over_fp32": figures("over fp32 [95 % interval]", _over_fp32),
-    "over_previous": figures("over the one it builds on [95 % interval]", lambda row: _gain(row["over_previous"])),
-    "measured_in": words("measured in", lambda row: row["over_previous"] and measured_in(row["over_previous"])),
-    "memory": figures("peak memory (MiB)", "peak_memory_bytes", per=MIB),
-    "limit": words("limited by", "limit"),
-    "status": words("status", _status),
-}
-PAGE_ONLY = ("builds_on", "measured_in")
-"""Columns that a terminal has no room for."""
+COLUMNS = (
+    words("ablation step", "added"),
+    words("builds on", "builds_on"),
+    figures("step (ms)", "step_ms"),
+    figures("over fp32 [95 % interval]", _over_fp32),
+    figures("over the one it builds on [95 % interval]", lambda row: _gain(row["over_previous"])),
+    words("measured in", lambda row: row["over_previous"] and measured_in(row["over_previous"])),
+    figures("peak memory (MiB)", "peak_memory_bytes", per=MIB),
+    words("limited by", "limit"),
+    words("status", _status),
+)
 
 
 def full(ladder: Ladder) -> Table | None:
@@ -199,13 +213,7 @@ def full(ladder: Ladder) -> Table | None:
     if ladder.noise is not None:
         measured = "how far fp32 measured against itself was from 1, on batches already on the device"
         noise = f"here {100 * ladder.noise:.1f} %: {measured}"
-    return table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS.values(), f"{ABOUT}, {noise}.")
-
-
-def short(ladder: Ladder) -> Table | None:
-    """Return an ablation's table as far as a terminal has room for it."""
-    columns = [column for name, column in COLUMNS.items() if name not in PAGE_ONLY]
-    return table(f"Ladder of {ladder.title}", ladder.rows, columns)
+    return table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS, f"{ABOUT}, {noise}.")
 
 
 # The verdict.
@@ -257,7 +265,7 @@ def findings(material: Material) -> Iterator[Findings]:
     """Yield the verdicts, with the tables."""
     found = []
     for ladder in ladders(material.runs):
-        found.append(Finding(subject=f"ladder of {ladder.title}", result=verdict(ladder), table=short(ladder)))
+        found.append(Finding(subject=f"ladder of {ladder.title}", result=verdict(ladder), table=full(ladder)))
     yield Findings(findings=found)
 
 
@@ -269,13 +277,15 @@ def document(runs: Runs) -> dict[str, Any]:
 def _document(ladder: Ladder) -> dict[str, Any]:
     steps = []
     for row in ladder.rows:
-        step = {name: row[name] for name in ("added", "builds_on", "status", "detail", "limit", "step_ms")}
-        step |= {"step": row["step"].name, "precision": row["step"].precision}
-        for key, contrast in (("speedup", row["over_fp32"]), ("speedup_over_previous", row["over_previous"])):
-            ends = contrast.gain.ends if contrast else (None, None, None)
-            step |= {f"{key}{end}": value for end, value in zip(ENDS, ends, strict=True)}
-        step |= {"peak_memory_bytes": row["peak_memory_bytes"], "memory_change_ratio": row["memory_change_ratio"]}
-        steps.append({key: value if known(value) else None for key, value in step.items()})
+        step = {"step": row["step"].name, "precision": row["step"].precision}
+        for name in IN_DOCUMENT:
+            step[name] = row[name] if known(row[name]) else None
+        for key, contrast in (
+            ("speedup", row["over_fp32"]),
+            ("speedup_over_previous", row["over_previous"]),
+        ):
+            step |= interval(key, contrast.gain if contrast else None)
+        steps.append(step)
     return {"name": ladder.title, "noise_ratio": ladder.noise, "steps": steps}
 
 

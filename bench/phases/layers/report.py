@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Bar, Chart, Panel
-from bench.report.format import number, records
+from bench.report.format import records
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.load import KEY
 from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figures, table, words
@@ -83,55 +81,28 @@ def answers(rows: pd.DataFrame) -> Table | None:
     for _, arm in rows.groupby(KEY, sort=False):
         of_model = arm[arm["layer"] == ""].set_index("name")["value"].to_dict()
         line = arm.iloc[0].to_dict() | dict.fromkeys(OF_MODEL) | of_model
-        answer = next((text for name, text in ANSWERS.items() if name in of_model), "")
-        lines.append(line | {"answer": answer, "keep": kept(arm)})
+        line |= {"answer": "", "keep": kept(arm)}
+        for name, text in ANSWERS.items():
+            if name in of_model:
+                line["answer"] = text
+        lines.append(line)
     return table("Which modules need fp32", lines, ANSWER_COLUMNS, ABOUT_ANSWERS)
 
 
-def worst_modules(rows: pd.DataFrame) -> pd.DataFrame:
+def worst_modules(rows: pd.DataFrame) -> Table | None:
     """Return the error and share of the ``SHOWN`` worst modules of each arm, the largest error first."""
     of_modules = rows[(rows["layer"] != "") & rows["name"].isin(("error", "share"))]
     names = [*KEY, "where", "layer"]
     wide = of_modules.pivot_table(index=names, columns="name", values="value", sort=False).reset_index()
     wide = wide.reindex(columns=[*names, "error", "share"]).sort_values("error", ascending=False, kind="stable")
-    return wide.groupby(KEY, sort=False).head(SHOWN)
+    worst = wide.groupby(KEY, sort=False).head(SHOWN)
+    return table("Modules narrow alone", records(worst), MODULE_COLUMNS, ABOUT_MODULES)
 
 
 def tables(material: Material) -> list[Table | None]:
     """Return the tables of one recipe."""
     rows = searched(material.named(material.runs.details["layers_figures"]))
-    modules = records(worst_modules(rows))
-    return [answers(rows), table("Modules narrow alone", modules, MODULE_COLUMNS, ABOUT_MODULES)]
-
-
-def charts(material: Material) -> Iterator[tuple[str, Chart]]:
-    """Describe the modules' shares of the harm: a figure for each recipe, device and batch size."""
-    rows = searched(material.named(material.runs.details["layers_figures"]))
-    for (workload, where, slug, batch), of_batch in rows.groupby(
-        ["workload", "where", "slug", "batch_size"], sort=False
-    ):
-        modules = worst_modules(of_batch).dropna(subset="share")
-        panels = [_shares(str(key[-1]), arm) for key, arm in modules.groupby(KEY, sort=False)]
-        if panels:
-            yield (
-                str(workload),
-                Chart(
-                    name=f"{slug}-b{batch:.0f}-layers",
-                    caption=f"{workload} on {where} at batch size {batch:.0f}: modules that harm the gradients",
-                    about="Each module alone in the narrow type: its share of the sum of squared errors.",
-                    panels=panels,
-                ),
-            )
-
-
-def _shares(precision: str, arm: pd.DataFrame) -> Panel:
-    names, marks = [], []
-    for place, module in enumerate(records(arm)):
-        percent = 100 * module["share"]
-        names.append(str(module["layer"]))
-        says = f"{module['layer']}: {number(percent, 2)} %"
-        marks.append(Bar(x=(0.0, percent), low=place + 0.15, high=place + 0.85, tint=precision, says=says))
-    return chart.rows_panel(precision, Axis(label="share of the squared error (%)", low=0.0), names, marks)
+    return [answers(rows), worst_modules(rows)]
 
 
 def findings(material: Material) -> Iterator[Findings]:
@@ -145,4 +116,4 @@ def findings(material: Material) -> Iterator[Findings]:
     yield Findings(findings=found)
 
 
-REPORT = PhaseReport(tables=(Entry(62, RECIPE, tables),), charts=charts, findings=findings)
+REPORT = PhaseReport(tables=(Entry(62, RECIPE, tables),), findings=findings)

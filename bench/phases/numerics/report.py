@@ -10,15 +10,25 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule, Text
-from bench.report.format import UNKNOWN, error, known, number
+from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule
+from bench.report.format import error, known, number
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figures, optional, table, whole, words
+from bench.report.tables.table import (
+    ARM,
+    RECIPE,
+    Entry,
+    Material,
+    Table,
+    figures,
+    optional,
+    table,
+    whole,
+    words,
+)
 
 FP16_LARGEST = 65504.0
 FP16_NORMAL, FP16_ZERO, FP16_INFINITE = -14, -25, 16
@@ -27,10 +37,9 @@ FIRST_SCALE = 2.0**16
 """GradScaler's first scale, which stands for scaling where a precision has none."""
 GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
 """For each kind of gradient, the tensors that the loss is differentiated by, as the table names them."""
-POWERS = {"zero": -math.inf, "below": -1e3, "above": 1e3, "nonfinite": math.nan}
+BELOW, ABOVE = -1e3, 1e3
+POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
 """The powers of two of bins that are not called by theirs; what is not finite lies in no range."""
-LAST = 5
-"""Steps at the end of the phase whose gradients are counted together."""
 PARTS = ("output", "loss", "gradients", "weights", "master copy", "optimizer states")
 """The parts of a step whose types the table shows, in its order."""
 
@@ -49,7 +58,16 @@ STEP_COLUMNS = (
         figures("loss scale at the end", "loss_scale"),
         figures("largest activation (layer)", "activation"),
         figures("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
+        figures("error of the loss", "last_loss_error", error),
+        figures("of the gradients, first step", "first_gradient_error", error),
+        figures("of the gradients, last step", "last_gradient_error", error),
+        figures("output: SQNR (dB)", "last_output_error", _decibels),
     ),
+)
+ABOUT_STEPS = (
+    "Errors are those of one step relative to float64, on the same batch with the same weights: of the loss, and of "
+    "all gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient. SQNR is the ratio "
+    "of signal to quantisation noise, 20 log10 of 1 over the relative error: 20 dB are an error of a tenth."
 )
 GRADIENT_COLUMNS = (
     *ARM,
@@ -57,38 +75,20 @@ GRADIENT_COLUMNS = (
     figures("zero (%)", "zero", 3),
     figures("in fp16: zero (%)", "lost", 3),
     figures("subnormal (%)", "subnormal", 3),
-    words("most in fp16 zero (layer)", "worst"),
     figures("loss scale S", "scale"),
     figures("S brings into range (%)", "saved", 3),
     figures("overflow at S (%)", "overflow", 3),
 )
 ABOUT_GRADIENTS = (
-    "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, in the last five "
-    "steps; shares of all values. Zero: already; where fp32 has less, most of it underflowed. In fp16: below "
+    "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, in the last "
+    "step; shares of all values. Zero: already; where fp32 has less, most of it underflowed. In fp16: below "
     "2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss scale, or 2^16, GradScaler's "
     "initial scale, where there is none; it brings into range what is zero without it."
 )
-ERROR_COLUMNS = (
-    *ARM,
-    *optional(
-        figures("loss, first step", "first_loss", error),
-        figures("gradients, first step", "first_gradient", error),
-        figures("loss, last step", "last_loss", error),
-        figures("gradients, last step", "last_gradient", error),
-        figures("worst layer at the last", "worst"),
-        figures("output, first step: SQNR (dB)", "first_output", _decibels),
-        figures("output, last step: SQNR (dB)", "last_output", _decibels),
-    ),
-)
-ABOUT_ERRORS = (
-    "Relative errors of one step against float64 on the same batch with the same weights: of the loss, and of all "
-    "gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient. SQNR is the ratio of "
-    "signal to quantisation noise, 20 log10 of 1 over the relative error: 20 dB are an error of a tenth."
-)
 TYPE_COLUMNS = (*ARM, *optional(*(words(part, part) for part in PARTS)))
 ABOUT_TYPES = (
-    "Types as a training step had them, with their shares of the numbers where there are several. The output is "
-    "what the loss is computed of; gradients are those of the weights, as the backward pass computes them."
+    "Types as a training step had them, the most frequent first. The output is what the loss is computed of; "
+    "gradients are those of the weights, as the backward pass computes them."
 )
 
 
@@ -101,122 +101,93 @@ def recorded(material: Material) -> pd.DataFrame:
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one recipe, of rows of ``recorded``."""
-    steps, gradients, errors, types = [], [], [], []
+    steps, types = [], []
+    gradients: dict[str, list[Any]] = {kind: [] for kind in GRADIENTS}
     for _, arm in rows.groupby(KEY, sort=False):
         named = {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
-        steps.append(defaultdict(str, named | _course(arm) | _largest_activation(arm)))
-        errors.append(named | _errors(arm))
-        if of_parts := _types(arm):
+        steps.append(defaultdict(str, named | _course(arm)))
+        of_parts = _types(arm)
+        if of_parts:
             types.append(defaultdict(str, named | of_parts))
         for kind, of in GRADIENTS.items():
-            if (arm["kind"] == kind).any():
-                gradients.append(named | {"of": of} | _float16_shares(arm, kind))
-    gradients.sort(key=lambda line: line["of"] != GRADIENTS["gradient"])  # those of parameters first
+            shares = _float16_shares(arm, kind)
+            if shares:
+                gradients[kind].append(named | {"of": of} | shares)
+    lines = [line for of_kind in gradients.values() for line in of_kind]
     return [
-        table("Numerics: the first steps", steps, STEP_COLUMNS),
-        table("Numerics: gradients", gradients, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
-        table("Numerics: errors against float64", errors, ERROR_COLUMNS, ABOUT_ERRORS),
+        table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
+        table("Numerics: gradients", lines, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
         table("Types", types, TYPE_COLUMNS, ABOUT_TYPES),
     ]
 
 
-def _steps(arm: pd.DataFrame, name: str) -> pd.Series:
-    return arm[(arm["kind"] == "step") & (arm["name"] == name)].sort_values("step")["value"]
+def _steps(rows: pd.DataFrame, name: str) -> list[float]:
+    """Return a figure of all steps, in their order."""
+    of_steps = rows[(rows["kind"] == "step") & (rows["name"] == name)]
+    return of_steps.sort_values("step")["value"].tolist()
+
+
+def _scale(rows: pd.DataFrame) -> float:
+    scales = _steps(rows, "loss_scale")
+    return scales[-1] if scales else FIRST_SCALE
 
 
 def _course(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return how an arm's steps began and ended; nothing where none is in the file."""
+    """Return how an arm's steps began and ended, as far as the file has it."""
+    line: dict[str, Any] = {}
     losses, scales = _steps(arm, "loss"), _steps(arm, "loss_scale")
-    if losses.empty:
-        return {}
-    last = losses.iloc[-1]
-    # Without loss scaling, which skips a step whose gradients are not finite, such gradients are the end.
-    has_failed = not known(last) or (scales.empty and (_steps(arm, "finite").tail(1) == 0).any())
-    return {
-        "steps": len(losses),
-        "skipped": _steps(arm, "skipped").sum() if len(scales) else None,
-        "first_loss": losses.iloc[0],
-        "last_loss": "not finite" if has_failed else last,
-        "loss_scale": scales.iloc[-1] if len(scales) else None,
-    }
-
-
-def _largest_activation(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return the largest activation with its layer, NaN before any number, and its size where it is a number."""
+    if losses:
+        last = losses[-1] if known(losses[-1]) else "not finite"
+        line |= {"steps": len(losses), "first_loss": losses[0], "last_loss": last}
+    if scales:
+        line |= {"skipped": sum(_steps(arm, "skipped")), "loss_scale": scales[-1]}
     activations = arm[arm["kind"] == "activation"].sort_values("value", na_position="last")
-    if activations.empty:
-        return {}
-    largest = activations.iloc[-1]
-    text = number(largest["value"]) if known(largest["value"]) else "NaN"
-    return {"activation": f"{text} ({largest['layer']})", "activation_share": largest["value"]}
+    if len(activations):
+        largest = activations.iloc[-1]
+        text = number(largest["value"]) if known(largest["value"]) else "NaN"
+        line |= {"activation": f"{text} ({largest['layer']})", "activation_share": largest["value"]}
+    errors = arm[(arm["kind"] == "error") & (arm["layer"] == "")].sort_values("step")
+    for name, values in errors.groupby("name")["value"]:
+        line |= {f"first_{name}_error": values.iloc[0], f"last_{name}_error": values.iloc[-1]}
+    return line
 
 
-def last_steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep the figures of the last recorded steps: five consecutive ones, or the one that failed."""
-    end = float(rows["step"].max())
-    together: pd.DataFrame = rows[rows["step"] > end - LAST]
-    is_whole = together["step"].nunique() == LAST
-    return together if is_whole else rows[rows["step"] == end]
-
-
-def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, Any]:
+def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
     """Return the shares of an arm's gradients that float16 loses, with its loss scale and without, in per cent."""
-    rows, scales = arm[arm["kind"] == kind], _steps(arm, "loss_scale")
-    scale = scales.iloc[-1] if len(scales) else FIRST_SCALE
-    counts = last_steps(rows).pivot_table(index="layer", columns="name", values="value", aggfunc="sum", fill_value=0.0)
-    counts = counts.loc[[layer for layer in rows["layer"].unique() if layer in counts.index]]  # in the model's order
-    shares = 100 * counts.div(counts.sum(axis=1), axis=0)
-    powers = np.array([POWERS[name] if name in POWERS else float(name) for name in shares.columns])
-
-    def between(low: float, high: float) -> pd.Series:
-        return shares.loc[:, (powers >= low) & (powers < high)].sum(axis=1)
-
+    rows = arm[(arm["kind"] == kind) & (arm["layer"] == "")]
+    if rows.empty:
+        return {}
+    rows = rows[rows["step"] == rows["step"].max()]
+    powers = rows["name"].map(POWERS).fillna(pd.to_numeric(rows["name"], errors="coerce"))
+    percent = 100 * rows["value"] / rows["value"].sum()
+    scale = _scale(arm)
     shift = math.log2(scale)
-    lost = between(POWERS["below"], FP16_ZERO)
-    of_all = {
-        "zero": between(-math.inf, POWERS["below"]),
-        "lost": lost,
-        "subnormal": between(FP16_ZERO, FP16_NORMAL),
-        "saved": between(FP16_ZERO - shift, FP16_ZERO),
-        "overflow": between(FP16_INFINITE - shift, math.inf),
+    ranges = {
+        "zero": (-math.inf, BELOW),
+        "lost": (BELOW, FP16_ZERO),
+        "subnormal": (FP16_ZERO, FP16_NORMAL),
+        "saved": (FP16_ZERO - shift, FP16_ZERO),
+        "overflow": (FP16_INFINITE - shift, math.inf),
     }
-    whole_model: dict[str, Any] = {name: part.get("") for name, part in of_all.items()}
-    by_layer = lost[lost.index != ""]
-    worst = f"{number(by_layer.max(), 3)} % ({by_layer.idxmax()})" if len(by_layer) else UNKNOWN
-    return whole_model | {"scale": scale, "worst": worst}
-
-
-def _errors(arm: pd.DataFrame) -> dict[str, Any]:
-    """Return the errors of an arm in the first and the last step, in which they were taken."""
-    rows = arm[arm["kind"] == "error"].sort_values("value")
-    last = rows[rows["step"] == rows.loc[rows["step"] > 0, "step"].max()]
-    errors: dict[str, Any] = {"worst": UNKNOWN}
-    for end, of_step in (("first", rows[rows["step"] == 0]), ("last", last)):
-        of_model = of_step[of_step["layer"] == ""].set_index("name")["value"]
-        for name in ("loss", "gradient", "output"):
-            errors[f"{end}_{name}"] = of_model.get(name)
-    of_layers = last[(last["layer"] != "") & last["value"].notna()]
-    if len(of_layers):
-        worst = of_layers.iloc[-1]
-        errors["worst"] = f"{error(worst['value'])} ({worst['layer']})"
-    return errors
+    shares = {"scale": scale}
+    for name, (low, high) in ranges.items():
+        shares[name] = percent[(powers >= low) & (powers < high)].sum()
+    return shares
 
 
 def _types(arm: pd.DataFrame) -> dict[str, str]:
     """Return the types of each part of a step, the most frequent first."""
     types = {}
     for part, rows in arm[arm["kind"] == "type"].groupby("layer", sort=False):
-        shares = 100 * rows.groupby("name", sort=False)["value"].sum() / rows["value"].sum()
-        shares = shares.sort_values(ascending=False)
-        named = [f"{name} {number(share, 3)} %" for name, share in shares.items()]
-        types[str(part)] = ", ".join(named) if len(named) > 1 else str(shares.index[0])
+        counts = rows.groupby("name", sort=False)["value"].sum().sort_values(ascending=False)
+        types[str(part)] = ", ".join(map(str, counts.index))
     return types
 
 
 # The histograms.
 
-SHARES = (0.001, 1500.0)
-"""The ends of the axis of shares, in per cent; above 100 there is room for words."""
+SHARES = (0.001, 100.0)
+"""The ends of the axis of shares, in per cent."""
 LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
 LOWEST = -50
 """The least power of two that is shown: the phase counts what is below 2^-48 together."""
@@ -226,74 +197,54 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
     """Describe the histograms of each recipe, device and batch size."""
     names = ["workload", "where", "slug", "batch_size"]
     for (workload, where, slug, batch), rows in recorded(material).groupby(names, sort=False):
+        scale = max(_scale(arm) for _, arm in chart.arms(rows))
         for kind, of in GRADIENTS.items():
             of_model = rows[(rows["kind"] == kind) & (rows["layer"] == "")]
             if of_model.empty:
                 continue
-            scales = rows.loc[(rows["kind"] == "step") & (rows["name"] == "loss_scale"), "value"]
-            scale = float(scales.max()) if len(scales) else FIRST_SCALE
-            last = [last_steps(arm) for _, arm in chart.arms(of_model)]
+            last = of_model.groupby("precision")["step"].transform("max")
             histogram = Chart(
                 name=f"{slug}-b{batch:.0f}-{kind.replace('_', '-')}s",
                 caption=f"{workload} on {where} at batch size {batch:.0f}: gradients of {of} by magnitude",
-                about="The share of all values at each power of two, and of zeros. The arrow: where a loss scale moves "
-                "them.",
-                panels=[
-                    _histogram("First step", of_model[of_model["step"] == 0], scale),
-                    _histogram("Last steps", pd.concat(last), scale),
-                ],
+                about="The share of all values at each power of two, and of zeros, in the last step. Dashed: "
+                f"values left of it are zero in fp16 even at a loss scale of 2^{math.log2(scale):g}.",
+                panels=[_histogram(of_model[of_model["step"] == last], scale)],
                 legend=[*chart.legend(of_model), *LEGEND],
             )
             yield str(workload), histogram
 
 
-def _histogram(title: str, rows: pd.DataFrame, scale: float) -> Panel:
+def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     """Return a panel over powers of two; float16's zeros and subnormals are shaded, and zeros stand to the left."""
     arms = chart.arms(rows)
-    powers = pd.to_numeric(rows["name"], errors="coerce")
-    exponents = range(LOWEST, int(max(0, powers.max())) + 1)
+    highest = max(0, int(pd.to_numeric(rows["name"], errors="coerce").max()))
     zero = LOWEST - 3 - len(arms)
+    low, high = SHARES
     marks: list[Mark] = [
-        Bar(x=(LOWEST - 1, FP16_ZERO), low=SHARES[0], high=SHARES[1], tint=chart.LOST, faint=True),
-        Bar(x=(FP16_ZERO, FP16_NORMAL), low=SHARES[0], high=SHARES[1], tint=chart.COARSE, faint=True),
+        Bar(x=(LOWEST - 1, FP16_ZERO), low=low, high=high, tint=chart.LOST, faint=True),
+        Bar(x=(FP16_ZERO, FP16_NORMAL), low=low, high=high, tint=chart.COARSE, faint=True),
+        Rule(at=FP16_ZERO - math.log2(scale), axis="x"),
     ]
-    lines, dots = [], []
-    for place, (name, of_arm) in enumerate(arms):
-        counts = of_arm.groupby("name")["value"].sum()
-        shares = 100 * counts / counts.sum()
-        zeros = shares.get("zero", 0.0)
-        says = f"{name}, {zeros:.3g} % zeros"
-        line = _line(shares.reindex([str(power) for power in exponents], fill_value=0.0))
-        lines.append(Line(points=line, tint=name, says=says))
-        dots.append(Line(points=[(zero + place, zeros or math.nan)], tint=name, says=says))
-    marks += [*lines, *dots]
-    # Where a loss scale moves what float16 makes zero.
-    power = math.log2(scale)
-    moved = FP16_ZERO - power
-    text = f"zero at a scale of 2^{power:g}"
-    top, below = SHARES[1] / 2, SHARES[1] / 4
-    marks.append(Rule(at=moved, axis="x"))
-    marks.append(Text(x=moved + 0.4, y=top, text=text, align="left"))
-    marks.append(Line(points=[(moved, below), (FP16_ZERO, below)], tint=chart.PLAIN, dots=False))
-    marks.append(Text(x=FP16_ZERO, y=below, text="▶"))
-    middle = zero + (len(arms) - 1) / 2
-    ticks = [(middle, "zero"), *((float(at), f"2^{at}".replace("-", "−")) for at in range(-40, exponents[-1] + 1, 10))]
+    for place, (name, arm) in enumerate(arms):
+        counts = arm.groupby("name")["value"].sum()
+        shares = (100 * counts / counts.sum()).clip(lower=low)
+        # a bin without any values interrupts the line
+        line = [(power + 0.5, shares.get(str(power), math.nan)) for power in range(LOWEST, highest + 1)]
+        marks.append(Line(points=line, tint=name))
+        marks.append(Line(points=[(zero + place, shares.get("zero", math.nan))], tint=name))
+    ticks = [(zero + (len(arms) - 1) / 2, "zero")]
+    ticks += [(power, f"2^{power}".replace("-", "−")) for power in range(-40, highest + 1, 10)]
     percents = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
     return Panel(
-        title=title,
-        x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=exponents[-1] + 1.5),
-        y=Axis(label="share of all values (%)", scale="log", ticks=percents, low=SHARES[0], high=SHARES[1]),
+        title="",
+        x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=highest + 1.5),
+        y=Axis(label="share of all values (%)", scale="log", ticks=percents, low=low, high=high),
         marks=marks,
     )
 
 
-def _line(shares: pd.Series) -> list[tuple[float, float]]:
-    """Return a line over powers of two, which falls to the axis next to filled bins, and is interrupted elsewhere."""
-    beside = shares.shift(-1, fill_value=0.0) + shares + shares.shift(1, fill_value=0.0)
-    heights = shares.where(beside > 0)
-    return [(int(str(power)) + 0.5, height) for power, height in heights.items()]
-
-
 REPORT = PhaseReport(
-    tables=(Entry(60, RECIPE, lambda material: numerics(recorded(material))),), charts=charts, has_details=True
+    tables=(Entry(60, RECIPE, lambda material: numerics(recorded(material))),),
+    charts=charts,
+    has_details=True,
 )

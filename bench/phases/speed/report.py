@@ -1,19 +1,17 @@
-"""Speed: tables of how it was measured, of each precision's best batch, of several devices together, and of sweeps."""
+"""Speed: tables of how it was measured, of several devices together, and of sweeps."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from bench.phases.speed import sweeps
-from bench.report.analysis.summary import best_rows, over
+from bench.report.analysis.summary import over
 from bench.report.format import estimate, known, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.labels import placement
-from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
     ARM,
     BATCH,
-    DEVICE,
     PRECISION,
     RECIPE,
     Entry,
@@ -26,7 +24,6 @@ from bench.report.tables.table import (
     words,
 )
 from bench.results.columns import listed
-from bench.spec.precisions import BASELINE
 from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
@@ -75,33 +72,6 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
     return table("How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about)
 
 
-def best_batch(rows: pd.DataFrame) -> Table | None:
-    """Return each precision of a workload at its own best batch size, unless all of a device have the same one."""
-    best = best_rows(rows)
-    best = best[best.groupby(SUBJECT, sort=False)["batch_size"].transform("nunique") > 1]
-    lines = records(best)
-    fp32 = {tuple(row[name] for name in SUBJECT): row for row in lines if row["precision"] == BASELINE}
-
-    def over_best_fp32(row: Row) -> str:
-        reference = fp32.get(tuple(row[name] for name in SUBJECT))
-        return "baseline" if row is reference else estimate(over(row, reference)) if reference else ""
-
-    columns = [
-        DEVICE,
-        PRECISION,
-        figures("best batch", "batch_size", whole),
-        figures("throughput (samples/s)", "samples_per_s", status="speed_status"),
-        figures("÷ fp32's [95 % interval]", over_best_fp32),
-    ]
-    about = (
-        "Each precision at the measured batch size at which its throughput was highest, which includes what the memory "
-        "saved makes possible. A training at another batch size may need another learning rate. At one batch size the "
-        "ratio is the speedup itself; at two it was not measured side by side and has Welch's interval over processes, "
-        "which is wider. Devices of which all precisions are fastest at the same batch size are left out."
-    )
-    return table("Best batch", lines, columns, about)
-
-
 def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
     """Return how much faster several devices train together than one of them; None where nothing was so measured.
 
@@ -122,7 +92,15 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
                 speedup = over(row, single)
                 on_cpu = row["device_kind"] == "cpu"
                 efficiency = None if on_cpu else 100 * speedup.center / len(members)
-                lines.append(row | {"scaling": name, "one": single, "over_one": speedup, "efficiency_pct": efficiency})
+                lines.append(
+                    row
+                    | {
+                        "scaling": name,
+                        "one": single,
+                        "over_one": speedup,
+                        "efficiency_pct": efficiency,
+                    }
+                )
     columns = [
         words("devices", "where"),
         PRECISION,
@@ -131,7 +109,11 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
         figures("throughput (samples/s)", "samples_per_s"),
         words("one device", lambda line: placement(str(line["one"]["placement"]))),
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
-        figures("speedup over one [95 % interval]", lambda line: estimate(line["over_one"]), status="speed_status"),
+        figures(
+            "speedup over one [95 % interval]",
+            lambda line: estimate(line["over_one"]),
+            status="speed_status",
+        ),
         figures("efficiency (%)", "efficiency_pct", 3),
         figures("communication (% of a step)", "communication_pct", 2),
     ]
@@ -148,7 +130,6 @@ def _is_part(single: Row, row: Row) -> bool:
 REPORT = PhaseReport(
     tables=(
         Entry(40, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
-        Entry(51, RECIPE, lambda material: [best_batch(material.rows)]),
         Entry(56, RECIPE, lambda material: [how_measured(material.rows)]),
         Entry(62, RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),

@@ -96,13 +96,12 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     if (seeds["high"] > seeds["low"]).any():
         marks.append(Bar(x=seeds["x"], low=seeds["low"], high=seeds["high"], tint=precision, faint=True))
     points = list(zip(seeds["x"], seeds["mean"], strict=True))
-    data = "test data" if dashed else "training data"
-    marks.append(Line(points=points, tint=precision, dashed=dashed, says=f"{precision}, {data}"))
-    lost = (
-        finite[finite["seed"].isin(arm.loc[diverged, "seed"])].sort_values("epoch").drop_duplicates("seed", keep="last")
-    )
-    for at, last in zip(lost[x], lost[y], strict=True):
-        marks.append(Text(x=float(at), y=float(last), text="✕", tint=precision))
+    marks.append(Line(points=points, tint=precision, dashed=dashed))
+    if (diverged := _diverged(arm)).any():
+        ended = finite.sort_values("epoch").groupby("seed").tail(1)
+        ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
+        crosses = zip(ended[x], ended[y], strict=True)
+        marks += [Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses]
     return marks
 
 

@@ -10,10 +10,20 @@ import pandas as pd
 from bench.phases.train.course import course
 from bench.report.analysis.judge import MIN_SEEDS, judged_by
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Bar, Chart, Mark
-from bench.report.format import MIB, UNKNOWN, capital, known, number, records, source, written
+from bench.report.figures.chart import Axis, Bar, Chart, Mark, Rule
+from bench.report.format import (
+    MIB,
+    UNKNOWN,
+    capital,
+    known,
+    number,
+    records,
+    source,
+    titled,
+    written,
+)
 from bench.report.parts import OVERVIEW, PhaseReport
-from bench.report.reading.load import CELL, SUBJECT
+from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
@@ -52,8 +62,15 @@ TRAINED = (
 """The columns that name what was trained."""
 MOST_TRAINED = 2
 """Most devices of a recipe whose trainings are drawn, unless all are asked for."""
-MOST_ROWS = 24
-"""Most rows of a panel."""
+
+
+ABOUT_LEARNED = (
+    "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed. Parity is judged from "
+    f"{MIN_SEEDS} seeds on, at a margin that was fixed beforehand: {{margins}}. EQUIVALENT: the interval lies within "
+    "± the margin. NON-INFERIOR: it may be better, but not worse, by more. WORSE: all of it is worse by more. "
+    "INCONCLUSIVE: it holds the margin on the worse side. Above the entropy: of the data called markov the entropy "
+    "rate is known, the least test loss that can be expected; the mean is over seeds, each with sequences of its own."
+)
 
 
 def training(rows: pd.DataFrame) -> list[Table | None]:
@@ -66,18 +83,16 @@ def training_remarks(rows: pd.DataFrame) -> list[str]:
     """Return a sentence on each arm, of any workloads, whose training the loader limits."""
     shares = rows["train_samples_per_s"] / rows["samples_per_s"]
     waiting = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
-    return [_loader_remark(row) for row in records(waiting)]
-
-
-def _loader_remark(arm: Row) -> str:
-    wait, share = arm["data_wait_pct"], arm["reached"]
-    is_part = wait < 100 and share / (1 - wait / 100) < OF_THE_STEP  # of which it would fall short without waiting, too
-    limit = "the loader is a part of the limit" if is_part else "the loader, not arithmetic, is the limit"
-    text = f"{arm['precision']} on {arm['where']}, batch {arm['batch_size']:.0f}: {limit}. Training waited for batches"
-    text += f" {number(wait, 2)} % of its time"
-    if known(share):
-        text += f" and reached {number(100 * share, 2)} % of the throughput of its steps on data already on the device"
-    return f"{text}."
+    remarks = []
+    for row in records(waiting):
+        arm = f"{row['precision']} on {row['where']}, batch {row['batch_size']:.0f}"
+        text = f"{arm}: the loader limits training, which waited for batches {number(row['data_wait_pct'], 2)} % of "
+        text += "its time"
+        if known(row["reached"]):
+            percent = number(100 * row["reached"], 2)
+            text += f" and reached {percent} % of the throughput of its steps on data already on the device"
+        remarks.append(f"{text}.")
+    return remarks
 
 
 def _learned(rows: list[Row]) -> Table | None:
@@ -91,29 +106,25 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             *quality(rows),
             *(
-                figures(f"difference ({metric.unit or metric.label}) [90 % interval]", partial(_difference, metric))
+                figures(
+                    f"difference ({metric.unit or metric.label}) [90 % interval]",
+                    partial(_difference, metric),
+                )
                 for metric in (described(metric, rows) for metric in learned())
             ),
             words("parity", "accuracy_verdict"),
         ),
     ]
-    about = "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed."
-    qualities = dict.fromkeys(filter(None, (judged_by(row) for row in rows)))
-    about += " ".join(["", *map(_how_judged, qualities)])
-    if any(known(row["entropy_nats"]) for row in rows):
-        about += (
-            " Of the data called markov the entropy rate is known, the least test loss that can be expected: how far "
-            "above it the loss lies is averaged over seeds, each with sequences of its own."
-        )
-    return table("Training", rows, columns, about)
-
-
-def _how_judged(metric: Metric) -> str:
-    margin = f"{metric.margin:g} {metric.unit}".rstrip()
-    return (
-        f"Parity of {metric.label} is judged from {MIN_SEEDS} seeds on, at a margin of {margin} that was fixed "
-        f"beforehand. EQUIVALENT: the interval lies within ±{margin}. NON-INFERIOR: it may be better, but not worse, "
-        "by more. WORSE: all of it is worse by more. INCONCLUSIVE: it holds the margin on the worse side."
+    margins = {}
+    for row in rows:
+        metric = judged_by(row)
+        if metric is not None:
+            margins[metric.label] = f"{metric.margin:g} {metric.unit}".rstrip() + f" of {metric.label}"
+    return table(
+        "Training",
+        rows,
+        columns,
+        ABOUT_LEARNED.format(margins=", ".join(margins.values()) or "the suite's"),
     )
 
 
@@ -180,8 +191,7 @@ def _time_to_accuracy(row: Row) -> str:
 def charts(material: Material) -> Iterator[tuple[str, Chart | str | None]]:
     """Describe the trainings of each recipe, device and batch size, and what each metric of what is learned became."""
     for metric in learned():
-        for each in differences(material.summary, metric):
-            yield OVERVIEW, each
+        yield OVERVIEW, differences(material.summary, metric)
     subjects = material.summary[[*SUBJECT, "workload", "where", "slug"]].drop_duplicates()
     for name, trained in material.runs.details["epochs"].merge(subjects, on=SUBJECT).groupby("workload", sort=False):
         workload = str(name)
@@ -193,47 +203,50 @@ def charts(material: Material) -> Iterator[tuple[str, Chart | str | None]]:
         for (where, subject, batch), group in trained.groupby(["where", "slug", "batch_size"], sort=False):
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{subject}-training-b{batch:.0f}"
-            yield workload, course(group, name=file, caption=caption, workload=workload, where=str(where))
+            yield (
+                workload,
+                course(group, name=file, caption=caption, workload=workload, where=str(where)),
+            )
 
 
-def differences(summary: pd.DataFrame, metric: Metric) -> Iterator[Chart]:
-    """Describe each precision's accuracy or loss less fp32's, with its interval and the margin.
-
-    Figures of merit of suites' own have a figure each.
-    """
-    center, low, _ = metric.changes
+def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
+    """Describe each precision's accuracy or loss less fp32's, with its interval and the margin; None if none has."""
+    center, low, high = metric.changes
     compared = summary[summary[center].notna() & summary[low].notna()]
-    described = pd.Series([metric.of(row) for row in records(compared)], compared.index, dtype=object)
-    for place, (each, rows) in enumerate(compared.groupby(described, sort=False)):
-        yield _differences(rows, each, metric.name + f"-{place + 1}" * (place > 0))
-
-
-def _differences(compared: pd.DataFrame, metric: Metric, file: str) -> Chart:
-    (center, low, high), rows = metric.changes, compared.head(MOST_ROWS)
-    unit = f" {metric.unit}" * bool(metric.unit)
-    cut = f" The first {MOST_ROWS} of {len(compared)} are shown." if len(compared) > MOST_ROWS else ""
-    margin = Bar(x=(-metric.margin, metric.margin), low=0, high=len(rows), tint=chart.SOFT, faint=True)
-    marks: list[Mark] = [margin, chart.Rule(at=0.0, axis="x")]
-    several = {name: rows[name].nunique() > 1 for name in ("workload", "label", "batch_size")}
-    names, sizes = [], rows.groupby(CELL[:-1])["batch_size"].transform("nunique") > 1
-    for place, (row, many) in enumerate(zip(records(rows), sizes, strict=True)):
-        y, name = place + 0.5, str(row["precision"])
-        says = f"{written(metric, [row[column] for column in metric.changes], metric.unit)}, {row['accuracy_verdict']}"
-        marks += chart.estimate((row[center], row[low], row[high]), y, name, says)
-        parts = [str(row[column]) for column in ("workload", "label") if several[column]]
-        parts += [f"batch {row['batch_size']}"] if many else []
-        names.append(" ".join([*parts, name]))
+    if compared.empty:
+        return None
+    panels = []
+    for workload, rows in compared.groupby("workload", sort=False):
+        lines = records(rows)
+        names: list[str] = []
+        described = metric.of(lines[0])
+        margin = described.margin
+        marks: list[Mark] = [
+            Bar(x=(-margin, margin), low=0, high=len(lines), tint=chart.SOFT, faint=True),
+            Rule(at=0.0, axis="x"),
+        ]
+        for row in lines:
+            marks += chart.estimate(row[center], row[low], row[high], len(names) + 0.5, row["precision"])
+            batch = f" batch {row['batch_size']}" if rows["batch_size"].nunique() > 1 else ""
+            names.append(f"{row['label']}{batch} {row['precision']}")
+        label = titled(described.label, described.unit, f"{described.better} is better")
+        panels.append(chart.rows_panel(str(workload), Axis(label=label), names, marks))
     return Chart(
-        name=file,
+        name=metric.name,
         caption=f"{capital(metric.label)} less fp32's",
-        about=f"Means over seeds with 90 % intervals; the band is the margin of ±{metric.margin:g}{unit}, and "
-        f"{metric.better} is better." + cut,
-        panels=[chart.rows_panel("", Axis(label=metric.unit), names, marks)],
-        legend=chart.legend(rows),
+        about="Means over seeds with 90 % intervals; the band is the margin.",
+        panels=panels,
+        legend=chart.legend(compared),
     )
 
 
 REPORT = PhaseReport(
-    tables=(Entry(53, RECIPE, lambda material: [*training(material.rows), *training_remarks(material.rows)]),),
+    tables=(
+        Entry(
+            53,
+            RECIPE,
+            lambda material: [*training(material.rows), *training_remarks(material.rows)],
+        ),
+    ),
     charts=charts,
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pandas as pd
 from bench.report.analysis.changes import Contrast
 from bench.report.analysis.frame import ARM, IN_CELL
 from bench.report.analysis.judge import parity
-from bench.report.format import known, number, records
+from bench.report.format import number
 from bench.results.records import MEASURED
 from bench.spec.metric import Metric
 from bench.spec.metrics import learned
@@ -31,14 +30,11 @@ def add(table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapp
 
 def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
     """Return the word for what each arm has learned, and how many seeds it rests on, by its number."""
-    judged: dict[int, Contrast] = {}
+    judged: dict[int, tuple[str, float]] = {}
     for metric in reversed(learned()):  # the first one counts
-        judged |= changes[metric]
-    words = {number: parity(contrast) for number, contrast in judged.items()}
-    seeds = {number: contrast.change.n for number, contrast in judged.items()}
-    table = pd.DataFrame({"accuracy_verdict": pd.Series(words, dtype=object)})
-    table["accuracy_change_seeds"] = pd.Series(seeds, dtype=float)
-    return table
+        for arm, contrast in changes[metric].items():
+            judged[arm] = (parity(contrast), float(contrast.change.n))
+    return pd.DataFrame.from_dict(judged, "index", columns=["accuracy_verdict", "accuracy_change_seeds"])
 
 
 def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
@@ -47,17 +43,16 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself; ``diverged_seeds`` has them all.
     """
     rows = trials[trials["phase"] == "train"]
-    lost = rows[rows["status"] == "nonfinite"].groupby(ARM)["seed"].agg(frozenset).to_dict()
-    arms = rows.drop_duplicates(ARM)
-    baselines = arms[arms["precision"] == BASELINE].set_index(IN_CELL)[ARM].to_dict()
-    counts = []
-    for arm, cell in zip(arms[ARM], arms[IN_CELL], strict=True):
-        fp32 = baselines.get(cell)
-        seeds, of_fp32 = lost.get(arm, frozenset()), lost.get(fp32, frozenset())
-        own = seeds if arm == fp32 else seeds - of_fp32
-        counts.append((arm, len(own), len(of_fp32), seeds))
-    names = [ARM, "diverged", "fp32_diverged", "diverged_seeds"]
-    table = pd.DataFrame(counts, columns=names).astype({ARM: "int64"}).set_index(ARM)
+    lost = rows[rows["status"] == "nonfinite"]
+    of_arms = lost.groupby(ARM)["seed"].agg(frozenset)
+    of_fp32 = lost[lost["precision"] == BASELINE].groupby(IN_CELL)["seed"].agg(frozenset)
+    counts = {}
+    for arm, cell, precision in rows[[ARM, IN_CELL, "precision"]].drop_duplicates().itertuples(index=False):
+        seeds, baseline = of_arms.get(arm, frozenset()), of_fp32.get(cell, frozenset())
+        own = seeds if precision == BASELINE else seeds - baseline
+        counts[arm] = (len(own), len(baseline), seeds)
+    names = ["diverged", "fp32_diverged", "diverged_seeds"]
+    table = pd.DataFrame.from_dict(counts, "index", columns=names)
     done = rows[rows["status"].isin(MEASURED)].groupby(ARM)
     table["seeds"] = done.size()
     table["accuracy_sd_points"] = done["test_accuracy_pct"].std()
@@ -74,35 +69,34 @@ def stalled(trials: pd.DataFrame) -> pd.Series:
     the latter's.
     """
     rows = trials[trials["status"].isin(MEASURED) & trials["first_loss"].notna()]
-    zeros: Mapping[Any, float] = {}
-    if "zero_gradients_pct" in trials:
-        zeros = trials.groupby(ARM)["zero_gradients_pct"].mean().to_dict()
-    words: dict[Any, str] = {}
     is_training = rows["phase"] == "train"
+    words: dict[Any, str] = {}
     for part in (rows[~is_training], rows[is_training]):  # the last counts
-        of_arms = part.groupby([IN_CELL, ARM, "precision"])
-        courses = of_arms[["first_loss", "last_loss"]].mean()
-        losses = of_arms["last_loss"]
-        courses["fall"] = courses["first_loss"] - courses["last_loss"]
-        courses["spread"] = losses.max() - losses.min()
-        few = np.maximum(courses["spread"], 0.1 * courses["first_loss"].abs())
-        courses["spread"] = courses["spread"].where(losses.size() >= 3, few)
-        by_arm = records(courses.reset_index())
-        baselines = {row[IN_CELL]: row for row in by_arm if row["precision"] == BASELINE}
-        for row in by_arm:
-            words.pop(row[ARM], None)
-            fp32 = baselines.get(row[IN_CELL], row)
-            if fp32["fall"] > fp32["spread"] and row["fall"] < 0.1 * fp32["fall"]:
-                words[row[ARM]] = _losses(row, fp32, zeros.get(row[ARM], math.nan))
+        for _, cell in part.groupby(IN_CELL, sort=False):
+            fp32 = cell[cell["precision"] == BASELINE]
+            spread = fp32["last_loss"].max() - fp32["last_loss"].min()
+            if len(fp32) < 3:
+                spread = max(spread, 0.1 * abs(fp32["first_loss"].mean()))
+            for number_of_arm, arm in cell.groupby(ARM):
+                words.pop(number_of_arm, None)
+                if _fall(fp32) > spread and _fall(arm) < 0.1 * _fall(fp32):
+                    words[number_of_arm] = _losses(arm, fp32, trials[trials[ARM] == number_of_arm])
     return pd.Series(words, dtype=object)
 
 
-def _losses(row: Mapping[Hashable, Any], fp32: Mapping[Hashable, Any], zero_pct: float) -> str:
+def _fall(arm: pd.DataFrame) -> float:
+    return float(arm["first_loss"].mean() - arm["last_loss"].mean())
+
+
+def _losses(arm: pd.DataFrame, fp32: pd.DataFrame, trials: pd.DataFrame) -> str:
     """Write how little the loss of an arm falls next to fp32's, and how many of its gradients are zero."""
-    own, of_fp32 = (f"{number(each['first_loss'], 3)} → {number(each['last_loss'], 3)}" for each in (row, fp32))
-    text = f"loss {own}, {BASELINE} {of_fp32}"
-    if not known(zero_pct):
-        return text
-    precision = find_precision(row["precision"])
-    where = " in float16" if precision and precision.autocast == "float16" else ""
-    return f"{text}; {number(zero_pct, 2)} % of its gradients are zero{where}"
+    text = f"loss {_course(arm)}, {BASELINE} {_course(fp32)}"
+    if "zero_gradients_pct" in trials and trials["zero_gradients_pct"].notna().any():
+        precision = find_precision(arm["precision"].iloc[0])
+        where = " in float16" if precision and precision.autocast == "float16" else ""
+        text += f"; {number(trials['zero_gradients_pct'].mean(), 2)} % of its gradients are zero{where}"
+    return text
+
+
+def _course(arm: pd.DataFrame) -> str:
+    return f"{number(arm['first_loss'].mean(), 3)} → {number(arm['last_loss'].mean(), 3)}"

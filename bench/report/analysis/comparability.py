@@ -92,7 +92,7 @@ def _facts(run: Run, rows: pd.DataFrame) -> Iterator[Fact]:
     suite = rows["suite"].iloc[0]
     for ref in run.part("request").get("suites", []):
         if ref["name"] == suite and ref.get("digest"):
-            yield f"versions of suite {suite} (SHA-256 of its file)", EDITED, {ref["digest"]}
+            yield f"versions of {suite} (hash of its file, and of a script's arguments)", EDITED, {ref["digest"]}
     measured = rows[rows["status"].isin(MEASURED)]
     for phase, column, name, why in OF_TRIALS:
         values = measured.loc[measured["phase"] == phase, column].dropna()

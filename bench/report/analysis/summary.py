@@ -162,13 +162,6 @@ def reference_batch(rows: pd.DataFrame) -> int:
     return int(sizes.max())
 
 
-def best_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return each subject's and precision's row of the summary at the batch size of its highest throughput."""
-    timed = rows[rows["step_ms"].notna() & rows["samples_per_s"].notna()]  # published rows have no steps
-    best: pd.DataFrame = timed.loc[timed.groupby([*SUBJECT, "precision"], sort=False)["samples_per_s"].idxmax()]
-    return best
-
-
 def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> stats.Interval:
     """Return how many times as fast one row's steps are as another's, with its interval where there is one."""
     contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])

@@ -21,7 +21,6 @@ Scale = Literal["linear", "log"]
 Tint = str
 """The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
-LESS, MORE = "less", "more"
 LOST, COARSE = "lost", "coarse"
 """Magnitudes that a format makes zero, and those that it holds with fewer digits."""
 SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
@@ -55,8 +54,6 @@ INK, GREY = "#24292f", "#8c959f"
 COLOURS = {
     SOFT: GREY,
     **dict.fromkeys((PLAIN, SOLID, DASHED, BAND, CROSS), INK),
-    LESS: "#2166ac",
-    MORE: "#b2182b",
     LOST: "#d55e00",
     COARSE: "#e69f00",
     # activations, which the precision changes most, stand out
@@ -104,12 +101,8 @@ class Line:
     tint: Tint
     dashed: bool = False
     dots: bool = True
-    name: str = ""
-    """A label at the line's end, right of the panel."""
     whiskers: Sequence[tuple[float, float, float]] = ()
     """Intervals: x, and both ends of y."""
-    says: str = ""
-    """Its figures in words."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +114,6 @@ class Bar:
     high: ArrayLike
     tint: Tint
     faint: bool = False
-    says: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,11 +207,10 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
     return [(name, name) for name, _ in arms(rows)]
 
 
-def estimate(ends: tuple[float, float, float], y: float, tint: Tint, says: str = "") -> list[Mark]:
-    """Describe an estimate in a row as a dot, with its interval as a line; ``ends`` are its center, low and high."""
-    center, low, high = ends
+def estimate(center: float, low: float, high: float, y: float, tint: Tint) -> list[Mark]:
+    """Describe an estimate in a row as a dot, with its interval as a line."""
     whole = Line(points=[(low, y), (high, y)], tint=tint, dots=False)
-    return [whole, Line(points=[(center, y)], tint=tint, says=says)]
+    return [whole, Line(points=[(center, y)], tint=tint)]
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
+import numpy as np
 import pandas as pd
 
-from bench import stats
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
-from bench.report.format import at_batch, capital, known, memory_unit, number, records, times
+from bench.report.format import at_batch, capital, known, memory_unit, number, records
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL
 from bench.results.records import MEASURED
 from bench.spec.metric import Metric
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, untabled
-from bench.spec.precisions import BASELINE, precision_rank
+from bench.spec.precisions import BASELINE
 
 Choice = Literal["overview", "all", "none"]
 """Which figures are drawn."""
 SPEEDUP = "speedup-vs-batch"
 """The names of its figures begin with this."""
 Group = tuple[str, str, pd.DataFrame]
-"""A panel's title, its precision if it has one, and its rows as of ``against_batch``, with the column ``line``."""
-MOST_NAMES, LONGEST_NAME = 10, 16
-"""Most lines with their names at their ends, and most characters of such a name; else there is a legend."""
+"""A panel's title, its precision if it has one, and its rows with ``line``, ``batch_size``, ``value``, ``low`` and
+``high``; without a value it did not fit."""
 LOG_FROM = 30.0
 """A metric whose largest figure is this many times the smallest has a logarithmic axis."""
 
@@ -44,20 +44,17 @@ def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tupl
     files, tints = slugs([str(name) for name, _ in workloads]), tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
         is_first = metric is SPEED
-        for (name, rows), file in zip(workloads, files, strict=True):
-            about = {
-                "workload": str(name),
-                "name": f"{'speedup' if is_first else metric.name}-vs-batch-{file}",
-                "tints": tints,
-                "in_files": is_first or figures == "all",
-            }
-            yield "" if is_first else str(name), partial(_figure, rows, metric, about)
-
-
-def _figure(rows: pd.DataFrame, metric: Metric, about: dict[str, Any]) -> Chart | None:
-    """Describe a metric of a recipe against batch size; of step times the speedups."""
-    figures = speedups_of(rows) if metric is SPEED else figures_of(rows, metric)
-    return against_batch(figures, metric, **about)
+        for (workload, rows), file in zip(workloads, files, strict=True):
+            describe = partial(
+                against_batch,
+                rows,
+                metric,
+                workload=str(workload),
+                name=f"{SPEEDUP}-{file}" if is_first else f"{metric.name}-vs-batch-{file}",
+                tints=tints,
+                in_files=is_first or figures == "all",
+            )
+            yield "" if is_first else str(workload), describe
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
@@ -65,169 +62,170 @@ def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
     return {str(label): f"device-{place}" for place, label in enumerate(summary["label"].unique())}
 
 
-def speedups_of(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the speedups of a summary's rows as ``against_batch`` takes them."""
-    rows = summary.assign(device=summary["label"], value=summary["speedup"], status=summary["speed_status"])
-    rows = rows.assign(low=summary["speedup_low"], high=summary["speedup_high"])
-    lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
-    without = lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
-    return rows.assign(status=rows["status"].mask(without & rows["status"].isin(MEASURED), "oom"))
-
-
-def figures_of(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return a metric's figures as ``against_batch`` takes them; intervals are Student's over processes or seeds."""
-    rows = summary.assign(device=summary["label"], value=summary[metric.figure], status=summary[metric.status])
-    ends = []
-    for arm in rows[metric.arm]:
-        values = getattr(arm, "values", ()) if metric.replicate != "once" else ()
-        interval = stats.student(values) if len(values) > 1 else None
-        ends.append((interval.low, interval.high) if interval else (None, None))
-    rows[["low", "high"]] = pd.DataFrame(ends, rows.index, ["low", "high"], dtype=float)
-    return rows
+def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Return what is drawn: ``value``, ``status`` and, of speedups, the interval; none fits where fp32 does not."""
+    if metric is not SPEED:
+        rows = summary.assign(value=summary[metric.figure], status=summary[metric.status])
+        return rows.assign(low=math.nan, high=math.nan)
+    speedup = summary["speedup"]
+    # an interval that would dwarf the figures is cut off
+    low = summary["speedup_low"].clip(lower=speedup.min() / 2)
+    high = summary["speedup_high"].clip(upper=2 * speedup.max())
+    rows = summary.assign(value=speedup, low=low, high=high, status=summary["speed_status"])
+    is_lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
+    is_without = is_lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
+    rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
+    return rows[rows["precision"] != BASELINE]
 
 
 def against_batch(
-    rows: pd.DataFrame, metric: Metric, *, workload: str, name: str, tints: Mapping[str, Tint], in_files: bool = True
+    summary: pd.DataFrame,
+    metric: Metric,
+    *,
+    workload: str,
+    name: str,
+    tints: Mapping[str, Tint],
+    in_files: bool = True,
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
 
     One device has one panel, with a line for each precision. Where there is one batch size, dots replace the lines.
 
     Args:
-        rows: figures, with the columns ``device`` (a short name), ``device_kind``, ``precision``, ``batch_size``,
-            ``value``, ``low`` and ``high`` (the ends of its 95 % interval; NaN where there is none) and ``status``
-            (``oom`` is drawn as a cross).
+        summary: rows of the summary, of one recipe.
         metric: the metric; of step times the speedup over fp32, which itself is left out.
         workload: the recipe, as the page's filter names it.
         name: of the files.
-        tints: of the devices, by name.
+        tints: of the devices, by label.
         in_files: whether the figure is drawn to files, too.
 
     Returns:
         The figure; None where nothing was measured.
     """
-    over_fp32 = metric is SPEED
-    rows = rows[rows["precision"] != BASELINE] if over_fp32 else rows
-    measured = rows[rows["value"].notna()]
-    if measured.empty:
+    is_speedup = metric is SPEED
+    rows = _figures(summary, metric)
+    measured = set(rows.loc[rows["value"].notna(), "precision"])
+    if not measured:
         return None
-    precisions = sorted(measured["precision"].unique(), key=precision_rank)
     is_shown = rows["value"].notna() | rows["status"].eq("oom")
-    rows, unit = _scaled(rows[is_shown & rows["precision"].isin(precisions)], metric)
-    devices = [device for device in tints if device in set(rows["device"])]
+    rows = rows[is_shown & rows["precision"].isin(measured)]
     sizes = sorted(rows["batch_size"].unique())
-    what = "speedup" if over_fp32 else metric.label
-    what += " vs batch size" if len(sizes) > 1 else at_batch(records(rows)[0], " at batch size ")
-    if len(devices) > 1:
-        lines = devices
-        where = f", all {'devices' if rows['device_kind'].eq('cpu').any() else 'GPUs'} on one axis"
-        groups = [(name, name, rows[rows["precision"] == name].assign(line=rows["device"])) for name in precisions]
-    else:
-        lines, where = precisions, f" on {devices[0]}"
-        groups = [(devices[0], "", rows.assign(line=rows["precision"]))]
     ticks = [(float(size), f"{size:.10g}") for size in sizes]
-    x = Axis(label="batch size", scale="log", ticks=ticks, low=sizes[0] / 1.15, high=1.15 * sizes[-1])
-    y = speedups(rows) if over_fp32 else of_figures(rows, unit)
+    x = Axis(
+        label="batch size",
+        scale="log",
+        ticks=ticks,
+        low=sizes[0] / 1.15,
+        high=1.15 * sizes[-1],
+    )
+    if is_speedup:
+        y = speedups(rows)
+    else:
+        rows, y = _in_unit(rows, metric)
+    devices = {label: tint for label, tint in tints.items() if label in set(rows["label"])}
+    what = "speedup" if is_speedup else metric.label
+    if len(sizes) > 1:
+        what += " vs batch size"
+    else:
+        what += at_batch(records(rows)[0], " at batch size ")
+    if len(devices) > 1:
+        kind = "devices" if rows["device_kind"].eq("cpu").any() else "GPUs"
+        caption = f"{capital(what)}, all {kind} on one axis: {workload}"
+    else:
+        caption = f"{capital(what)} on {next(iter(devices))}: {workload}"
+    about = "Speedup over fp32, with 95 % intervals; above 1 is faster." if is_speedup else ""
+    if rows["value"].isna().any():
+        about += " ✕: that batch size did not fit in memory, in that precision or in fp32."
     bare = Chart(
         name=name,
-        caption=f"{capital(what)}{where}: {workload}",
-        about=" ".join(_about(rows, over_fp32=over_fp32)),
+        caption=caption,
+        about=about.strip(),
         in_files=in_files,
         workload=workload,
     )
-    return with_panels(bare, groups, x, y, {line: tints.get(line, line) for line in lines}, over_fp32=over_fp32)
+    groups: list[Group] = []
+    lines = devices
+    if len(devices) > 1:
+        for precision, group in chart.arms(rows):
+            groups.append((precision, precision, group.assign(line=group["label"])))
+    else:
+        lines = dict(chart.legend(rows))
+        groups.append((next(iter(devices)), "", rows.assign(line=rows["precision"])))
+    return with_panels(bare, groups, x, y, lines, is_speedup=is_speedup)
 
 
-def _scaled(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, str]:
-    """Return figures in a unit that suits them, with the unit; an interval that would dwarf them is cut off."""
+def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
+    """Return figures in a unit that suits them, with the axis that all panels share."""
     unit, size = metric.unit, 1
     if unit == "bytes":
-        unit, size, _ = memory_unit(float(rows["value"].max()))
-    values = rows["value"] / size
-    low, high = (rows["low"] / size).clip(lower=values.min() / 2), (rows["high"] / size).clip(upper=2 * values.max())
-    return rows.assign(value=values, low=low, high=high), unit
-
-
-def _about(rows: pd.DataFrame, *, over_fp32: bool) -> Iterator[str]:
-    """Yield sentences on how to read a figure."""
-    has_intervals = rows["low"].notna().any()
-    if over_fp32:
-        yield f"Speedup over fp32{' with its 95 % interval' if has_intervals else ''}; above 1 is faster."
-    elif has_intervals:
-        yield "Whiskers: 95 % intervals."
-    if rows["value"].isna().any():
-        yield f"✕: that batch size did not fit in memory{' in that precision or in fp32' if over_fp32 else ''}."
+        unit, size, _ = memory_unit(rows["value"].max())
+    rows = rows.assign(value=rows["value"] / size)
+    least, most = rows["value"].min(), rows["value"].max()
+    if most > LOG_FROM * least > 0:
+        return rows, Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+    return rows, Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
 
 
 def speedups(rows: pd.DataFrame) -> Axis:
     """Return the axis of speedups, which all panels share."""
-    ends = rows[["value", "low", "high"]].astype(float)
-    low, high = min(1.0, ends.min().min()), max(1.0, ends.max().max())
+    ends = rows[["value", "low", "high"]].to_numpy(dtype=float)
+    low, high = min(1.0, float(np.nanmin(ends))), max(1.0, float(np.nanmax(ends)))
     spare = 0.08 * max(high - low, 0.1)
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 
 
-def of_figures(rows: pd.DataFrame, unit: str) -> Axis:
-    """Return the axis of other figures, which all panels share."""
-    ends = rows[["value", "low", "high"]].astype(float)
-    low, high = ends.min().min(), ends.max().max()
-    if high > LOG_FROM * low > 0:
-        return Axis(label=unit, scale="log", low=low / 1.2, high=1.2 * high)
-    return Axis(label=unit, low=0.0, high=1.06 * high or 1.0)
-
-
 def with_panels(
-    bare: Chart, groups: Sequence[Group], x: Axis, y: Axis, lines: Mapping[str, Tint], *, over_fp32: bool
+    bare: Chart,
+    groups: Sequence[Group],
+    x: Axis,
+    y: Axis,
+    lines: Mapping[str, Tint],
+    *,
+    is_speedup: bool,
 ) -> Chart:
-    """Return a chart with a panel for each group, and a legend if its lines cannot have their names at their ends.
+    """Return a chart with a panel for each group; where x has one tick, with named dots instead of lines and a legend.
 
     ``lines`` are devices or precisions, with their tints.
     """
     are_dots = len(x.ticks) == 1
-    are_named = are_dots or (len(lines) <= MOST_NAMES and max(map(len, lines)) <= LONGEST_NAME)
     panels = []
     for title, precision, group in groups:
-        marks: list[Mark] = [Rule(at=1.0, axis="x" if are_dots else "y")] if over_fp32 else []
-        names: list[str] = []
-        for line, tint in lines.items():
-            arm = records(group[group["line"] == line].sort_values("batch_size"))
-            if are_dots:
-                for row in arm:
-                    marks += _dot(line, tint, row, len(names) + 0.5)
-                    value = f"{number(row['value'], 3)}{'×' * over_fp32}" if known(row["value"]) else "✕"
-                    names.append(f"{line} {value}")
-            else:
-                marks += _line(line, tint, arm, x, is_named=are_named, over_fp32=over_fp32)
-        panel = chart.rows_panel(title, y, names, marks) if are_dots else Panel(title=title, x=x, y=y, marks=marks)
-        panels.append(replace(panel, precision=precision))
-    return replace(bare, panels=panels, legend=[] if are_named else list(lines.items()))
+        panel = _dots(group, y, lines, is_speedup) if are_dots else _lines(group, x, y, lines, is_speedup)
+        panels.append(replace(panel, title=title, precision=precision))
+    return replace(bare, panels=panels, legend=[] if are_dots else list(lines.items()))
 
 
-def _dot(line: str, tint: Tint, row: Mapping[Hashable, Any], y: float) -> list[Mark]:
-    """Describe a figure in a row, with its interval."""
-    value, low, high = row["value"], row["low"], row["high"]
-    if not known(value):
-        return []
-    return chart.estimate((value, low, high) if known(low) else (value, value, value), y, tint, line)
+def _dots(group: pd.DataFrame, y: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+    """Describe figures as rows, each with its interval and with its value in its name."""
+    marks: list[Mark] = [Rule(at=1.0, axis="x")] if is_speedup else []
+    names: list[str] = []
+    for line, tint in lines.items():
+        for row in records(group[group["line"] == line]):
+            value, low, high = row["value"], row["low"], row["high"]
+            place = len(names) + 0.5
+            if not known(value):
+                names.append(f"{line} ✕")
+                continue
+            if not known(low):
+                low = high = value
+            marks += chart.estimate(value, low, high, place, tint)
+            names.append(f"{line} {number(value, 3)}{'×' if is_speedup else ''}")
+    return chart.rows_panel("", y, names, marks)
 
 
-def _line(
-    line: str, tint: Tint, arm: Sequence[Mapping[Hashable, Any]], x: Axis, *, is_named: bool, over_fp32: bool
-) -> list[Mark]:
-    """Describe a line with its whiskers, and crosses at batch sizes that did not fit."""
-    marks: list[Mark] = []
-    points, whiskers, says = [], [], []
-    for row in arm:
-        at, value, low, high = (row[column] for column in ("batch_size", "value", "low", "high"))
-        if not known(value):
-            marks.append(Text(x=at, text="✕", tint=tint))
-            continue
-        points.append((at, value))
-        says.append(f"{dict(x.ticks)[at]}: {times(value, low, high) if over_fp32 else number(value, 3)}")
-        if known(low):
-            whiskers.append((at, low, high))
-    if points:
-        in_words = f"{line}, {x.label} {'; '.join(says)}"
-        name = line if is_named else ""
-        marks.append(Line(points=points, whiskers=whiskers, tint=tint, name=name, says=in_words))
-    return marks
+def _lines(group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+    """Describe lines with their whiskers, and crosses at batch sizes that did not fit."""
+    marks: list[Mark] = [Rule(at=1.0, axis="y")] if is_speedup else []
+    for line, tint in lines.items():
+        points, whiskers = [], []
+        for row in records(group[group["line"] == line].sort_values("batch_size")):
+            at = row["batch_size"]
+            if not known(row["value"]):
+                marks.append(Text(x=at, text="✕", tint=tint))
+                continue
+            points.append((at, row["value"]))
+            if known(row["low"]):
+                whiskers.append((at, row["low"], row["high"]))
+        if points:
+            marks.append(Line(points=points, whiskers=whiskers, tint=tint))
+    return Panel(title="", x=x, y=y, marks=marks)

@@ -1,25 +1,21 @@
-"""Tables of diagnostics: machines, precision switches, compute types, timing, and notes on trials."""
+"""Tables of diagnostics: machines, precision switches, and notes on trials; and what could not be measured."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections import defaultdict
 from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.summary import IEEE_ERROR, MEASURES, UNSUPPORTED, other_types
-from bench.report.format import GIB, known, records
+from bench.report.analysis.summary import MEASURES, UNSUPPORTED
+from bench.report.format import GIB, records
 from bench.report.parts import parts
 from bench.report.reading.labels import subjects
-from bench.report.reading.load import KEY, SUBJECT, Run, Runs
+from bench.report.reading.load import SUBJECT, Run, Runs
 from bench.report.tables.table import (
-    ARM,
     PRECISION,
-    RECIPE,
     Entry,
-    Row,
     Table,
     figures,
     optional,
@@ -27,9 +23,7 @@ from bench.report.tables.table import (
     whole,
     words,
 )
-from bench.results.columns import listed
 from bench.results.records import MEASURED
-from bench.spec.precisions import BASELINE
 
 UNSTEADY = "step times had not settled when warm-up ended"
 OOM = "oom"
@@ -37,21 +31,11 @@ LONGEST = 160
 """Characters of a reason; the CSV has it whole."""
 
 
-def machines(runs: list[Run]) -> list[Table | None]:
-    """Return the hosts and their software, and the devices, as run.json has them."""
-    hosts: list[dict[str, Any]] = []
-    devices: list[dict[str, Any]] = []
-    for run in runs:
-        hosts.append(defaultdict(str, run.environment, run=run.label, started=run.info.get("started")))
-        devices += [defaultdict(str, device, run=run.label) for device in run.devices]
-    return [table("", hosts, HOST), table("", devices, DEVICE)]
-
-
 HOST = (
     *(words(name, name) for name in ("run", "host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")),
     *optional(
-        words("overrides removed", lambda row: ", ".join(row["removed_variables"]), wrap=True),
-        words("environment variables", lambda row: ", ".join(row["variables"]), wrap=True),
+        words("overrides removed", "removed_variables", wrap=True),
+        words("environment variables", "variables", wrap=True),
     ),
 )
 DEVICE = (
@@ -64,57 +48,49 @@ DEVICE = (
     figures("cores", "cores", whole),
     figures("threads", "threads", whole),
 )
+SWITCHES = ("fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling")
+SWITCH_COLUMNS = (
+    words("run", "run"),
+    words("device", "device"),
+    PRECISION,
+    *(words(name.replace("_", " "), name) for name in SWITCHES),
+    figures("fp32 matmul error", "matmul_error", 2),
+)
+ABOUT_SWITCHES = (
+    "Read back in the measuring process. The error is that of an fp32 matrix product against float64, "
+    "outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
+)
+NOTE_COLUMNS = (
+    words("suite", "workload"),
+    words("device", "where"),
+    words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
+    words("phase", lambda row: ", ".join(row["phases"])),
+    PRECISION,
+    words("status", "status"),
+    figures("trials", "trials", whole),
+    words("detail", "detail", wrap=True),
+)
+
+
+def machines(runs: list[Run]) -> list[Table | None]:
+    """Return the hosts and their software, and the devices, as run.json has them."""
+    hosts: list[dict[str, Any]] = []
+    devices: list[dict[str, Any]] = []
+    for run in runs:
+        host = defaultdict(str, run.environment, run=run.label, started=run.info.get("started"))
+        for name in ("removed_variables", "variables"):
+            host[name] = ", ".join(host[name])
+        hosts.append(host)
+        devices += [defaultdict(str, device, run=run.label) for device in run.devices]
+    return [table("", hosts, HOST), table("", devices, DEVICE)]
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
-    names = ["fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling"]
-    reported = trials[(trials[names] != "").any(axis=1)]
-    reported = reported.assign(other_types=other_types(reported))
-    alike = reported.groupby(["run", "device", "precision", *names], sort=False)
-    settings = alike.agg({"matmul_error": "max", "other_types": "first"}).reset_index()
-    columns = [
-        words("run", "run"),
-        words("device", "device"),
-        PRECISION,
-        *(words(name.replace("_", " "), name) for name in names),
-        figures("fp32 matmul error", "matmul_error", 2),
-        words("so fp32 products are", _arithmetic),
-    ]
-    about = (
-        "Read back in the measuring process. The error is that of an fp32 matrix product against float64, "
-        "outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
-    )
-    return table("", records(settings), columns, about)
-
-
-def _arithmetic(row: Row) -> str:
-    if not known(row["matmul_error"]):
-        return ""
-    if row["precision"] == BASELINE and known(row["other_types"]):
-        return f"not fp32: it {row['other_types']}"
-    return "IEEE fp32" if row["matmul_error"] <= IEEE_ERROR else "rounded (TF32 or less)"
-
-
-def conversions(trials: pd.DataFrame) -> Table | None:
-    """Return which linear layers each arm's precision converted, and which not; ``trials`` has the column ``where``."""
-    rows = trials[trials["converted_layers"] != ""].drop_duplicates([*KEY, "kept_layers"])
-    arms = []
-    for row in records(rows):
-        kept = json.loads(row["kept_layers"] or "{}")
-        why = "; ".join(f"{name} ({reason})" for name, reason in kept.items())
-        arms.append(row | {"converted": len(listed(row["converted_layers"])), "why": why or "none"})
-    columns = [
-        *ARM,
-        figures("converted", "converted", whole),
-        words("not converted, and why", "why", wrap=True),
-    ]
-    about = (
-        "Converted: linear layers that torchao replaced. They multiply in the precision's narrow type, forward and "
-        "backward; the rest of the model is as under its autocast. How it was measured says what was computed in which "
-        "type: one type in another is emulation, operands rounded to the first and multiplied in the second."
-    )
-    return table("Converted layers", arms, columns, about)
+    reported = trials[(trials[[*SWITCHES]] != "").any(axis=1)]
+    alike = reported.groupby(["run", "device", "precision", *SWITCHES], sort=False)
+    settings = alike["matmul_error"].max().reset_index()
+    return table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
 
 
 ANSWERED = (*MEASURED, "oom", "unsupported")
@@ -152,17 +128,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     counted = alike.agg(
         sizes=("batch_size", "unique"), phases=("phase", "unique"), trials=("trial", "nunique")
     ).reset_index()
-    columns = [
-        words("suite", "workload"),
-        words("device", "where"),
-        words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
-        words("phase", lambda row: ", ".join(row["phases"])),
-        PRECISION,
-        words("status", "status"),
-        figures("trials", "trials", whole),
-        words("detail", "detail", wrap=True),
-    ]
-    return table("", records(counted.merge(subjects(trials), on=SUBJECT)), columns)
+    return table("", records(counted.merge(subjects(trials), on=SUBJECT)), NOTE_COLUMNS)
 
 
 def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
@@ -204,7 +170,6 @@ def warnings(runs: list[Run]) -> list[str]:
 
 TABLES = (
     Entry(10, "Machines", lambda material: machines(material.runs.runs)),
-    Entry(57, RECIPE, lambda material: [conversions(material.trials)]),
     Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
     Entry(90, "Notes", lambda material: [notes(material.runs.tried())]),
 )

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
-from typing import Any
 
 import pandas as pd
 
@@ -69,20 +69,27 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     shown = at_advised_batch(rows, answers)
     shown = shown[shown[MEASURES].notna().any(axis=1)]
     tables: list[Table] = []
+    notes = [ABOUT_FIGURES]
     for workload, of_workload in shown.groupby("workload", sort=False):
         lines = records(of_workload)
         for line in lines:
             answer = given.get((line["workload"], line["where"]))
             line["tie"] = " ≈" if answer and line["precision"] in answer.ties else ""
             line["is_advised"] = answer is not None and line["precision"] == answer.precision
-        columns = [words("device", "label"), *optional(words("architecture", "architecture")), *_of_arms(lines)]
+        columns = [
+            words("device", "label"),
+            *optional(words("architecture", "architecture")),
+            *_of_arms(lines),
+        ]
         made = table(str(workload), lines, columns, strong=itemgetter("is_advised"))
-        tables += [made] if made else []
-    notes = [ABOUT_FIGURES, *(note for each in tables for note in each.footnotes)]
+        assert made is not None  # no group is empty
+        notes += made.footnotes
+        tables.append(replace(made, footnotes=[]))
     if shown["all_devices_bytes"].notna().any():
         notes.append(SUM)
-    bare = [replace(each, footnotes=[]) for each in tables]
-    return [*bare[:-1], *(replace(last, footnotes=list(dict.fromkeys(notes))) for last in bare[-1:])]
+    if tables:
+        tables[-1] = replace(tables[-1], footnotes=list(dict.fromkeys(notes)))
+    return tables
 
 
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
@@ -110,46 +117,67 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
 
 def _of_arms(rows: Sequence[Row]) -> list[Column]:
     """Return the columns of arms; one with a ``tie`` has it after its name."""
-
-    def marked(row: Row) -> str:
-        marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
-        return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
-
-    def unmarked(row: Row, name: str) -> str:
-        return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
-
-    def speedup(row: Row) -> str:
-        turns = [row.get(name, math.nan) for name in IN_TURNS]
-        return over_fp32(row) + (f"; in turns {ratio(*turns)}" if known(turns[0]) else "")
-
-    def epoch(row: Row) -> str:
-        ends = [number(row[name], 3) for name in ("fastest_epoch_s", "slowest_epoch_s") if known(row[name])]
-        return number(row["time_per_epoch_s"]) + (f" ({'–'.join(ends)})" if len(set(ends)) > 1 else "")
-
-    def peak(row: Row) -> str:
-        share = f" ({change(row['memory_change_ratio'])})" if known(row["memory_change_ratio"]) else ""
-        every = f"; sum {number(row['all_devices_bytes'] / MIB)}" if known(row["all_devices_bytes"]) else ""
-        return number(row["peak_memory_bytes"] / MIB) + share + every
-
-    def learned_change(row: Row) -> str:
-        quality = judged_by(row)
-        if quality is None:
-            return "baseline" if row["precision"] == BASELINE and known(row["train_loss"]) else ""
-        return f"{written(quality, [row[name] for name in quality.changes], quality.short)}, {row['accuracy_verdict']}"
-
-    of_tokens = any(known(row["test_loss_nats"]) for row in rows)
-    trained: dict[str, Any] = {"status": "train_status", "lost": "lost_train"}
-    accuracy = figures("accuracy (%)", "accuracy_pct", decimals, **trained)
+    if any(known(row["test_loss_nats"]) for row in rows):
+        learned = figures("test loss (nats)", "test_loss_nats", status="train_status", lost="lost_train")
+    else:
+        learned = figures("accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
     return [
-        words("precision", marked, has_marks=True),
+        words("precision", _precision, has_marks=True),
         BATCH,
-        *optional(figures("time/epoch (s)", epoch, **trained)),
-        figures("step (ms)", lambda row: unmarked(row, "step_ms")),
-        *optional(figures("samples/s", lambda row: unmarked(row, "samples_per_s"))),
-        *optional(figures("tokens/s", "tokens_per_s")),
-        figures("speedup [95 % interval]", speedup, status="speed_status", lost="lost_speed"),
-        figures("peak memory (MiB, vs fp32)", peak, status="memory_status"),
-        *optional(figures("test loss (nats)", "test_loss_nats", **trained) if of_tokens else accuracy),
+        *optional(figures("time/epoch (s)", _epoch, status="train_status", lost="lost_train")),
+        figures("step (ms)", partial(_unmarked, "step_ms")),
+        *optional(
+            figures("samples/s", partial(_unmarked, "samples_per_s")),
+            figures("tokens/s", "tokens_per_s"),
+        ),
+        figures("speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"),
+        figures("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
+        *optional(learned),
         *quality(rows),
-        *optional(words("vs fp32 [90 % interval], parity", learned_change, wrap=True)),
+        *optional(words("vs fp32 [90 % interval], parity", _parity, wrap=True)),
     ]
+
+
+def _precision(row: Row) -> str:
+    marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
+    return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
+
+
+def _unmarked(name: str, row: Row) -> str:
+    return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
+
+
+def _speedup(row: Row) -> str:
+    text = over_fp32(row)
+    turns = [row.get(name, math.nan) for name in IN_TURNS]
+    if known(turns[0]):
+        text += f"; in turns {ratio(*turns)}"
+    return text
+
+
+def _epoch(row: Row) -> str:
+    text, fastest, slowest = (
+        number(row["time_per_epoch_s"]),
+        row["fastest_epoch_s"],
+        row["slowest_epoch_s"],
+    )
+    if known(fastest) and number(fastest, 3) != number(slowest, 3):
+        text += f" ({number(fastest, 3)}–{number(slowest, 3)})"
+    return text
+
+
+def _peak(row: Row) -> str:
+    text = number(row["peak_memory_bytes"] / MIB)
+    if known(row["memory_change_ratio"]):
+        text += f" ({change(row['memory_change_ratio'])})"
+    if known(row["all_devices_bytes"]):
+        text += f"; sum {number(row['all_devices_bytes'] / MIB)}"
+    return text
+
+
+def _parity(row: Row) -> str:
+    quality = judged_by(row)
+    if quality is not None:
+        difference = written(quality, [row[name] for name in quality.changes], quality.short)
+        return f"{difference}, {row['accuracy_verdict']}"
+    return "baseline" if row["precision"] == BASELINE and known(row["train_loss"]) else ""

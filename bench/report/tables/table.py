@@ -132,14 +132,16 @@ class Table:
             least += longest + 3
             fixed = longest if is_figure else None
             grid.add_column(Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest)
+        if least > width:
+            return self._row_by_row()
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
-        console = Console(highlight=False, width=max(width, least), color_system=None)
+        console = Console(highlight=False, width=width, color_system=None)
         with console.capture() as capture:
-            console.print(grid, crop=False)
-        text = capture.get()
-        if max(map(cell_len, text.splitlines())) <= width:
-            return text
+            console.print(grid)
+        return capture.get()
+
+    def _row_by_row(self) -> str:
         lines = []
         for row in self.rows:
             named = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]

@@ -47,7 +47,7 @@ function draw() {
 function filterFigures() {
   const hidden = boxes.filter(({ box }) => !chosen().includes(box.value)).map(({ tint }) => tint);
   for (const figure of $$("figure")) {
-    for (const part of $$(".chart [class*=p-], .legend > *", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
+    for (const part of $$(".chart [class*=p-]", figure)) part.toggleAttribute("hidden", hidden.some(name => part.classList.contains(name)));
     const panels = $$(".chart[data-precision]", figure);
     for (const panel of panels) panel.toggleAttribute("hidden", !chosen().includes(panel.dataset.precision));
     figure.hidden = panels.length > 0 && panels.every(panel => panel.hasAttribute("hidden"));

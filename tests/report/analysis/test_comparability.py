@@ -99,5 +99,5 @@ def test_a_suite_that_was_edited_is_told_with_what_it_means(pair):
     request = {"suites": [{"name": "mlp", "digest": "bbb"}]}
     fleet.edit_run(pair[1], lambda run: run.update(request=request))
     assert only(warned(*pair)).startswith(
-        "Different versions of suite mlp (SHA-256 of its file): aaa in a; bbb in b. A difference may"
+        "Different versions of mlp (hash of its file, and of a script's arguments): aaa in a; bbb in b."
     )

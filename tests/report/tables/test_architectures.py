@@ -1,6 +1,5 @@
 """The table of each model with every precision on each device, and from which batch size a precision pays."""
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -33,19 +32,6 @@ def test_the_advised_row_stands_out_and_one_that_ties_with_it_is_marked(tmp_path
     stay = RunBuilder(tmp_path / "stay").speed(speedups=(0.5, 0.51, 0.49))
     (table,), _ = answered(stay.folder)
     assert [table.rows[place][2] for place in table.strong] == ["fp32"]
-
-
-def test_the_word_of_what_was_not_measured_stands_in_its_cell(tmp_path: Path) -> None:
-    words = {"tf32": "oom", "amp-fp16": "unsupported", "fp16-master": "nonfinite", "fp16": "invalid"}
-    words |= {"bf16": "timeout", "mxfp8": "failed"}
-    run = RunBuilder(tmp_path / "run").speed().memory("fp32", 100).train("fp32", [90.0])
-    for (precision, status), phase in itertools.product(words.items(), ("speed", "memory", "train")):
-        run.lost(phase, precision, status)
-    (table,), _ = answered(run.folder)
-    shown = ("time/epoch (s)", "step (ms)", "samples/s", "speedup [95 % interval]", "accuracy (%)")
-    shown += ("peak memory (MiB, vs fp32)",)
-    told = {line["precision"]: {line[name].strip("‡") for name in shown} for line in lines(table)}
-    assert {precision: told[precision] for precision in words} == {name: {word} for name, word in words.items()}
 
 
 @pytest.mark.parametrize(
