@@ -54,7 +54,10 @@ CPU = Device(
     threads=8,
     fp32_gflops=400.0,
     bf16_gflops=900.0,
-    unsupported={"tf32": "this CPU has none", "fp8": "fp8 needs float8 tensor cores, which are on GPUs"},
+    unsupported={
+        "tf32": "this CPU has none",
+        "fp8-tensorwise": "fp8-tensorwise needs float8 tensor cores, which are on GPUs",
+    },
 )
 ROUNDS, STEPS = 8, 5
 

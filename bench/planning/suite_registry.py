@@ -19,7 +19,7 @@ from types import ModuleType
 
 import suites  # before any folder of the user's is on sys.path
 from bench.results.run_json import MOST
-from bench.spec.errors import UsageError, nearest
+from bench.spec.errors import UsageError, nearest, unknown
 from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import SuiteRef
@@ -74,10 +74,8 @@ def _find(word: str) -> SuiteRef:
             raise UsageError(f"There is no suite file '{word}'.")
         return SuiteRef(name=path.stem, file=str(path.resolve()))
     if word not in names():
-        raise UsageError(
-            f"There is no suite '{word}'.{nearest(word, names())} Available: {', '.join(names())}; "
-            "the path of a .py file; or a model of a library, as in timm:resnet18, torchvision:resnet18 or hf:bert."
-        )
+        others = ("FILE.py", "timm:MODEL", "torchvision:MODEL", "hf:MODEL")
+        raise unknown("suite", word, (*names(), *others))
     return SuiteRef(name=word)
 
 

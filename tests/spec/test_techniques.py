@@ -44,10 +44,10 @@ def test_each_ablation_step_adds_to_the_one_before():
         ("amp-bf16", True, [*ON_GPU[:3], "amp-bf16+set-to-none+prefetcher"], [ON_GPU[3]]),
         ("fp32", True, ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"], ["fp32+set-to-none+non-blocking"]),
         (
-            "fp8",
+            "fp8-tensorwise",
             False,
             ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"],
-            ["fp8", "fp32+set-to-none+non-blocking"],
+            ["fp8-tensorwise", "fp32+set-to-none+non-blocking"],
         ),
     ],
 )

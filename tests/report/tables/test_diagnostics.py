@@ -143,7 +143,7 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
     assert failures(load([builder.folder])) == []
     for phase in ("memory", "train"):
         builder.lost(phase, "bf16", "failed", "odd")
-    for name, status in (("fp16", "oom"), ("fp8", "unsupported"), ("amp-fp16", "timeout")):
+    for name, status in (("fp16", "oom"), ("fp8-tensorwise", "unsupported"), ("amp-fp16", "timeout")):
         builder.lost("memory", name, status, "odd")
     lines = [
         "mlp on Test 1: bf16 failed (memory, train)",
@@ -180,11 +180,11 @@ def test_what_is_unsupported_is_said_once_and_what_did_not_fit_from_which_batch_
 
 def test_only_rows_that_nothing_was_measured_of_leave_the_tables(tmp_path):
     run = RunBuilder(tmp_path / "run").speed().lost("speed", "tf32", "unsupported").memory("amp-fp16", 60)
-    run.lost("speed", "amp-fp16", "unsupported").lost("speed", "fp8", "unsupported", batch=64)
+    run.lost("speed", "amp-fp16", "unsupported").lost("speed", "fp8-tensorwise", "unsupported", batch=64)
     kept = without_unsupported(run.summary())
     assert set(zip(kept["precision"], kept["batch_size"], strict=True)) == {
         *(("fp32", 128), ("amp-bf16", 128), ("amp-fp16", 128)),
-        ("fp8", 64),  # or its batch size would have no row
+        ("fp8-tensorwise", 64),  # or its batch size would have no row
     }
 
 
@@ -195,7 +195,10 @@ TORCHAO = "needs torchao, which is not installed: pip install torchao"
     ("lost", "expected"),
     [
         ({"mxfp8:emulated=on": "it is emulated"}, "mxfp8:emulated=on (memory): it is emulated."),
-        ({"fp8:emulated=on": f"fp8:emulated=on {TORCHAO}"}, f"fp8:emulated=on (memory): {TORCHAO}."),
+        (
+            {"fp8-tensorwise:emulated=on": f"fp8-tensorwise:emulated=on {TORCHAO}"},
+            f"fp8-tensorwise:emulated=on (memory): {TORCHAO}.",
+        ),
         (
             {name: f"{name} {NO_LAYER}" for name in ("fp8-rowwise", "fp8-tensorwise")},
             f"fp8-rowwise, fp8-tensorwise (memory): {NO_LAYER}.",
