@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from multiprocessing import forkserver
@@ -17,7 +18,7 @@ import torch
 
 from bench.launch import local
 from bench.launch.local import LocalLauncher
-from bench.results.records import Progress, TrialResult
+from bench.results.records import Ending, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import JOINT_S
 from bench.training import distributed
@@ -138,15 +139,16 @@ def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(l
         launcher.call("tests.launch.test_local:hang")
 
 
-def compile_slowly(send):
-    """Say that there will be silence, which is then longer than a call's limit."""
-    send(Progress(text="compiling", silence_s=60.0))
-    time.sleep(0.6)
-
-
-def test_a_process_that_compiles_may_be_silent_for_longer(launcher, monkeypatch):
-    monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:compile_slowly": 0.3})
-    launcher.call("tests.launch.test_local:compile_slowly")
+@pytest.mark.parametrize(("own_s", "kind"), [(60.0, "done"), (0.0, "timeout")])
+def test_a_process_that_compiles_may_be_silent_for_longer(launcher, own_s, kind):
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    sentinel, _theirs = multiprocessing.Pipe(duplex=False)
+    sending.send(Progress(text="compiling", silence_s=own_s))
+    end = threading.Timer(0.3, sending.send, [Ending(kind="done")])
+    end.start()
+    process = mock.Mock(sentinel=sentinel)
+    assert launcher._listen(process, receiving, lambda _message: None, 0.1).kind == kind
+    end.join()
 
 
 BREAKING = """
