@@ -54,7 +54,7 @@ class Data:
     flip: bool = False
     """Whether training images are mirrored at random."""
     validation_share: float = 0.0
-    """Share of each class's training images that is set apart, and tested on where there is no test set."""
+    """Share of each class's training images in a folder that is set apart, and tested on where there is no test set."""
 
     def __post_init__(self) -> None:
         sizes = bool(self.input_shape) and min(self.input_shape) > 0
