@@ -15,6 +15,7 @@ from bench.report.format import (
     MIB,
     UNKNOWN,
     capital,
+    enumerated,
     known,
     number,
     records,
@@ -215,11 +216,12 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
     compared = summary[summary[center].notna() & summary[low].notna()]
     if compared.empty:
         return None
-    panels = []
+    panels, labels = [], []
     for workload, rows in compared.groupby("workload", sort=False):
         lines = records(rows)
         names: list[str] = []
         described = metric.of(lines[0])
+        labels.append(described.label)
         margin = described.margin
         marks: list[Mark] = [
             Bar(x=(-margin, margin), low=0, high=len(lines), tint=chart.SOFT, faint=True),
@@ -233,7 +235,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         panels.append(chart.rows_panel(str(workload), Axis(label=label), names, marks))
     return Chart(
         name=metric.name,
-        caption=f"{capital(metric.label)} less fp32's",
+        caption=f"{capital(enumerated(dict.fromkeys(labels)))} less fp32's",
         about="Means over seeds with 90 % intervals; the band is the margin.",
         panels=panels,
         legend=chart.legend(compared),
