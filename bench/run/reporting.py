@@ -9,7 +9,7 @@ from typing import Literal
 
 from bench import report as reporter
 from bench.cli.parser import RIGOROUS
-from bench.report.reading import folders
+from bench.report.reading.folders import report_folder
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES
@@ -21,6 +21,7 @@ from bench.spec.text import print_plain
 
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
 """The variable that tells a run that its report is not wanted."""
+REPORTS = Path("reports")
 
 
 def report(
@@ -41,7 +42,7 @@ def report(
     Raises:
         UsageError: it cannot be written.
     """
-    out = out or report_folder(runs)
+    out = out or report_folder(runs, REPORTS)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
         contents = reporter.report(runs, out, published=published, figures=figures)
@@ -57,11 +58,6 @@ def report(
     print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
 
 
-def report_folder(runs: list[Path]) -> Path:
-    """Return where the report of some runs belongs: reports/, under the runs' names."""
-    return folders.report_folder(runs, Path("reports"))
-
-
 def show_next(folder: Path) -> None:
     """Print how to go on after a run, and what its phases advise."""
     advised = advice_of(folder)
@@ -74,8 +70,11 @@ def show_next(folder: Path) -> None:
 def advice_of(folder: Path) -> list[Advice]:
     """Return what the phases of a run advise."""
     request = read_run(folder).get("request", {})
-    asked = (PHASES[name] for name in request.get("phases", ()) if name in PHASES)
-    return [advice for phase in asked if phase.advice is not None for advice in phase.advice(folder, request)]
+    advised: list[Advice] = []
+    for name in request.get("phases", ()):
+        if name in PHASES and PHASES[name].advice is not None:
+            advised += PHASES[name].advice(folder, request)
+    return advised
 
 
 def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
@@ -83,29 +82,31 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     from bench.report.reading.trials import read_details, read_trials
     from bench.spec.metrics import ACCURACY
 
-    where = shlex.quote(str(folder))
-    if read_run(folder).get("undecided"):
+    run, where = read_run(folder), shlex.quote(str(folder))
+    request = run.get("request", {})
+    if run.get("undecided"):
         return f"`python run_bench.py --resume {where}` measures what is undecided."
-    trials = read_trials(folder, read_run(folder), read_details(folder))
-    measured = trials[trials["status"].isin(MEASURED)]
-    if trials["status"].isin(FAILURES).any():
+    trials = read_trials(folder, run, read_details(folder))
+    statuses = {*trials["status"]}
+    if not statuses.isdisjoint(FAILURES):
         return f"the report's notes say what failed or hung; --resume {where} tries it again."
-    if measured.empty:
-        smaller = ", and smaller --batch-sizes in a new run may fit" if (trials["status"] == "oom").any() else ""
+    if statuses.isdisjoint(MEASURED):
+        smaller = ", and smaller --batch-sizes in a new run may fit" if "oom" in statuses else ""
         return f"the report's notes say why nothing could be measured{smaller}."
-    request = read_run(folder).get("request", {})
-    if steps := [advice.step for advice in advised if advice.step]:
+    steps = [advice.step for advice in advised if advice.step]
+    if steps:
         return " ".join(steps)
     if request.get("quick"):
         return f"{at_length(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]
-    seeds = set(map(int, trained["seed"]))
+    seeds = {int(seed) for seed in trained["seed"]}
+    most = request.get("protocol", {}).get("most_replicates", 0)
     first = ""
-    if measured[["log_speedup", "inference_speedup"]].notna().any(axis=None):
-        if request.get("protocol", {}).get("most_replicates", 0) < RIGOROUS.most_replicates:
+    if trials[["log_speedup", "inference_speedup"]].notna().any(axis=None):
+        if most < RIGOROUS.most_replicates:
             first = "--rigorous narrows the intervals, "
     elif trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
-        wanted = ",".join(map(str, sorted(seeds | set(range(ACCURACY.fewest)))))
+        wanted = ",".join(str(seed) for seed in sorted(seeds | {*range(ACCURACY.fewest)}))
         first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (
         f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python run_bench.py list` "

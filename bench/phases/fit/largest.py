@@ -30,7 +30,7 @@ def conduct(trial: Trial, turn: Any) -> None:
     if turn.is_done(trial):
         return
     if trial.unfit or refusal_reason(trial, turn.device) is not None:
-        turn.keep(turn.attempt(trial))
+        turn.keep(turn.run(trial))
         return
     searched = [
         other.precisions[0]
@@ -40,7 +40,7 @@ def conduct(trial: Trial, turn: Any) -> None:
         and not (other.unfit or refusal_reason(other, turn.device))
     ]
     multiple = common_multiple(searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1)
-    size, result = search(trial, turn.device, lambda smaller: turn.attempt(smaller).results[0], multiple)
+    size, result = search(trial, turn.device, lambda smaller: turn.run(smaller).results[0], multiple)
     turn.store(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
 
 

@@ -12,7 +12,7 @@ from bench.spec.trial import Trial
 def conduct(trial: Trial, turn: Any) -> None:
     """Measure a trial's arms together, or apart if they fail or do not fit together (``Phase.conduct``)."""
     if not turn.is_done(trial):
-        together = turn.attempt(trial)
+        together = turn.run(trial)
         if together.failed_together:  # by whose fault is seen apart
             turn.discard(together)
             _measure_apart(trial, turn, together)
@@ -34,7 +34,7 @@ def _measure_apart(trial: Trial, turn: Any, failed: Any) -> None:
         arms = "steps" if trial.ablation else "precisions"
         turn.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
     for alone in missing:
-        attempt = turn.attempt(alone)
+        attempt = turn.run(alone)
         if failed is not None:
             reason = f"measured alone: together, {failed.results[-1].detail}"
             attempt = replace(attempt, results=[_explained(result, reason) for result in attempt.results])

@@ -20,13 +20,11 @@ BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
 FAILED = (*BROKEN, "error")
 """Endings that are an arm's fault: of several arms, whose is shown by trying each apart."""
-LOGGED = (*FAILED, "lost", "import")
-"""Endings whose process may have printed why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """What a trial's process sent, and how it ended."""
+    """What a trial's process sent, and how it ended; nothing of it is stored yet."""
 
     trial: Trial
     records: list[Message]
@@ -45,8 +43,12 @@ class Attempt:
         return self.ending.kind in FAILED and len(self.trial.arms) > 1
 
 
-def attempt(
-    trial: Trial, device: Device, launcher: Launcher, take: Callable[[Message], None], keep_log: Callable[[str], None]
+def run_process(
+    trial: Trial,
+    device: Device,
+    launcher: Launcher,
+    take: Callable[[Message], None],
+    keep_log: Callable[[str], None],
 ) -> Attempt:
     """Run one process of a trial, unless it is known beforehand that none can measure it.
 
@@ -74,13 +76,15 @@ def attempt(
         if ending.kind == "lost":
             records.clear()
             ending = launcher.run(trial, device, keep)
-    text = legible(ending.text)
-    if ending.kind in LOGGED and ending.log:
+    text = legible(ending.text) or "the process sent no result"
+    if ending.log:
         keep_log(ending.log)
         text = f"{text}{LOG}{trial.log}"
-    ending = replace(ending, text=text)
-    sent = [replace(each, detail=legible(each.detail)) for each in records if isinstance(each, TrialResult)]
-    results = [*sent, *missing_results(trial, sent, ending, started)]
+    results = []
+    for record in records:
+        if isinstance(record, TrialResult):
+            results.append(replace(record, detail=legible(record.detail)))
+    results += missing_results(trial, results, ending.kind, text, started)
     return Attempt(trial=trial, records=records, results=results, ending=ending)
 
 
@@ -94,19 +98,20 @@ def legible(text: str) -> str:
     text = text.encode(errors="backslashreplace").decode()
     if len(text) <= LONGEST:
         return text
-    head, tail = LONGEST * 2 // 5, LONGEST // 2
-    return f"{text[:head]} … ({len(text) - head - tail:,} characters left out) … {text[-tail:]}"
+    head, tail = text[: LONGEST // 2], text[-LONGEST // 2 :]
+    return f"{head} … ({len(text) - LONGEST:,} characters left out) … {tail}"
 
 
-def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
-    """Return a row for each arm without a result."""
-    answered = {result.precision for result in results}
-    status = STATUSES.get(ending.kind, "failed")
-    detail = ending.text or "the process sent no result"
+def missing_results(
+    trial: Trial, results: Sequence[TrialResult], kind: str, detail: str, started: str
+) -> list[TrialResult]:
+    """Return a row for each arm without a result, given the kind of the process's ending."""
+    answered = [result.precision for result in results]
+    status = STATUSES.get(kind, "failed")
     if status == "oom" and len(trial.arms) > 1:
         detail = f"{', '.join(trial.precisions)} together: {detail}"
-    return [
-        TrialResult(precision=arm.name, status=status, detail=detail, started=started)
-        for arm in trial.arms
-        if arm.name not in answered
-    ]
+    missing = []
+    for name in trial.precisions:
+        if name not in answered:
+            missing.append(TrialResult(precision=name, status=status, detail=detail, started=started))
+    return missing
