@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
     from collections.abc import Sequence
+    from typing import Any
 
     from bench.cli.interruption import Interruption
     from bench.spec.request import Request
@@ -130,13 +131,13 @@ def show_list(options: argparse.Namespace) -> int:
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
         users = gpu_processes()
-        document = {"no_gpu": no_gpu or None, "devices": listing.devices(seen, users)}
+        document: dict[str, Any] = {"no_gpu": no_gpu or None, "devices": listing.devices(seen, users)}
         lines = listing.describe_devices(seen, no_gpu, users)
     elif options.pattern:
         lines = matching(options.pattern)
         document = {"models": lines}
     else:
-        document, lines = listing.registries(), listing.describe_registries()
+        document, lines = dict(listing.registries()), listing.describe_registries()
     if options.json:
         from bench.report.document import dumps, head
 
@@ -152,8 +153,8 @@ def _open_streams() -> None:
         number = os.open(os.devnull, os.O_RDWR)
         os.set_inheritable(number, number <= 2)
     os.close(number)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _import_own_packages() -> None:

@@ -91,7 +91,6 @@ def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]
     """Run one part; return its seconds, its peak memory, and the time for which the display stood still."""
     from bench.cli.display import show_plan
     from bench.run.execute import execute
-    from bench.run.folder import check
     from bench.run.prepare import prepare
 
     started = time.process_time()

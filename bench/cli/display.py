@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
-from bench.results.records import MEASURED, Device, Environment, Progress, Sample, TrialResult
+from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
 from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES, SEARCHES
 from bench.spec.request import Request
@@ -44,10 +44,9 @@ class Display:
         shown = []
         for result in results:
             reason = reason_of(result.detail)
-            if result.status in FAILURES and reason in self._reasons:
-                result = replace(result, detail="for the reason given above")
+            is_known = result.status in FAILURES and reason in self._reasons
             self._reasons.add(reason)
-            shown.append(result)
+            shown.append(replace(result, detail="for the reason given above") if is_known else result)
         bad = any(result.status not in MEASURED for result in results)
         line = describe_results(trial.phase, shown)
         self._print(f"{self._running.pop(trial.id)}: {line}", "red" if bad else "")
@@ -66,12 +65,11 @@ class Display:
 class LiveDisplay(Display):
     """Shows bars that keep changing below the lines: of the trial, the run, and each GPU's utilisation."""
 
-    def __init__(self, devices: Sequence[Device] = ()) -> None:
+    def __init__(self) -> None:
         from rich import progress
         from rich.console import Console
 
         super().__init__()
-        self._devices = {device.placement: device for device in devices}
         self._bars = progress.Progress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
@@ -101,12 +99,11 @@ class LiveDisplay(Display):
             text = plain(progress.text)
             self._bars.update(self._trial, completed=progress.done or 0.0, text=text)
         for sample in samples:
-            device = self._devices.get(sample.placement)
             if sample.placement not in self._gpus:
-                name = plain(f"GPU {sample.placement} {device.name if device else ''}")
-                self._gpus[sample.placement] = self._bars.add_task(name, total=100.0, text="")
+                bar = self._bars.add_task(f"GPU {sample.placement}", total=100.0, text="")
+                self._gpus[sample.placement] = bar
             bar, share = self._gpus[sample.placement], sample.utilization_pct or 0.0
-            self._bars.update(bar, completed=share, text=describe_gpu(sample, device))
+            self._bars.update(bar, completed=share, text=describe_gpu(sample))
         if time.monotonic() - self._drawn_s >= REDRAW_S:
             self._draw()
 
@@ -128,9 +125,9 @@ class LiveDisplay(Display):
         self._bars.refresh()
 
 
-def open_display(devices: Sequence[Device] = ()) -> Display:
-    """Return the display for a terminal, or for a log; ``devices`` are those of this machine."""
-    return LiveDisplay(devices) if sys.stdout.isatty() else Display()
+def open_display() -> Display:
+    """Return the display for a terminal, or for a log."""
+    return LiveDisplay() if sys.stdout.isatty() else Display()
 
 
 def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
@@ -146,17 +143,16 @@ def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
     return "; ".join(texts)
 
 
-def describe_gpu(sample: Sample, device: Device | None = None) -> str:
-    """Return a GPU's temperature, utilisation, power and memory, in the form of gpustat's."""
-    limit_w = device.power_limit_w if device else None
-    total_bytes = device.memory_total_bytes if device else None
-    power = f"{_whole(sample.power_w)} / {_whole(limit_w)} W"
-    memory = f"{_whole(sample.memory_used_bytes, 2**20)} / {_whole(total_bytes, 2**20)} MiB"
-    return f"{_whole(sample.temperature_c)}°C, {_whole(sample.utilization_pct)} %, {power}, {memory}"
+def describe_gpu(sample: Sample) -> str:
+    """Return what a GPU's sensors say, as gpustat does."""
+    used, mib = sample.memory_used_bytes, 2**20
+    temperature, power = _whole(sample.temperature_c), _whole(sample.power_w)
+    memory = _whole(None if used is None else used / mib)
+    return f"{_whole(sample.utilization_pct)} %, {temperature}°C, {power} W, {memory} MiB"
 
 
-def _whole(value: float | None, unit: int = 1) -> str:
-    return "??" if value is None else f"{value / unit:.0f}"
+def _whole(value: float | None) -> str:
+    return "??" if value is None else f"{value:.0f}"
 
 
 def show_plan(plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request) -> None:
@@ -187,20 +183,18 @@ def show_plan(plan: Plan, left: Plan, environment: Environment, warnings: Sequen
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the arms, batch sizes and epochs of a suite's trials on one device."""
     arms: dict[str, None] = {}
-    sizes: set[int] = set()
-    more, training = "", ""
+    sizes: dict[str, None] = {}
+    training = ""
     for trial in trials:
         arms |= dict.fromkeys(trial.precisions)
         if trial.phase in SEARCHES:
-            more = ", the largest that fits, found when it runs"
+            sizes["max"] = None
         elif trial.cell.data.kind != "script":
-            sizes.add(trial.cell.batch_size)
+            sizes[str(trial.cell.batch_size)] = None
         if trial.phase == "train":
             training = f"; {_count(trial.epochs, 'epoch')} on {trial.cell.data}"
-    line = f": {', '.join(arms)}"
-    if sizes or more:
-        line += f"; batch {', '.join(str(size) for size in sorted(sizes))}{more}"
-    return line + training
+    batch = f"; batch {', '.join(sizes)}" if sizes else ""
+    return f": {', '.join(arms)}{batch}{training}"
 
 
 def _count(count: int, noun: str) -> str:

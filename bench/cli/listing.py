@@ -68,8 +68,9 @@ def devices(seen: Sequence[Seen], users: Mapping[str, list[GpuProcess]]) -> list
         facts |= {"precisions": {}, "processes": None}
         if not each.problem:
             facts["precisions"] = {name: _would(each.device, name) for name in PRECISIONS}
-        if each.device.uuid in users:
-            facts["processes"] = [asdict(process) for process in users[each.device.uuid]]
+        uuid = each.device.uuid or ""
+        if uuid in users:
+            facts["processes"] = [asdict(process) for process in users[uuid]]
         documents.append(facts)
     return documents
 

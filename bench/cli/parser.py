@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -231,9 +231,9 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     is_short = "quick" in given and not of_training and "seeds" not in given
     phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if is_short else USUAL)
     added: tuple[str, ...] = ()
-    for switch, names in SWITCHES.items():
+    for switch, of_switch in SWITCHES.items():
         if switch.strip("-") in given:
-            added += names
+            added += of_switch
     if added and "phases" not in given:
         phases = ()
     if "rigorous" in given and "speed" in phases:

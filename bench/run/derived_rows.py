@@ -40,10 +40,10 @@ def with_derived(trial: Trial, results: Sequence[TrialResult], records: Sequence
     by_arm = columns.to_dict("index")
     completed = []
     for result in results:
-        if result.row is not None:
-            row = replace(result.row, **_without_unknown(by_arm[result.precision]))
-            result = replace(result, row=row)
-        completed.append(result)
+        row = result.row
+        if row is not None:
+            row = replace(row, **_without_unknown(by_arm[result.precision]))
+        completed.append(replace(result, row=row))
     return completed
 
 

@@ -17,10 +17,11 @@ from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import Environment
 from bench.results.run_json import planned as describe_planned
 from bench.results.store import Store, stored_results
+from bench.run.attempt import now
 from bench.run.folder import describe, earlier_run, locked
 from bench.run.prepare import PreparedRun
-from bench.run.process import now
-from bench.run.runner import Runner
+from bench.run.runner import run_plan
+from bench.run.session import Session
 from bench.spec.phases import SEARCHES
 from bench.spec.trial import Trial
 
@@ -41,10 +42,8 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
     """
     folder.mkdir(parents=True, exist_ok=True)
     environment = prepared.environment
-    gpus, devices = sampled_gpus(environment), environment.devices
-    if prepared.request.on is not None:  # a cluster's are on other machines
-        gpus, devices = (), ()
-    with locked(folder), closing(open_display(devices)) as display:
+    is_here = prepared.request.on is None  # a cluster's GPUs are in other machines
+    with locked(folder), closing(open_display()) as display:
         earlier = earlier_run(folder, prepared)
         run = describe(prepared)
         warnings = [*earlier.get("warnings", ()), *prepared.warnings]
@@ -55,10 +54,10 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
             rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
             display.note(f"Rows of trials that did not end were dropped: {rows}.")
         store.write_run(run)  # first, so that whatever happens --resume finds a run
-        with Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
+        with Sampler(sampled_gpus(environment) if is_here else (), SAMPLE_PERIOD_S) as sampler:
             launcher.on_start = sampler.own
             launcher.workspace = folder.resolve()
-            runner = Runner(
+            session = Session(
                 store=store,
                 devices={device.placement: device for device in environment.devices},
                 launcher=launcher,
@@ -68,19 +67,19 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
             )
             try:
                 if prepared.replan is None:
-                    fine = runner.run(prepared.plan)
+                    fine = run_plan(prepared.plan, session)
                 else:  # the searches for the largest batches first, then the whole plan at them
                     searches = prepared.plan.only(lambda trial: trial.phase in SEARCHES)
-                    searched = runner.run(searches)
+                    searched = run_plan(searches, session)
                     plan = prepared.replan(largest_batches(prepared.plan, folder))
                     run["planned"] = [describe_planned(trial) for trial in plan.trials]
                     store.write_run(run)
                     count = len(plan.trials)
                     display.note(f"The largest batches are known: {count} trials at them and at others.")
-                    fine = runner.run(plan) and searched
+                    fine = run_plan(plan, session) and searched
                 store.add(sampler.stop())
-                run["undecided"] = [*runner.undecided]
-                run["finished"] = None if runner.undecided else now()
+                run["undecided"] = [*session.undecided]
+                run["finished"] = None if session.undecided else now()
             finally:  # whatever ended the run, with the warnings so far
                 lost = [f"GPU {gpu} was lost to NVML: {why}" for gpu, why in sampler.lost.items()]
                 warnings = [*run["warnings"], *launcher.notes, *lost]

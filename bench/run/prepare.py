@@ -14,7 +14,7 @@ from bench.planning.abilities import EMULATED, is_emulated
 from bench.planning.batch_sizes import Largest
 from bench.planning.continuation import continued
 from bench.planning.plan import Plan, make_plan
-from bench.results.records import Environment
+from bench.results.records import Device, Environment
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES, SEARCHES, SELECTABLE
@@ -111,7 +111,7 @@ def check_phases(request: Request) -> None:
 
 def one_of_each_model(environment: Environment) -> Environment:
     """Return an environment with the first device of each model."""
-    models = {}
+    models: dict[str, Device] = {}
     for device in environment.devices:
         models.setdefault(device.name, device)
     return replace(environment, devices=tuple(models.values()))
@@ -138,9 +138,9 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
     if not data.tokens and (kind == "text" or (kind == "markov" and data.is_image)):
         needs = "images" if data.is_image else "vectors"
         raise UsageError(f"--data {kind} gives tokens, and {suite.name} is trained on {needs}.")
-    named = data.source
+    named: str = data.source
     if data.tokens and kind in ("markov", "synthetic", "text"):
-        named = asked
+        named = asked or ""
     elif data.is_image:
         named = asked or data.source
     elif not data.tokens:

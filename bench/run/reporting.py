@@ -47,12 +47,9 @@ def report(
     try:
         contents = reporter.report(runs, out, published=published, figures=figures)
     except OSError as error:
-        place = Path(error.filename or out)
-        if not (place.is_relative_to(out) or out.is_relative_to(place)):
-            raise
         raise UsageError(
-            f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
-            f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
+            f"The report in '{out}' failed: {error}. Nothing that was measured is lost: report "
+            f"{shlex.join(map(str, runs))} --out FOLDER writes it elsewhere."
         ) from error
     print_plain(reporter.terminal(contents, out))
     print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
@@ -72,8 +69,9 @@ def advice_of(folder: Path) -> list[Advice]:
     request = read_run(folder).get("request", {})
     advised: list[Advice] = []
     for name in request.get("phases", ()):
-        if name in PHASES and PHASES[name].advice is not None:
-            advised += PHASES[name].advice(folder, request)
+        advice = PHASES[name].advice if name in PHASES else None
+        if advice is not None:
+            advised += advice(folder, request)
     return advised
 
 

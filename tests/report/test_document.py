@@ -78,7 +78,7 @@ def test_the_devices_are_a_document(cpu):
     gpu = Device(placement="0", kind="cuda", name="Card", architecture="Hopper", uuid="GPU-1", unsupported={})
     user = GpuProcess(pid=7, user="ann", command=None, memory_bytes=None)
     seen = [Seen(device=gpu, memory_free_bytes=1), Seen(device=GPU, problem="lost"), Seen(device=cpu)]
-    of_gpu, lost, of_cpu = written(listing.devices(seen, "", {"GPU-1": [user]}))["devices"]
+    of_gpu, lost, of_cpu = written(listing.devices(seen, {"GPU-1": [user]}))
     assert of_gpu["processes"][0]["user"] == "ann"
     assert (lost["problem"], lost["precisions"]) == ("lost", {})
     assert of_cpu["precisions"]["tf32"] == "unsupported: no TF32"

@@ -20,7 +20,8 @@ from bench.report.analysis.verdict import answers
 from bench.report.format import change, times
 from bench.report.page import FILES, facts
 from bench.report.reading.load import load
-from bench.run.reporting import report, report_folder
+from bench.report.reading.folders import report_folder
+from bench.run.reporting import REPORTS, report
 from tests.report import cutting, fleet
 from tests.report.builders import RunBuilder, text_of, write_report
 
@@ -263,14 +264,14 @@ def test_runs_of_one_name_have_reports_of_their_own_and_a_copy_has_its_runs(tmp_
     run, other = (begun(tmp_path / at / "run", when) for at, when in zip("ab", starts, strict=True))
     names = []
     for folder in (run, other, run, other):
-        names.append(report_folder([folder]).as_posix())
-        report([folder], report_folder([folder]), figures="none")
+        names.append(report_folder([folder], REPORTS).as_posix())
+        report([folder], report_folder([folder], REPORTS), figures="none")
     assert names == ["reports/run", "reports/run-2", "reports/run", "reports/run-2"]
     if starts[0]:
         shutil.copytree(run, tmp_path / "c" / "run")
-        assert report_folder([tmp_path / "c" / "run"]) == Path("reports/run")
+        assert report_folder([tmp_path / "c" / "run"], REPORTS) == Path("reports/run")
     Path("reports/run/report.html").write_text("<!doctype html>")  # without a mark it is no other's
-    assert report_folder([other]) == Path("reports/run")
+    assert report_folder([other], REPORTS) == Path("reports/run")
 
 
 COUNT_THREADS = """

@@ -25,34 +25,35 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 """A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
-def conduct(trial: Trial, turn: Any) -> None:
+def conduct(trial: Trial, session: Any) -> None:
     """Search the largest batch of a trial's precision, and store it as one row (``Phase.conduct``)."""
-    if turn.is_done(trial):
+    if session.known.is_done(trial):
         return
-    if trial.unfit or refusal_reason(trial, turn.device) is not None:
-        turn.keep(turn.run(trial))
+    device = session.devices[trial.cell.placement.name]
+    if trial.unfit or refusal_reason(trial, device) is not None:
+        session.keep(session.run(trial))
         return
     searched = [
         other.precisions[0]
-        for other in turn.plan.trials
+        for other in session.plan.trials
         if PHASES[other.phase].searches
         and other.cell == trial.cell
-        and not (other.unfit or refusal_reason(other, turn.device))
+        and not (other.unfit or refusal_reason(other, device))
     ]
     multiple = common_multiple(searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1)
-    size, result = search(trial, turn.device, lambda smaller: turn.run(smaller).results[0], multiple)
-    turn.store(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
+    size, result = search(trial, device, lambda smaller: session.run(smaller).results[0], multiple)
+    session.store_results(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
 
 
 def search(
-    trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int = 1
+    trial: Trial, device: Device, try_size: Callable[[Trial], TrialResult], multiple: int = 1
 ) -> tuple[int, TrialResult]:
     """Search for one precision's largest batch; sizes are multiples of the cell's ``pieces``, times ``multiple``.
 
     Args:
         trial: its batch size is tried first.
         device: a GPU itself says when its memory is full; a CPU's is predicted.
-        attempt: trains a few steps at a trial's batch size in a fresh process.
+        try_size: trains a few steps at a trial's batch size in a fresh process.
         multiple: each piece of a batch is a multiple of it.
 
     Returns:
@@ -68,7 +69,7 @@ def search(
             bound, high = predicted, size
             attempts.append(f"{size} not tried ({bound})")
         else:
-            result = attempt(replace(trial, cell=replace(trial.cell, batch_size=size)))
+            result = try_size(replace(trial, cell=replace(trial.cell, batch_size=size)))
             attempts.append(f"{size} {'fits' if result.status == 'ok' else result.status}")
             if result.status == "ok":
                 low, fitted[size] = size, result

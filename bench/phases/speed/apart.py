@@ -9,36 +9,36 @@ from bench.results.records import MEASURED
 from bench.spec.trial import Trial
 
 
-def conduct(trial: Trial, turn: Any) -> None:
+def conduct(trial: Trial, session: Any) -> None:
     """Measure a trial's arms together, or apart if they fail or do not fit together (``Phase.conduct``)."""
-    if not turn.is_done(trial):
-        together = turn.run(trial)
+    if not session.known.is_done(trial):
+        together = session.run(trial)
         if together.failed_together:  # by whose fault is seen apart
-            turn.discard(together)
-            _measure_apart(trial, turn, together)
+            session.discard(together)
+            _measure_apart(trial, session, together)
             return
-        turn.keep(together)
-    if len(trial.arms) > 1 and "oom" in turn.statuses(trial).values():
-        _measure_apart(trial, turn, None)
+        session.keep(together)
+    if len(trial.arms) > 1 and "oom" in session.statuses(trial).values():
+        _measure_apart(trial, session, None)
 
 
-def _measure_apart(trial: Trial, turn: Any, failed: Any) -> None:
+def _measure_apart(trial: Trial, session: Any, failed: Any) -> None:
     """Measure the arms that are left, each in a process.
 
     ``failed`` is their attempt together, of which nothing is stored; None if they did not fit together, which is.
     """
-    kept = turn.final_arms(trial) if failed is not None else set()
-    missing = [alone for alone in trial.apart() if not (turn.is_done(alone) or alone.arms[0].name in kept)]
+    kept = session.known.final(trial) if failed is not None else set()
+    missing = [alone for alone in trial.apart() if not (session.known.is_done(alone) or alone.arms[0].name in kept)]
     if missing:
         why = "do not fit together" if failed is None else "failed together"
         arms = "steps" if trial.ablation else "precisions"
-        turn.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
+        session.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
     for alone in missing:
-        attempt = turn.run(alone)
+        attempt = session.run(alone)
         if failed is not None:
             reason = f"measured alone: together, {failed.results[-1].detail}"
             attempt = replace(attempt, results=[_explained(result, reason) for result in attempt.results])
-        turn.keep(attempt)
+        session.keep(attempt)
 
 
 def _explained(result: Any, reason: str) -> Any:
