@@ -174,7 +174,7 @@ def show_plan(plan: Plan, left: Plan, environment: Environment, warnings: Sequen
         print_plain(f"{suite} on {placement}{described}; {_duration(seconds)}")
     line = f"{_count(len(plan.trials), 'trial')}, {_duration([*plan.seconds, REPORT_S])} in all"
     if len(left.trials) < len(plan.trials):
-        line += f"; {len(left.trials)} are left, {_duration([*left.seconds, REPORT_S])}"
+        line += f"; {_count(len(left.trials), 'trial')} left, {_duration([*left.seconds, REPORT_S])}"
     if request.within_s is not None:
         line += f"; --within ends it in {_time(request.within_s)}, report included"
     print_plain(line)

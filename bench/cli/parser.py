@@ -207,6 +207,7 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
         given["largest_batch"] = True
     given["phases"] = _phases(given)
     given["parameters"] = _parameters(given)
+    given["sweep"] = tuple(given.get("sweep", ()))
     return make_request(argv, given)
 
 

@@ -53,7 +53,7 @@ def _run_on(placements: set[Placement], session: Session) -> None:
         if placement not in placements:
             continue
         is_enough, fewest = PHASES[planned.phase].is_enough, planned.protocol.replicates
-        is_added = is_enough is not None and planned.replicate >= fewest
+        is_added = planned is not session.plan.trials[number]
         session.numbers[placement.name] = number + 1
         if is_enough is not None and is_added:
             last = replace(planned, replicate=planned.replicate - 1)
@@ -66,7 +66,8 @@ def _run_on(placements: set[Placement], session: Session) -> None:
         trial = resolve(planned, fits, session.known.statuses)
         is_left = trial is not None and not session.known.is_done(trial)
         measured = None if trial is None else _measure(trial, number, session)
-        if is_enough is not None and measured is not None and measured.replicate >= fewest - 1:
+        is_last = is_added or planned.replicate == fewest - 1
+        if is_enough is not None and measured is not None and is_last:
             waiting.append((number, replace(measured, replicate=measured.replicate + 1)))
         if not is_added:
             took_s = time.monotonic() - begun_s

@@ -26,7 +26,8 @@ from bench.results.records import Block, Device, Progress, TrialResult
 from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
-from bench.run.runner import Runner
+from bench.run.runner import run_plan
+from bench.run.session import Session
 from bench.spec.errors import UsageError
 from bench.spec.protocol import Protocol
 from tests.arms import arms
@@ -142,19 +143,20 @@ def run(tmp_path, cpu, monkeypatch):
 
     def run(plan, rules=None, *, device=cpu, deadline_s=math.inf, **scripted):
         launcher = ScriptedLauncher(rules or {}, **scripted)
-        monkeypatch.setattr("bench.run.runner.time", launcher)
+        for module in ("runner", "session"):
+            monkeypatch.setattr(f"bench.run.{module}.time", launcher)
         with Store(tmp_path / "run") as store:
             store.write_run({})
             sampler, devices = Sampler(()), {"cpu": device}
-            running = Runner(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
-            fine = running.run(plan)
+            session = Session(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
+            fine = run_plan(plan, session)
             largest = largest_batches(plan, tmp_path / "run")
         return Outcome(
             ran=[short(trial.id) for trial in launcher.ran],
             sizes=[trial.cell.batch_size for trial in launcher.ran],
             rows=trial_rows(tmp_path / "run"),
             fine=fine,
-            undecided=[*running.undecided],
+            undecided=[*session.undecided],
             largest=largest,
         )
 
