@@ -131,7 +131,10 @@ def show_list(options: argparse.Namespace) -> int:
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
         users = gpu_processes()
-        document: dict[str, Any] = {"no_gpu": no_gpu or None, "devices": listing.devices(seen, users)}
+        document: dict[str, Any] = {
+            "no_gpu": no_gpu or None,
+            "devices": listing.devices(seen, users),
+        }
         lines = listing.describe_devices(seen, no_gpu, users)
     elif options.pattern:
         lines = matching(options.pattern)

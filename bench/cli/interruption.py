@@ -34,7 +34,10 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # others were chosen
+            if signal.getsignal(number) in (
+                signal.SIG_DFL,
+                signal.default_int_handler,
+            ):  # others were chosen
                 self._before[number] = signal.signal(number, self._take)
         return self
 

@@ -22,7 +22,15 @@ def registries() -> dict[str, list[dict[str, Any]]]:
     suites = []
     for name in suite_registry.names():
         ref = SuiteRef(name=name)
-        about = _about(suite_registry.load(ref), "name", "title", "source", "epochs", "full_epochs", "batch_sizes")
+        about = _about(
+            suite_registry.load(ref),
+            "name",
+            "title",
+            "source",
+            "epochs",
+            "full_epochs",
+            "batch_sizes",
+        )
         suites.append(about | {"parameters": suite_registry.parameters(ref)})
     precisions = [_about(each, "name", "summary", "alias", "options") for each in PRECISIONS.values()]
     techniques = [_about(each, "name", "summary") for each in TECHNIQUES.values()]

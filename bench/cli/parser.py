@@ -36,7 +36,8 @@ other commands:
 SHORTHANDS = {
     "sweep": {
         "weights": Option(
-            "initial weights: a state dict's path, imagenet, pretrained or none (default: the suite's)", "PATH"
+            "initial weights: a state dict's path, imagenet, pretrained or none (default: the suite's)",
+            "PATH",
         )
     },
     "phases": {phase.option.strip("-"): Option(phase.help) for phase in PHASES.values() if phase.help},
@@ -90,13 +91,19 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
     """Return the parsers of the commands, also of those that were found, by their names; not of those of a run."""
     report = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
     report.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME, or of runs"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a run, such as results/NAME, or of runs",
     )
     where = report.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
     where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
     report.add_argument(
-        "--published", action="store_true", help="show figures from the literature in the same tables and figures"
+        "--published",
+        action="store_true",
+        help="show figures from the literature in the same tables and figures",
     )
     report.add_argument(
         "--figures",
@@ -106,9 +113,15 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
     )
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument(
-        "pattern", nargs="?", help="list the models of a library instead, as in 'timm:resnet*', 'torchvision:*', 'hf:*'"
+        "pattern",
+        nargs="?",
+        help="list the models of a library instead, as in 'timm:resnet*', 'torchvision:*', 'hf:*'",
     )
-    listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
+    listing.add_argument(
+        "--gpus",
+        action="store_true",
+        help="list what is here to run on, and what it can do, instead",
+    )
     listing.add_argument("--json", action="store_true", help="as JSON")
     parsers = {"report": report, "list": listing}
     for name, command in found.items():

@@ -23,7 +23,10 @@ class Forecast:
         self._ended_s: dict[tuple[str, bool], float] = defaultdict(float)
         self._took_s: dict[tuple[str, bool], float] = defaultdict(float)
         for trial, seconds in zip(plan.trials, plan.seconds, strict=True):
-            kind, estimate_s = (trial.phase, seconds is not None), 1.0 if seconds is None else seconds
+            kind, estimate_s = (
+                (trial.phase, seconds is not None),
+                1.0 if seconds is None else seconds,
+            )
             self._kinds.append(kind)
             self._estimates_s.append(estimate_s)
             self._left_s[kind] += estimate_s
