@@ -63,52 +63,41 @@ class Display:
 
 
 class LiveDisplay(Display):
-    """Shows bars that keep changing below the lines: of the trial, the run, and each GPU's utilisation."""
+    """Shows a bar below the lines: the trial that runs, its progress, what GPUs do, and the time that is left."""
 
     def __init__(self) -> None:
         from rich import progress
         from rich.console import Console
 
         super().__init__()
+        self._text, self._drawn_s = "", 0.0
+        self._gpus: dict[str, str] = {}
+        """The last readings of each GPU."""
         self._bars = progress.Progress(
             progress.SpinnerColumn(),
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(bar_width=16),
-            progress.TextColumn("{task.fields[text]}", markup=False),
             console=Console(),
             auto_refresh=False,
             transient=True,
         )
-        self._trial = self._bars.add_task("starting", total=1.0, text="")
-        self._run = self._bars.add_task("in all", total=1.0, text="")
-        self._gpus: dict[str, progress.TaskID] = {}
+        self._bar = self._bars.add_task("starting", total=1.0)
         self._bars.start()
-        self._start_s = self._drawn_s = time.monotonic()
 
     def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
         """Show the trial's name."""
         super().begin(trial, number, total, left_s)
-        count = len(self._running)
-        name = self._running[trial.id] if count == 1 else f"{count} trials running"
-        self._bars.reset(self._trial, description=plain(name), text="starting")
-        self._draw()
+        self._draw("starting", 0.0)
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
         """Redraw, at most every ``REDRAW_S``."""
-        if progress.text:
-            text = plain(progress.text)
-            self._bars.update(self._trial, completed=progress.done or 0.0, text=text)
         for sample in samples:
-            if sample.placement not in self._gpus:
-                bar = self._bars.add_task(f"GPU {sample.placement}", total=100.0, text="")
-                self._gpus[sample.placement] = bar
-            bar, share = self._gpus[sample.placement], sample.utilization_pct or 0.0
-            self._bars.update(bar, completed=share, text=describe_gpu(sample))
+            self._gpus[sample.placement] = describe_gpu(sample)
         if time.monotonic() - self._drawn_s >= REDRAW_S:
-            self._draw()
+            self._draw(progress.text, progress.done)
 
     def close(self) -> None:
-        """Remove the bars."""
+        """Remove the bar."""
         self._bars.stop()
 
     def _print(self, text: str, style: str) -> None:
@@ -116,12 +105,14 @@ class LiveDisplay(Display):
 
         self._bars.console.print(Text(plain(text), style=style))
 
-    def _draw(self) -> None:
+    def _draw(self, text: str, done: float | None) -> None:
         self._drawn_s = time.monotonic()
+        self._text = text or self._text  # a process that only says that it runs has none
+        lines = [*self._running.values(), self._text, *self._gpus.values()]
         if self._end_s is not None:
-            elapsed_s, left_s = self._drawn_s - self._start_s, max(0.0, self._end_s - self._drawn_s)
-            text = f"about {_time(left_s)} left"
-            self._bars.update(self._run, completed=elapsed_s, total=elapsed_s + left_s, text=text)
+            left_s = max(0.0, self._end_s - self._drawn_s)
+            lines.append(f"about {_time(left_s)} left in all")
+        self._bars.update(self._bar, description=plain("\n".join(lines)), completed=done)
         self._bars.refresh()
 
 
@@ -144,15 +135,16 @@ def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
 
 
 def describe_gpu(sample: Sample) -> str:
-    """Return what a GPU's sensors say, as gpustat does."""
-    used, mib = sample.memory_used_bytes, 2**20
-    temperature, power = _whole(sample.temperature_c), _whole(sample.power_w)
-    memory = _whole(None if used is None else used / mib)
-    return f"{_whole(sample.utilization_pct)} %, {temperature}°C, {power} W, {memory} MiB"
-
-
-def _whole(value: float | None) -> str:
-    return "??" if value is None else f"{value:.0f}"
+    """Return what a GPU's sensors say; what is unknown is left out."""
+    parts = [f"GPU {sample.placement}"]
+    for value, unit in (
+        (sample.utilization_pct, " %"),
+        (sample.temperature_c, "°C"),
+        (sample.power_w, " W"),
+    ):
+        if value is not None:
+            parts.append(f"{value:.0f}{unit}")
+    return ", ".join(parts)
 
 
 def show_plan(plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request) -> None:

@@ -15,6 +15,14 @@ from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
 GIB = 2**30
+FACTS = {
+    "compute_capability": "compute capability {}",
+    "power_limit_w": "power limit {:.0f} W",
+    "power_default_w": "from the factory {:.0f} W",
+    "cores": "{} cores",
+    "threads": "{} threads",
+}
+"""What lines say of a device, by its fields."""
 
 
 def registries() -> dict[str, list[dict[str, Any]]]:
@@ -70,8 +78,6 @@ def devices(seen: Sequence[Seen], users: Mapping[str, list[GpuProcess]]) -> list
     documents = []
     for each in seen:
         facts = asdict(each.device)
-        for name in ("unsupported", "lacking", "uuids", "names"):
-            del facts[name]
         facts |= {"memory_free_bytes": each.memory_free_bytes, "problem": each.problem or None}
         facts |= {"precisions": {}, "processes": None}
         if not each.problem:
@@ -108,18 +114,13 @@ def _facts(seen: Seen) -> list[str]:
     device = seen.device
     where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}"
     facts = [f"{where}: {device.name}", device.architecture]
-    if device.compute_capability:
-        facts.append(f"compute capability {device.compute_capability}")
-    if device.memory_total_bytes is not None:
-        facts.append(f"{device.memory_total_bytes / GIB:.1f} GiB")
-    if seen.memory_free_bytes is not None:
-        facts.append(f"{seen.memory_free_bytes / GIB:.1f} GiB free")
-    if device.power_limit_w is not None:
-        facts.append(f"power limit {device.power_limit_w:.0f} W")
-    if device.power_default_w not in (None, device.power_limit_w):
-        facts.append(f"from the factory {device.power_default_w:.0f} W")
-    if device.kind == "cpu":
-        facts.append(f"{device.cores} cores, {device.threads} threads")
+    for size, text in ((device.memory_total_bytes, "GiB"), (seen.memory_free_bytes, "GiB free")):
+        if size is not None:
+            facts.append(f"{size / GIB:.1f} {text}")
+    for name, text in FACTS.items():
+        value = getattr(device, name)
+        if value is not None:
+            facts.append(text.format(value))
     return facts
 
 

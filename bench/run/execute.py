@@ -50,9 +50,6 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         run["warnings"] = list(dict.fromkeys(warnings))
         run["started"] = earlier.get("started") or now()
         store = Store(folder)
-        if store.dropped:
-            rows = ", ".join(f"{count} of {name}" for name, count in store.dropped.items())
-            display.note(f"Rows of trials that did not end were dropped: {rows}.")
         store.write_run(run)  # first, so that whatever happens --resume finds a run
         with Sampler(sampled_gpus(environment) if is_here else (), SAMPLE_PERIOD_S) as sampler:
             launcher.on_start = sampler.own
@@ -74,8 +71,6 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
                     plan = prepared.replan(largest_batches(prepared.plan, folder))
                     run["planned"] = [describe_planned(trial) for trial in plan.trials]
                     store.write_run(run)
-                    count = len(plan.trials)
-                    display.note(f"The largest batches are known: {count} trials at them and at others.")
                     fine = run_plan(plan, session) and searched
                 store.add(sampler.stop())
                 run["undecided"] = [*session.undecided]

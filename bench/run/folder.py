@@ -22,7 +22,7 @@ from bench.spec.request import Request
 
 LOCK = "run.lock"
 LONGEST = 80
-"""Characters of suites in the name of a folder; with more, the first suite stands for all."""
+"""Most characters of suites in the name of a folder."""
 WITHOUT_OPTION = {
     "largest_batch": "--batch-sizes max",
     "protocol": "--rigorous, --target-ci or --time-budget",
@@ -141,13 +141,10 @@ def seeds(run: Mapping[str, Any]) -> set[int]:
 
 def new_folder(prepared: PreparedRun) -> Path:
     """Make a folder that is named after a run's suites, its devices and the time."""
-    suites = list(dict.fromkeys(ref.name for ref in prepared.suites))
-    devices = prepared.environment.devices
-    where = "+".join(dict.fromkeys(device.name if device.is_gpu else "cpu" for device in devices))
-    what = "+".join(suites)
-    if len(what) > LONGEST:
-        what = f"{suites[0]}+{len(suites) - 1}-more"
-    name = re.sub(r"[^\w.+=-]+", "-", f"{what}-{where.lower()}-{datetime.now():%Y%m%d-%H%M%S}")
+    suites = dict.fromkeys(ref.name for ref in prepared.suites)
+    devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
+    what, where = "+".join(suites)[:LONGEST], "+".join(devices).lower()
+    name = re.sub(r"[^\w.+=-]+", "-", f"{what}-{where}-{datetime.now():%Y%m%d-%H%M%S}")
     folder = Path("results") / name
     if folder.exists():  # of another run, begun in the same second
         folder = Path("results") / f"{name}-{os.getpid()}"

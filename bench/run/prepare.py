@@ -152,11 +152,12 @@ def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> Prepare
     """Download or decode a suite's images, or look at its text, before any trial runs, if trials train on them."""
     source = choose_source(suite, request)
     trained = any(PHASES[phase].trains_on_data for phase in request.phases)
-    if source.generated or (source.kind == "cifar10" and not trained):
+    if source.generated:
         return PreparedData(source=source)
+    is_enough = request.dry_run or (source.kind == "cifar10" and not trained)
+    if is_enough and source.kind != "text":  # what is not here is not fetched for a plan
+        return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
     if source.kind != "text":
-        if request.dry_run:  # what is not here is not fetched for a plan
-            return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
         print_plain(f"Preparing the images of {source}.")
     prepared: PreparedData = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     return prepared
@@ -188,11 +189,11 @@ def _check_pieces(trial: Trial) -> None:
     parts = 1
     for arm in trial.arms:
         parts = max(parts, trial.techniques_of(arm).grad_accumulation)
-    if size % (devices * parts):
-        into = f"among {devices} devices" if size % devices else f"into {parts} equal parts for grad-accumulation"
-        multiple = devices if size % devices else devices * parts
+    pieces = devices * parts
+    if size % pieces:
         raise UsageError(
-            f"The batch size {size} cannot be divided {into}. Name --batch-sizes that are multiples of {multiple}."
+            f"The batch size {size} cannot be divided into {pieces} equal parts, for {devices} devices times "
+            f"grad-accumulation={parts}. Name --batch-sizes that are multiples of {pieces}."
         )
 
 
@@ -238,12 +239,9 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name) or parse_precision(name).emulated:
                 continue
+            fate = "shows nothing of the speed on other devices; of memory and accuracy it does"
             if (device.placement, name) not in measured:
                 fate = f"is left out; --precisions {BASELINE},{name} measures it all the same"
-            elif request.precisions:
-                fate = "shows nothing of the speed on other devices; of memory and accuracy it does"
-            else:
-                fate = f"is measured once; --precisions {BASELINE},{name} measures it in several processes"
             slower = (device.fp32_gflops or 0.0) / (device.bf16_gflops or 1.0)
             warnings.append(f"bf16 is emulated on {device.name}: {slower:.0f} times slower than fp32. {name} {fate}.")
     return warnings
