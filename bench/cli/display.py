@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, Environment, Progress, Sample, TrialResult
-from bench.results.store import FAILURES, reason_of
 from bench.spec.phases import PHASES, SEARCHES
 from bench.spec.request import Request
 from bench.spec.text import plain, print_plain
@@ -25,41 +23,28 @@ class Display:
 
     def __init__(self) -> None:
         self._running: dict[str, str] = {}
-        """The number and the name of each running trial, by its id."""
+        """The number and the id of each running trial, by its placement."""
         self._end_s: float | None = None
         """When the run should end; None is unknown."""
-        self._reasons: set[str] = set()
-        """Why trials failed, as far as it was shown."""
 
     def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
         """Show that a trial begins, and for how many seconds the run goes on; None is unknown."""
         self._end_s = None if left_s is None else time.monotonic() + left_s
-        self._running[trial.id] = f"[{number}/{total}] {trial.id}"
+        self._running[trial.cell.placement.name] = f"[{number}/{total}] {trial.id}"
 
     def progress(self, progress: Progress, samples: Sequence[Sample]) -> None:
         """Show progress and the newest readings of the GPU; a log has results only."""
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
-        """Show a trial's results; a reason that many share is shown once."""
-        shown = []
-        for result in results:
-            reason = reason_of(result.detail)
-            is_known = result.status in FAILURES and reason in self._reasons
-            self._reasons.add(reason)
-            shown.append(replace(result, detail="for the reason given above") if is_known else result)
-        bad = any(result.status not in MEASURED for result in results)
-        line = describe_results(trial.phase, shown)
-        self._print(f"{self._running.pop(trial.id)}: {line}", "red" if bad else "")
+        """Show a trial's results."""
+        self.note(f"{self._running.pop(trial.cell.placement.name)}: {describe_results(trial.phase, results)}")
 
     def note(self, text: str) -> None:
-        """Show a note."""
-        self._print(text, "yellow")
+        """Show a line that stays."""
+        print_plain(text)
 
     def close(self) -> None:
         """Restore the terminal."""
-
-    def _print(self, text: str, _style: str) -> None:
-        print_plain(text)
 
 
 class LiveDisplay(Display):
@@ -100,10 +85,9 @@ class LiveDisplay(Display):
         """Remove the bar."""
         self._bars.stop()
 
-    def _print(self, text: str, style: str) -> None:
-        from rich.text import Text
-
-        self._bars.console.print(Text(plain(text), style=style))
+    def note(self, text: str) -> None:
+        """Show a line above the bar."""
+        self._bars.console.print(plain(text), markup=False, highlight=False)
 
     def _draw(self, text: str, done: float | None) -> None:
         self._drawn_s = time.monotonic()
@@ -156,17 +140,15 @@ def show_plan(plan: Plan, left: Plan, environment: Environment, warnings: Sequen
         print_plain("Without --gpus: every GPU (--quick: one of each model), or the CPU where there is none.")
     for warning in warnings:
         print_plain(f"Warning: {warning}")
-    groups: dict[tuple[str, str], list[int]] = {}
-    for number, trial in enumerate(plan.trials):
-        key = trial.cell.suite.name, trial.cell.placement.name
-        groups.setdefault(key, []).append(number)
-    for (suite, placement), numbers in groups.items():
-        described = _describe_group([plan.trials[number] for number in numbers])
-        seconds = [plan.seconds[number] for number in numbers]
-        print_plain(f"{suite} on {placement}{described}; {_duration(seconds)}")
-    line = f"{_count(len(plan.trials), 'trial')}, {_duration([*plan.seconds, REPORT_S])} in all"
+    groups: dict[str, list[Trial]] = {}
+    for trial in plan.trials:
+        where = f"{trial.cell.suite.name} on {trial.cell.placement.name}"
+        groups.setdefault(where, []).append(trial)
+    for where, trials in groups.items():
+        print_plain(f"{where}: {_describe_group(trials)}")
+    line = f"Trials: {len(plan.trials)}, {_duration([*plan.seconds, REPORT_S])} in all"
     if len(left.trials) < len(plan.trials):
-        line += f"; {_count(len(left.trials), 'trial')} left, {_duration([*left.seconds, REPORT_S])}"
+        line += f"; left: {len(left.trials)}, {_duration([*left.seconds, REPORT_S])}"
     if request.within_s is not None:
         line += f"; --within ends it in {_time(request.within_s)}, report included"
     print_plain(line)
@@ -184,13 +166,9 @@ def _describe_group(trials: Sequence[Trial]) -> str:
         elif trial.cell.data.kind != "script":
             sizes[str(trial.cell.batch_size)] = None
         if trial.phase == "train":
-            training = f"; {_count(trial.epochs, 'epoch')} on {trial.cell.data}"
+            training = f"; trained on {trial.cell.data}, epochs: {trial.epochs}"
     batch = f"; batch {', '.join(sizes)}" if sizes else ""
-    return f": {', '.join(arms)}{batch}{training}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{', '.join(arms)}{batch}{training}"
 
 
 def _duration(seconds: Sequence[float | None]) -> str:

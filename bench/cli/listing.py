@@ -10,11 +10,16 @@ from bench.devices.processes import GpuProcess
 from bench.planning import suite_registry
 from bench.planning.abilities import is_emulated, lacks_tensor_cores, unsupported_reason
 from bench.results.records import Device, Seen
-from bench.spec.precisions import PRECISIONS, emulation_of
+from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
 GIB = 2**30
+HEADINGS = {
+    "suites": "Suites (--suite NAME; change a parameter with --set NAME=VALUE):",
+    "precisions": "Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):",
+    "techniques": "Techniques (--techniques NAME,NAME=N; for all precisions alike):",
+}
 FACTS = {
     "compute_capability": "compute capability {}",
     "power_limit_w": "power limit {:.0f} W",
@@ -51,26 +56,17 @@ def _about(record: object, *names: str) -> dict[str, Any]:
 
 def describe_registries() -> list[str]:
     """Return the same as lines, a few for each."""
-    registry = registries()
-    lines = ["Suites (--suite NAME; change a parameter with --set NAME=VALUE):"]
-    for suite in registry["suites"]:
-        settings = " ".join(f"{key}={value}" for key, value in suite["parameters"].items())
-        lines.append(_line(suite["name"], suite["title"]))
-        lines.append(_line("", f"epochs: {suite['epochs']}; {suite['source']}"))
-        lines.append(_line("", settings))
-    lines.append("Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):")
-    for precision in registry["precisions"]:
-        alias = f" (Lightning's {precision['alias']})" if precision["alias"] else ""
-        lines.append(_line(precision["name"], precision["summary"] + alias))
-        if precision["options"]:
-            lines.append(_line("", " ".join(precision["options"])))
-    lines.append("Techniques (--techniques NAME,NAME=N; for all precisions alike):")
-    lines += [_line(each["name"], each["summary"]) for each in registry["techniques"]]
+    lines = []
+    for kind, entries in registries().items():
+        lines.append(HEADINGS[kind])
+        for entry in entries:
+            settings = [f"{key}={value}" for key, value in entry.get("parameters", {}).items()]
+            alias = f"Lightning's {entry['alias']}" if entry.get("alias") else ""
+            more = [entry.get("source"), alias, " ".join([*settings, *entry.get("options", ())])]
+            lines.append(f"  {entry['name']:<18} {entry.get('title') or entry['summary']}")
+            for text in filter(None, more):
+                lines.append(f"  {'':<18} {text}")
     return lines
-
-
-def _line(name: str, text: str) -> str:
-    return f"  {name:<18} {text}"
 
 
 def devices(seen: Sequence[Seen], users: Mapping[str, list[GpuProcess]]) -> list[dict[str, Any]]:
@@ -135,10 +131,7 @@ def _precisions(device: Device) -> list[str]:
 def _would(device: Device, name: str) -> str:
     reason, compute = unsupported_reason(device, name), PRECISIONS[name].compute
     if reason:
-        emulated = emulation_of(name)
-        runs = PRECISIONS[name].narrow and not unsupported_reason(device, emulated)
-        hint = f"; {emulated} does its arithmetic, without speed" if runs else ""
-        return f"unsupported: {reason}{hint}"
+        return f"unsupported: {reason}"
     if is_emulated(device, name):
         return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
     if device.kind == "cpu" and compute == "float16":

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -160,7 +160,7 @@ def locked(folder: Path) -> Iterator[None]:
     whether one on another host has ended cannot be known.
 
     Raises:
-        UsageError: another process holds it; the message says which, and what to do.
+        UsageError: another process holds it.
         OSError: the folder cannot be written.
     """
     from filelock import SoftFileLock, Timeout  # not needed for --help
@@ -170,12 +170,9 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        owner = ""
-        with suppress(OSError):  # it ended just now
-            owner = " ".join(path.read_text(errors="replace").split())
         raise UsageError(
-            f"The run in '{folder}' is in use by another process: {owner or 'nobody knows which'}. Wait until that has "
-            f"ended; if it has, and left '{path}' behind, remove that file."
+            f"The run in '{folder}' is in use: '{path}' names the process and its host. Wait until that has ended; if "
+            "it has, and left the file behind, remove it."
         ) from error
     try:
         yield

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from bench import report as reporter
-from bench.cli.parser import RIGOROUS
 from bench.report.reading.folders import report_folder
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
@@ -98,12 +97,8 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
         return f"{at_length(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]
     seeds = {int(seed) for seed in trained["seed"]}
-    most = request.get("protocol", {}).get("most_replicates", 0)
     first = ""
-    if trials[["log_speedup", "inference_speedup"]].notna().any(axis=None):
-        if most < RIGOROUS.most_replicates:
-            first = "--rigorous narrows the intervals, "
-    elif trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
+    if trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
         wanted = ",".join(str(seed) for seed in sorted(seeds | {*range(ACCURACY.fewest)}))
         first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (

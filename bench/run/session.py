@@ -139,12 +139,6 @@ class Session:
                 self.broken[trial.cell, result.precision] = result.status, reason
         self.store_results(trial, attempt.results, attempt.records)
 
-    def discard(self, attempt: Attempt) -> None:
-        """Show how a process ended, of which nothing is stored."""
-        results = with_derived(attempt.trial, attempt.results, attempt.records)
-        with self.lock:
-            self.display.end(attempt.trial, results)
-
     def store_results(self, trial: Trial, results: Sequence[TrialResult], records: Sequence[Message] = ()) -> None:
         """Store a trial's results, and show them."""
         device = self.devices[trial.cell.placement.name]

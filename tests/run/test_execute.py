@@ -309,7 +309,7 @@ def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
     monkeypatch.setattr(LocalLauncher, "survey", lambda _self, _gpus: machine)  # torch broke after it
     assert run_bench.main(words) == 1
     out = capsys.readouterr().out
-    assert out.count("libcudart.so.13") == 1
+    assert "libcudart.so.13" in out
     assert "--resume run tries it again" in out
     pages = [path.read_text() for path in Path("reports/run").glob("report.*")]
     assert len(pages) == 2

@@ -14,7 +14,6 @@ def conduct(trial: Trial, session: Any) -> None:
     if not session.known.is_done(trial):
         together = session.run(trial)
         if together.failed_together:  # by whose fault is seen apart
-            session.discard(together)
             _measure_apart(trial, session, together)
             return
         session.keep(together)
