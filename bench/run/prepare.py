@@ -192,8 +192,8 @@ def _check_pieces(trial: Trial) -> None:
     pieces = devices * parts
     if size % pieces:
         raise UsageError(
-            f"The batch size {size} cannot be divided into {pieces} equal parts, for {devices} devices times "
-            f"grad-accumulation={parts}. Name --batch-sizes that are multiples of {pieces}."
+            f"The batch size {size} cannot be divided into {pieces} equal parts, one for each device and each part of "
+            f"grad-accumulation. Name --batch-sizes that are multiples of {pieces}."
         )
 
 

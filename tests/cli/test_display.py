@@ -74,7 +74,7 @@ def test_a_terminal_shows_the_trial_the_time_left_and_what_each_gpu_does(tiny_tr
     display.end(tiny_trial, [TrialResult(precision="fp32", status="oom", detail="too big")])
     display.close()
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.getvalue())
-    assert "[1/1] tiny-cpu-b4-memory-fp32: fp32 oom: too big" in shown
+    assert "[1/1] tiny-cpu-b4-memory-fp32-r0: fp32 oom: too big" in shown
     for line in ("step 1", "GPU 1, 98 %, 61°C, 350 W", "GPU 0", "about 30 s left in all"):
         assert line in shown
 

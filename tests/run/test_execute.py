@@ -4,7 +4,6 @@ import math
 import re
 from dataclasses import replace
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import run_bench
 from bench.cli.display import Display
 from bench.launch import Ending
-from bench.launch.local import LocalLauncher
 from bench.measure.sampler import Sampler
 from bench.phases.fit import Fit
 from bench.phases.ladder.plan import build_ablation
@@ -20,10 +18,7 @@ from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.plan import Plan
-from bench.report.reading.completeness import missing
-from bench.report.reading.load import load
 from bench.results.records import Block, Device, Progress, TrialResult
-from bench.results.run_json import planned as entry_of
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
 from bench.run.runner import run_plan
@@ -298,22 +293,12 @@ except OSError as error:
 """
 
 
-def test_a_run_without_torch_ends_with_the_cause_an_exit_code_and_no_advice(
-    tmp_path, machine, monkeypatch, capsys, new_fork_server
-):
+def test_a_run_without_torch_ends_with_the_cause_and_an_exit_code(tmp_path, monkeypatch, capsys, new_fork_server):
     _break_torch(tmp_path / "broken", UNLOADABLE, monkeypatch)
     monkeypatch.chdir(tmp_path)
     words = ["--suite", "mlp", "--data", "synthetic", "--gpus", "cpu", "--phases", "speed,train", "--out", "run"]
     assert run_bench.main(words) == 2
     assert "(because of OSError: libcudart.so.13: cannot" in capsys.readouterr().err
-    monkeypatch.setattr(LocalLauncher, "survey", lambda _self, _gpus: machine)  # torch broke after it
-    assert run_bench.main(words) == 1
-    out = capsys.readouterr().out
-    assert "libcudart.so.13" in out
-    assert "--resume run tries it again" in out
-    pages = [path.read_text() for path in Path("reports/run").glob("report.*")]
-    assert len(pages) == 2
-    assert not any("stay with" in text for text in (out, *pages))
 
 
 def test_resuming_runs_only_what_is_missing_or_failed(run, plan):
@@ -326,27 +311,22 @@ def test_resuming_runs_only_what_is_missing_or_failed(run, plan):
     assert run(plan).ran == []
 
 
-@pytest.mark.parametrize(("first", "refused"), [(0, 1), (2, 2)], ids=["after the memory phase", "without it"])
 @pytest.mark.parametrize(
     ("name", "techniques", "reason"),
     [
-        ("fp16-master", (), "no float16"),
         ("fp16-master:scale=8", (), "no float16"),
         ("amp-bf16", ("channels-last", "cuda-graphs"), "cuda-graphs needs a CUDA device"),
     ],
 )
 def test_what_the_device_does_not_support_is_a_row_with_the_reason_and_no_process(
-    run, plan, cpu, *, name, techniques, reason, first, refused
+    run, plan, cpu, *, name, techniques, reason
 ):
     device = replace(cpu, unsupported={"fp16-master": "no float16"})
     cell = replace(plan.trials[0].cell, techniques=techniques)
-    unable = [replace(plan.trials[at], cell=cell, arms=arms(name)) for at in (0, 2, 4) if at >= first]
-    both = plan_of(*unable, *plan.trials)
-    done = run(both, device=device)
-    assert len(done.ran) == len(plan.trials)
-    assert list(done.lost().values()) == [("unsupported", reason)] * refused
-    assert done.fine
-    assert run(both, device=device).ran == []  # nor when resuming
+    unable = plan_of(*(replace(trial, cell=cell, arms=arms(name)) for trial in plan.trials[::2]))
+    done = run(unable, device=device)
+    assert done.lost() == {short(unable.trials[0].id): ("unsupported", reason)}  # later phases leave it out
+    assert done.ran == run(unable, device=device).ran == []
 
 
 def test_a_search_is_one_row_and_is_read_back_when_resuming(run, tiny_trial):
@@ -369,7 +349,7 @@ def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_
     assert done.sizes == 2 * [32, 64, 128, 96]
 
 
-def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_trial, tmp_path):
+def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_trial):
     memory = [replace(tiny_trial, phase="memory", ablation=True, arms=arms(name)) for name in STEPS]
     together = replace(tiny_trial, phase="speed", ablation=True, arms=arms(*STEPS))
     ablation = plan_of(*memory, *(replace(together, replicate=number) for number in (0, 1)))
@@ -381,11 +361,6 @@ def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_
     assert done.arms("speed") == rebased * 2
     assert done.fine
     assert run(ablation, refused).ran == []  # resumed, all is done
-    planned = [entry_of(trial) for trial in ablation.trials]
-    measured = load([tmp_path / "run"]).ablations
-    assert missing(planned, measured) == []  # although steps have other names than planned
-    without = measured[measured["precision"] != f"{TOP}+compile"]
-    assert [one["phase"] for one in missing(planned, without)] == ["memory", "speed", "speed"]
 
 
 def test_telemetry_is_read_of_each_gpu_once(machine):

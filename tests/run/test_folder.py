@@ -37,7 +37,7 @@ from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_run
 from tests.results.test_store import block, contents, result
-from tests.rows import rows, trial_rows
+from tests.rows import trial_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = SimpleNamespace(overlapping=False, notes=[])
@@ -69,10 +69,6 @@ def go_on(prepared, tmp_path):
         execute(prepared(**changed), folder, LAUNCHER, 0.0)
 
     return go_on
-
-
-def stop(*_):
-    raise KeyboardInterrupt
 
 
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, monkeypatch):
@@ -159,13 +155,6 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     assert trained() == after
 
 
-def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, monkeypatch, go_on):
-    monkeypatch.setattr("bench.run.execute.Sampler", stop)
-    with pytest.raises(KeyboardInterrupt):
-        go_on()
-    assert read_run(tmp_path)["finished"] is None
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -186,15 +175,6 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(tiny_file, prepared
     again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
     given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0}
     assert again == replace(request, suites=(ref.word,), within_s=None, **given)
-
-
-def test_a_suite_file_of_the_users_is_found_from_another_folder(tmp_path, tiny_file, prepared, monkeypatch):
-    suites = (SuiteRef(name="tiny", file=str(tiny_file)),)
-    run = replace(prepared(argv=("--suite", "./tiny.py")), suites=suites)
-    execute(run, tmp_path / "run", LAUNCHER, 0.0)
-    monkeypatch.chdir(tmp_path / "run")
-    request, _ = open_folder(Request(suites=(), resume=tmp_path / "run"))
-    assert request.suites == (str(tiny_file),)
 
 
 def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, tiny_trial, cpu):
@@ -243,15 +223,6 @@ def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(*, tmp_pa
         with pytest.raises(UsageError, match=re.escape(fault)):
             go_on()
         assert contents(tmp_path) == before
-
-
-def test_a_run_that_goes_on_drops_details_of_trials_that_did_not_end(tmp_path, go_on, tiny_trial, cpu):
-    go_on()
-    with Store(tmp_path) as store:
-        store.add_results(replace(tiny_trial, phase="speed"), cpu, [result()], [block(tiny_trial)])
-    (tmp_path / "speed.csv").unlink()
-    go_on()
-    assert rows(tmp_path, "blocks.csv") == []
 
 
 def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, go_on, monkeypatch):

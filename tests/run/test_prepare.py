@@ -57,11 +57,9 @@ def prepared(machine, tiny_file):
     ("asked", "device", "part"),
     [
         ({"phases": ("memory",)}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 shows nothing"),
-        ({"quick": True}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 shows nothing"),
         ({"phases": ("memory",)}, {"bf16_gflops": 0.5}, "200 times slower than fp32. amp-bf16 is left out"),
         ({"precisions": ("fp32", "amp-bf16")}, {"bf16_gflops": 4.0}, "of memory and accuracy it does"),
         ({"quick": True}, {"kind": "cuda", "compute_capability": "6.0"}, None),
-        ({"quick": True}, {"bf16_gflops": 300.0}, None),
     ],
 )
 def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, asked, device, part):
@@ -147,7 +145,6 @@ TOKENS = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, so
         (SUITE, "folder:.", "folder"),
         (VECTORS, "folder:.", "synthetic"),
         (TOKENS, None, "markov"),
-        (TOKENS, "markov", "markov"),
         (TOKENS, "synthetic", "synthetic"),
         (TOKENS, "folder:.", "markov"),
         (TOKENS, f"text:{__file__}", "text"),
