@@ -24,7 +24,6 @@ FACTS = {
     "compute_capability": "compute capability {}",
     "power_limit_w": "power limit {:.0f} W",
     "power_default_w": "from the factory {:.0f} W",
-    "cores": "{} cores",
     "threads": "{} threads",
 }
 """What lines say of a device, by its fields."""
