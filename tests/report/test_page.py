@@ -19,8 +19,8 @@ from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.format import change, times
 from bench.report.page import FILES, facts
-from bench.report.reading.load import load
 from bench.report.reading.folders import report_folder
+from bench.report.reading.load import load
 from bench.run.reporting import REPORTS, report
 from tests.report import cutting, fleet
 from tests.report.builders import RunBuilder, text_of, write_report
