@@ -9,11 +9,11 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from typing import Any
 
+    from bench.cli.interruption import Interruption
     from bench.spec.request import Request
-
-STOPPED = "run_bench: stopped.\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,19 +27,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         from bench.cli.interruption import Interruption
 
-        with Interruption(STOPPED) as signals:
+        with Interruption() as signals:
             try:
-                return _main(argv)
+                return _main(sys.argv[1:] if argv is None else argv, signals)
             except KeyboardInterrupt:
-                _unread()
-                sys.stderr.write(STOPPED)
+                signals.tell_stopped()
                 return signals.exit_code
     except KeyboardInterrupt:  # while that was imported
-        sys.stderr.write(STOPPED)
+        sys.stderr.write("run_bench: stopped.\n")
         return 130
 
 
-def _main(argv: Sequence[str] | None) -> int:
+def _main(argv: Sequence[str], signals: Interruption) -> int:
     from bench.cli.commands import optional_commands
     from bench.cli.parser import parse
     from bench.spec.errors import UsageError
@@ -47,63 +46,53 @@ def _main(argv: Sequence[str] | None) -> int:
     from bench.spec.text import print_plain
 
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
-        commands: dict[str, Callable[..., int | Request]] = {"report": report, "list": show_list}
-        commands |= {name: command.run for name, command in optional_commands().items()}
-        asked = options if isinstance(options, Request) else commands[options.command](options)
-        code = run(asked) if isinstance(asked, Request) else asked
+        asked = parse(argv)
+        if not isinstance(asked, Request):
+            commands = {name: command.run for name, command in optional_commands().items()}
+            commands |= {"report": report, "list": show_list}
+            asked = commands[asked.command](asked)
+        code = run(asked, signals) if isinstance(asked, Request) else asked
         sys.stdout.flush()
         return code
     except UsageError as error:
         print_plain(f"run_bench: {error}", error=True)
         return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more as it ends
+        return 141
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and _unread():
-            return 141
-        where = f"'{error.filename}' cannot be read or written: " if error.filename is not None else ""
+        where = f"'{error.filename}' cannot be read or written: " if error.filename else ""
         print_plain(f"run_bench: {where}{error.strerror or error}.", error=True)
         return 2
 
 
-def run(request: Request) -> int:
+def run(request: Request, signals: Interruption) -> int:
     """Measure, store and report."""
     import time
     from contextlib import closing
 
     begun_s = time.monotonic()
     from bench.cli.display import show_plan
-    from bench.cli.interruption import tell_stopped
     from bench.launch import open_launcher
     from bench.run import folder as folders
     from bench.run import reporting
-    from bench.run.execute import execute, tell_what_remains
+    from bench.run.execute import execute, remaining
     from bench.run.prepare import prepare
 
     request, folder = folders.open_folder(request)
-    try:
-        with closing(open_launcher(request)) as launcher:
-            prepared = launcher.prepare(request) or prepare(request, launcher)
-            folders.check(prepared, folder)
-            named = request.gpus is not None or request.on is not None
-            show_plan(
-                prepared.plan,
-                prepared.environment,
-                prepared.warnings,
-                default_device=not named,
-                quick=request.quick,
-                within_s=request.within_s,
-            )
-            tell_what_remains(prepared, folder)
-            if request.dry_run:
-                return 0
-            folder = folder or folders.new_folder(prepared)
-            fine = execute(prepared, folder, launcher, begun_s)
-        if reporting.WITHOUT_REPORT in os.environ:
-            return 0 if fine else 1
-        reporting.report([folder])
-    except KeyboardInterrupt:
-        tell_stopped(folder)
-        raise
+    with closing(open_launcher(request)) as launcher:
+        # A training script's launcher makes the plan itself.
+        prepared = launcher.prepare(request) or prepare(request, launcher)
+        folders.earlier_run(folder, prepared)  # refuses another question's folder
+        left = remaining(prepared.plan, folder)
+        show_plan(prepared.plan, left, prepared.environment, prepared.warnings, request)
+        if request.dry_run:
+            return 0
+        signals.folder = folder = folder or folders.new_folder(prepared)
+        fine = execute(prepared, folder, launcher, begun_s)
+    if reporting.WITHOUT_REPORT in os.environ:
+        return 0 if fine else 1
+    reporting.report([folder])
     reporting.show_next(folder)
     return 0 if fine else 1
 
@@ -125,35 +114,43 @@ def report(options: argparse.Namespace) -> int:
 
 
 def show_list(options: argparse.Namespace) -> int:
-    """Show the suites, precisions and techniques, or the devices."""
+    """Show the suites, precisions and techniques, the devices, or the models of a library."""
     from bench.cli import listing
     from bench.devices.processes import gpu_processes
     from bench.launch.local import LocalLauncher
+    from bench.planning.suite_registry import matching
     from bench.spec.text import print_plain
 
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
-        survey = seen, no_gpu, gpu_processes()
-    if options.json:
-        from bench.report.document import dumps
-
-        document = listing.devices(*survey) if options.gpus else listing.registries(options.pattern)
-        print(dumps(document))  # noqa: T201 - JSON has no control characters
+        users = gpu_processes()
+        document: dict[str, Any] = {
+            "no_gpu": no_gpu or None,
+            "devices": listing.devices(seen, users),
+        }
+        lines = listing.describe_devices(seen, no_gpu, users)
+    elif options.pattern:
+        lines = matching(options.pattern)
+        document = {"models": lines}
     else:
-        lines = listing.describe_devices(*survey) if options.gpus else listing.describe_registries(options.pattern)
-        print_plain("\n".join(lines))
+        document, lines = dict(listing.registries()), listing.describe_registries()
+    if options.json:
+        from bench.report.document import dumps, head
+
+        lines = [dumps(head("devices" if options.gpus else "list") | document)]
+    print_plain("\n".join(lines), wrap=not options.json)
     return 0
 
 
 def _open_streams() -> None:
     """Open the standard streams that were closed (``>&-``), so that none of a run's files takes one's place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free: this one
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+    number = 0
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+        os.set_inheritable(number, number <= 2)
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _import_own_packages() -> None:
@@ -163,22 +160,6 @@ def _import_own_packages() -> None:
     import suites  # noqa: F401
 
     del sys.path[0]
-
-
-def _unread() -> bool:
-    """Say whether nobody reads what is printed; if so, nothing more is."""
-    import select
-
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:  # it is no file, as in a notebook
-        return False
-    output = select.poll()
-    output.register(descriptor, 0)  # POLLERR, which is always reported: the pipe has no reader
-    if not any(event & select.POLLERR for _, event in output.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)  # Python flushes once more as it ends
-    return True
 
 
 if __name__ == "__main__":

@@ -90,8 +90,7 @@ class Instant(MadeUpMachine):
 def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]:
     """Run one part; return its seconds, its peak memory, and the time for which the display stood still."""
     from bench.cli.display import show_plan
-    from bench.run.execute import execute
-    from bench.run.folder import check
+    from bench.run.execute import execute, remaining
     from bench.run.prepare import prepare
 
     started = time.process_time()
@@ -112,12 +111,12 @@ def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]
         request = Request(**words, resume=folder)  # type: ignore[arg-type]  # from one place
         launcher = Instant(rounds, trials // 2 if part == "half" else None)
         prepared = prepare(request, launcher)
-        check(prepared, folder)
-        show_plan(prepared.plan, prepared.environment, prepared.warnings, default_device=False)
+        left = remaining(prepared.plan, folder)
+        show_plan(prepared.plan, left, prepared.environment, prepared.warnings, request)
         assert len(prepared.plan.trials) == trials or not trials
         if part != "plan":
             with contextlib.suppress(KeyboardInterrupt):
-                execute(prepared, folder, launcher)
+                execute(prepared, folder, launcher, time.monotonic())
             expected = {"half": trials // 2 + 1, "rest": trials - trials // 2, "again": 0}[part]
             assert len(launcher.begun) == expected, f"{len(launcher.begun)} trials were begun"
             still += [begun - ended for begun, ended in zip(launcher.begun[1:], launcher.ended, strict=False)]

@@ -9,7 +9,7 @@ from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
 from bench.results.columns import derived
 from bench.results.records import Block, EpochResult, TrialResult
-from bench.run.figures import with_figures
+from bench.run.derived_rows import with_derived
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 from bench.stats import quantile, rounds_interval
@@ -83,5 +83,5 @@ def with_details(
 
 def figured(trial: Trial, sent: Sequence[object]) -> list[object]:
     """What a process sent, its results with the figures that follow from its records."""
-    results = iter(with_figures(trial, [each for each in sent if isinstance(each, TrialResult)], sent))
+    results = iter(with_derived(trial, [each for each in sent if isinstance(each, TrialResult)], sent))
     return [next(results) if isinstance(each, TrialResult) else each for each in sent]

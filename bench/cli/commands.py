@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bench.spec.optional import definitions
 from bench.spec.request import Request
@@ -31,20 +30,6 @@ class Command:
     """Returns the request where its words are the options of a run, and None where they are its own."""
     takes_words: bool = False
     """Whether the words after ``--`` are no options of its own, but go to it as ``words``."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunCommand:
-    """A command with the options of a run, which always measures one phase."""
-
-    name: str
-    description: str
-    """What it does, for its help."""
-    examples: str
-    phases: tuple[str, ...]
-    """What it measures where ``--phases`` does not say otherwise; the last of them is always measured."""
-    check: Callable[[Mapping[str, Any]], None]
-    """Raises a UsageError for options that it has no answer for, given by the fields that they set."""
 
 
 def optional_commands() -> dict[str, Command]:

@@ -1,14 +1,13 @@
-"""Ctrl-C and SIGTERM: the first stops the work, the second ends the process at once.
+"""Ctrl-C and SIGTERM: the first stops the run, the second ends the process at once.
 
-However a run ends, what it has stored stays, and the processes that it has started end with it. Imports nothing that
-takes a moment, because Ctrl-C may come in any.
+Either way what the run has stored stays, the processes that it has started end with it, and a sentence says how it goes
+on. Imports nothing that takes a moment, because Ctrl-C may come in any.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+STOPPED = "run_bench: stopped.\n"
 TOGETHER_S = 0.1
 """Signals that come so soon after the first are the same: a key is held down, or a supervisor sends several."""
 
@@ -24,15 +24,20 @@ TOGETHER_S = 0.1
 class Interruption:
     """A context manager in which the first signal raises KeyboardInterrupt, and the second ends the process."""
 
-    def __init__(self, said: str) -> None:
-        """Prepare; ``said`` is what a process says that is ended at once."""
-        self._said = said
-        self._number, self._came_s = 0, 0.0
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        """The run's, once it has one."""
+        self.exit_code = 128 + signal.SIGINT
+        """Of a process that the first signal has stopped."""
+        self._came_s: float | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # others were chosen
+            if signal.getsignal(number) in (
+                signal.SIG_DFL,
+                signal.default_int_handler,
+            ):  # others were chosen
                 self._before[number] = signal.signal(number, self._take)
         return self
 
@@ -40,44 +45,23 @@ class Interruption:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a process that the first signal has stopped."""
-        return 128 + (self._number or signal.SIGINT)
-
     def _take(self, number: int, _frame: object) -> None:
-        if not self._number:
-            self._number, self._came_s = number, time.monotonic()
+        if self._came_s is None:
+            self._came_s, self.exit_code = time.monotonic(), 128 + number
             raise KeyboardInterrupt
         if time.monotonic() - self._came_s > TOGETHER_S:
-            self._end()
+            self.tell_stopped()
+            os._exit(self.exit_code)
 
-    def _end(self) -> None:
+    def tell_stopped(self) -> None:
+        """Say that the run was stopped, and how it goes on if it has stored anything."""
+        text = STOPPED
+        if self.folder is not None and (self.folder / "run.json").exists():
+            import shlex
+
+            from bench.spec.text import plain
+
+            where = shlex.quote(plain(str(self.folder)))
+            text = f"What was measured is kept: python run_bench.py --resume {where} goes on.\n{STOPPED}"
         with suppress(OSError):  # nobody is left to read it
-            os.write(2, self._said.encode())
-        os._exit(self.exit_code)
-
-
-def tell_stopped(folder: Path | None) -> None:
-    """Say how to go on with a run that was stopped; nothing of one that has stored nothing yet."""
-    import shlex
-
-    from bench.spec.text import print_plain
-
-    if folder is None or not (folder / "run.json").exists():
-        return
-    program, where = _invocation(), shlex.quote(str(folder))
-    with suppress(OSError):  # nobody is left to read it
-        print_plain(
-            f"What was measured is kept in {folder}: {program} --resume {where} goes on, and {program} report {where} "
-            "reports it.",
-            error=True,
-        )
-
-
-def _invocation() -> str:
-    """Return how this program was started, as a user types it."""
-    import shlex
-
-    program = sys.argv[0]
-    return f"python {shlex.quote(program)}" if program.endswith(".py") else program.rpartition("/")[2]
+            os.write(2, text.encode())

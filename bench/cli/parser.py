@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import bench
-from bench.cli.commands import Command, RunCommand, optional_commands
-from bench.spec.data_source import DataSource
+from bench.cli.commands import Command, optional_commands
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
 from bench.spec.phases import PHASES, SWITCHES, USUAL
 from bench.spec.protocol import Protocol
 from bench.spec.request import MAX, Request
-from bench.spec.techniques import parse_techniques
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
@@ -38,10 +36,10 @@ other commands:
 SHORTHANDS = {
     "sweep": {
         "weights": Option(
-            "initial weights: a state dict's path, imagenet, pretrained or none (default: the suite's)", "PATH"
+            "initial weights: a state dict's path, imagenet, pretrained or none (default: the suite's)",
+            "PATH",
         )
     },
-    "accelerators": {"sync_bn": Option("batch norm over all devices that train together")},
     "phases": {phase.option.strip("-"): Option(phase.help) for phase in PHASES.values() if phase.help},
     "quick": {
         "rigorous": Option(
@@ -63,10 +61,7 @@ def parse(argv: Sequence[str]) -> Any:
     """
     if not argv or argv[0].startswith("-"):
         return parse_run(argv)
-    name, words = argv[0], argv[1:]
-    if name == "run":
-        return parse_run(words)
-    found = optional_commands()
+    name, words, found = argv[0], argv[1:], optional_commands()
     parsers = command_parsers(found)
     if name not in parsers:
         raise UsageError(
@@ -78,10 +73,7 @@ def parse(argv: Sequence[str]) -> Any:
         return request
     cut = words.index("--") if "--" in words and name in found and found[name].takes_words else len(words)
     given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(words[cut + 1 :]))
-    options = parsers[name].parse_args(words[:cut], given)
-    if name == "report" and options.json and (options.published or options.figures != "overview"):
-        raise UsageError("--json writes no page: leave out --published and --figures.")
-    return options
+    return parsers[name].parse_args(words[:cut], given)
 
 
 class Parser(argparse.ArgumentParser):
@@ -96,7 +88,11 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
     """Return the parsers of the commands, also of those that were found, by their names; not of those of a run."""
     report = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
     report.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, such as results/NAME, or of runs"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a run, such as results/NAME, or of runs",
     )
     where = report.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
@@ -110,9 +106,15 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
     )
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument(
-        "pattern", nargs="?", help="list the models of a library instead, as in 'timm:resnet*', 'torchvision:*', 'hf:*'"
+        "pattern",
+        nargs="?",
+        help="list the models of a library instead, as in 'timm:resnet*', 'torchvision:*', 'hf:*'",
     )
-    listing.add_argument("--gpus", action="store_true", help="list what is here to run on, and what it can do, instead")
+    listing.add_argument(
+        "--gpus",
+        action="store_true",
+        help="list what is here to run on, and what it can do, instead",
+    )
     listing.add_argument("--json", action="store_true", help="as JSON")
     parsers = {"report": report, "list": listing}
     for name, command in found.items():
@@ -124,16 +126,14 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
 
 def run_options() -> dict[str, Option]:
     """Return the options of a run by the field that each sets, or by its own name, in the order of the help."""
-
-    def options(kind: type[Request | Protocol]) -> Iterator[tuple[str, Option]]:
-        for each in fields(kind):
-            if each.name == "protocol":
-                yield from options(Protocol)
-            elif "option" in each.metadata:
-                yield each.name, each.metadata["option"]
-            yield from SHORTHANDS.get(each.name, {}).items()
-
-    return dict(options(Request))
+    options: dict[str, Option] = {}
+    for each in fields(Request):
+        parts = fields(Protocol) if each.name == "protocol" else (each,)
+        for part in parts:
+            if "option" in part.metadata:
+                options[part.name] = part.metadata["option"]
+        options |= SHORTHANDS.get(each.name, {})
+    return options
 
 
 def option_name(field: str, option: Option) -> str:
@@ -141,53 +141,58 @@ def option_name(field: str, option: Option) -> str:
     return option.name or f"--{field.replace('_', '-')}"
 
 
-def add_option(group: Any, field: str, option: Option, usual: str = "") -> None:
-    """Add an option to a parser or to a group of it; ``usual`` are the default phases in its help."""
+def add_option(group: Any, field: str, option: Option) -> None:
+    """Add an option to a parser or to a group of it."""
     name = option_name(field, option)
     words: dict[str, Any] = {"action": "store_true"}
     if option.metavar:
         action = "append" if option.repeatable else "store"
         words = {"action": action, "metavar": option.metavar, "type": partial(option.read, name)}
-    group.add_argument(name, dest=field, help=option.help.replace("{usual}", usual), **words)
+    group.add_argument(name, dest=field, help=option.help, **words)
 
 
-def run_parser(command: RunCommand | None = None) -> Parser:
-    """Return the parser of a run, the command without a name; options that are not given are not in its result.
-
-    A ``command`` with the options of a run has a help of its own.
-    """
-    asks = "Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy."
-    commands = "".join(f"  run_bench.py {other.synopsis:<33}  {other.help}\n" for other in optional_commands().values())
+def run_parser() -> Parser:
+    """Return the parser of a run, the command without a name; options that are not given are not in its result."""
+    commands = ""
+    for command in optional_commands().values():
+        commands += f"  run_bench.py {command.synopsis:<33}  {command.help}\n"
     parser = Parser(
-        prog=f"run_bench.py {command.name}" if command else "run_bench.py",
-        description=command.description if command else asks,
-        epilog=command.examples if command else EXAMPLES + commands,
+        prog="run_bench.py",
+        description="Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy.",
+        epilog=EXAMPLES + commands,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
     version = f"ampmeter {bench.__version__}"
     parser.add_argument("--version", action="version", version=version, help="show it and stop")
-    usual = ",".join(command.phases) if command else f"{','.join(USUAL)}; --quick: memory,speed"
     group: Any = parser
     for field, option in run_options().items():
-        group = parser.add_argument_group(option.group) if option.group else group
+        if option.group:
+            group = parser.add_argument_group(option.group)
         if field == "quick":
             depth = group.add_mutually_exclusive_group()
-        add_option(depth if field in ("quick", "rigorous") else group, field, option, usual)
+        add_option(depth if field in ("quick", "rigorous") else group, field, option)
     return parser
 
 
-def parse_run(argv: Sequence[str], command: RunCommand | None = None) -> Request:
-    """Parse the options of a run, or of a ``command`` with these options, and check them against each other.
+def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
+    """Parse the options of a run and check them against each other.
+
+    Args:
+        argv: the command line, which may begin with the name of a command that has these options.
+        phases: what that command measures unless ``--phases`` is given; the last of them is always measured.
 
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    given = vars(run_parser(command).parse_args(argv))
-    options = run_options()
-    if not given.get("suites") and "resume" not in given:
+    is_named = bool(argv) and not argv[0].startswith("-")
+    given = vars(run_parser().parse_args(argv[is_named:]))
+    others = []
+    for name, option in run_options().items():
+        if name in given and not option.with_resume:
+            others.append(option_name(name, option))
+    if "suites" not in given and "resume" not in given:
         raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
-    others = [option_name(name, option) for name, option in options.items() if name in given and not option.with_resume]
     if "suites" not in given and others:
         raise UsageError(
             "--resume repeats the run's own options, to which --seeds may add; --trial-timeout and --within are free; "
@@ -197,77 +202,76 @@ def parse_run(argv: Sequence[str], command: RunCommand | None = None) -> Request
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
     if "gpus" in given and "on" in given:
         raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
-    if "on" in given and {"keep_checkpoints", "start"} & {*given}:
+    if "on" in given and ("keep_checkpoints" in given or "start" in given):
         raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
-    if given.get("data"):
-        DataSource.parse(given["data"], given.get("data_dir", "data"), elsewhere="on" in given)
-    if command and "suites" in given:
-        command.check(given)
-        given["phases"] = tuple(dict.fromkeys((*given.get("phases", command.phases), command.phases[-1])))
-    if "sync_bn" in given:
-        given["techniques"] = parse_techniques(",".join((*given.get("techniques", ()), "sync-bn")))
-    if (sizes := given.get("batch_sizes")) is not None:
-        given |= {"batch_sizes": tuple(size for size in sizes if size != MAX), "largest_batch": MAX in sizes}
-    given |= {"phases": _phases(given), "parameters": _parameters(given), "sweep": _sweeps(given)}
-    return make_request((command.name, *argv) if command else argv, given)
+    if phases and "suites" in given:
+        asked = given.get("phases", phases)
+        given["phases"] = tuple(dict.fromkeys((*asked, phases[-1])))
+    sizes = given.get("batch_sizes", ())
+    if MAX in sizes:
+        given["batch_sizes"] = tuple(size for size in sizes if size != MAX)
+        given["largest_batch"] = True
+    given["phases"] = _phases(given)
+    given["parameters"] = _parameters(given)
+    given["sweep"] = tuple(given.get("sweep", ()))
+    return make_request(argv, given)
 
 
 def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:
     """Return the request for options of a run, with the protocol of its depth."""
     if "out" in given and "resume" in given:
         raise UsageError("--out starts a run and --resume continues one: give one of the two.")
-    depth = RIGOROUS if "rigorous" in given else QUICK if "quick" in given else Protocol()
-    depth = replace(depth, **{each.name: given[each.name] for each in fields(Protocol) if each.name in given})
-    names = {each.name for each in fields(Request)} - {"argv", "protocol"}
-    return Request(argv=tuple(argv), protocol=depth, **{name: given[name] for name in names & {*given}})
+    depth = Protocol()
+    if "rigorous" in given:
+        depth = RIGOROUS
+    elif "quick" in given:
+        depth = QUICK
+    chosen = {each.name: given[each.name] for each in fields(Protocol) if each.name in given}
+    asked = {each.name: given[each.name] for each in fields(Request) if each.name in given}
+    return Request(**asked | {"argv": tuple(argv), "protocol": replace(depth, **chosen)})
 
 
 def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     """Return the phases of a run: those of ``--phases`` or of its depth, and those that other options add."""
     options = run_options()
     of_training = [name for name in given if name in options and options[name].of_training]
-    short = "quick" in given and not of_training and "seeds" not in given
-    phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if short else USUAL)
+    is_short = "quick" in given and not of_training and "seeds" not in given
+    phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if is_short else USUAL)
+    added: tuple[str, ...] = ()
+    for switch, of_switch in SWITCHES.items():
+        if switch.strip("-") in given:
+            added += of_switch
+    if added and "phases" not in given:
+        phases = ()
     if "rigorous" in given and "speed" in phases:
-        phases = tuple(dict.fromkeys((*phases, "floor")))
-    switches = [switch for switch in SWITCHES if switch.strip("-") in given]
-    if switches:
-        phases = phases if "phases" in given else ()
-    for switch in switches:
-        phases = (*phases, *SWITCHES[switch])
-    idle: list[str] = []
-    if not any(PHASES[name].uses_epochs for name in phases):
-        idle += of_training
-    several = "suites" in given and len(given.get("seeds", ())) > 1  # one serves other phases
-    if several and not any(PHASES[name].key == "seed" or PHASES[name].uses_epochs for name in phases):
-        idle.append("seeds")
-    if idle:
-        why = f"{switches[0]} trains with --phases train only" if switches else "--phases leaves train out"
-        names = ", ".join(option_name(name, options[name]) for name in idle)
-        raise UsageError(f"{names} is for training, and {why}.")
+        added += ("floor",)
+    phases = tuple(dict.fromkeys(phases + added))
+    trains = any(PHASES[name].uses_epochs for name in phases)
+    if trains:
+        of_training = []
+    elif len(given.get("seeds", ())) > 1 and not any(PHASES[name].key == "seed" for name in phases):
+        of_training.append("seeds")  # one serves other phases
+    if of_training:
+        names = ", ".join(option_name(name, options[name]) for name in of_training)
+        raise UsageError(f"{names} is for training: add train to --phases.")
     return phases
 
 
 def _parameters(given: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the suites' parameters: those of ``--set``, and ``--weights``, whose path becomes absolute."""
-    parameters = tuple(given.get("parameters", ()))
-    if "weights" not in given:
-        return parameters
-    if "weights" in dict(parameters):
-        raise UsageError("--weights and --set weights are the same: give one of the two.")
-    weights = given["weights"]
-    return (
-        *parameters,
-        ("weights", weights if weights in ("none", "imagenet", "pretrained") else str(Path(weights).resolve())),
-    )
+    """Return the suites' parameters: those of ``--set``, and ``--weights``, whose path becomes absolute.
 
-
-def _sweeps(given: dict[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the swept parameters, each of which may be set once."""
-    sweep = tuple(given.get("sweep", ()))
-    names = [name for name, _ in sweep]
-    if twice := [name for name in names if names.count(name) > 1 or name in dict(given.get("parameters", ()))]:
-        raise UsageError(f"{twice[0]} is set twice: give it one --sweep, and no --set.")
-    if "batch_size" in names and "batch_sizes" in given:
-        raise UsageError("--sweep batch_size and --batch-sizes say two things: give one of the two.")
-    return sweep
+    Raises:
+        UsageError: one has two values, or is swept, too.
+    """
+    parameters, sweep = [*given.get("parameters", ())], given.get("sweep", ())
+    weights = given.get("weights")
+    if weights is not None:
+        is_word = weights in ("none", "imagenet", "pretrained")
+        parameters.append(("weights", weights if is_word else str(Path(weights).resolve())))
+    named = [name for name, _ in (*parameters, *sweep)]
+    if "batch_sizes" in given and "batch_size" in dict(sweep):
+        named.append("batch_size")
+    for name in named:
+        if named.count(name) > 1:
+            raise UsageError(f"{name} is set twice: give one of --set, --sweep and its own option.")
+    return tuple(parameters)

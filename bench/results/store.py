@@ -251,8 +251,3 @@ def arm_name(row: Mapping[Any, Any]) -> str:
     """Return the name of a row's arm: its precision, and of an ablation step the techniques, too."""
     is_step = row.get("ablation") == "yes" and row["techniques"]
     return f"{row['precision']}{LIST}{row['techniques']}" if is_step else str(row["precision"])
-
-
-def reason_of(detail: str) -> str:
-    """Return a row's detail without the name of its log."""
-    return detail.partition(LOG)[0]

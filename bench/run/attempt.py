@@ -1,14 +1,13 @@
-"""One process of a trial: started, listened to, and its result completed."""
+"""An attempt: what one process of a trial sent, and how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from bench.launch import Ending, Launcher
-from bench.planning.abilities import refusal_reason
-from bench.results.records import Device, Message, Progress, Status, TrialResult
+from bench.launch import Ending
+from bench.results.records import Message, Status, TrialResult
 from bench.results.store import LOG
 from bench.spec.trial import Trial
 
@@ -20,16 +19,14 @@ BROKEN = ("died", "timeout")
 """Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
 FAILED = (*BROKEN, "error")
 """Endings that are an arm's fault: of several arms, whose is shown by trying each apart."""
-LOGGED = (*FAILED, "lost", "import")
-"""Endings whose process may have printed why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """What a trial's process sent, and how it ended."""
+    """What a trial's process sent, and how it ended; nothing of it is stored yet."""
 
     trial: Trial
-    records: list[Message]
+    records: Sequence[Message]
     results: list[TrialResult]
     """One for each arm."""
     ending: Ending
@@ -45,42 +42,23 @@ class Attempt:
         return self.ending.kind in FAILED and len(self.trial.arms) > 1
 
 
-def attempt(
-    trial: Trial, device: Device, launcher: Launcher, take: Callable[[Message], None], keep_log: Callable[[str], None]
-) -> Attempt:
-    """Run one process of a trial, unless it is known beforehand that none can measure it.
-
-    Args:
-        trial: what it measures.
-        device: where.
-        launcher: what starts it; a process that was lost by no fault of its own is started once more.
-        take: called with each message as it comes; what it raises ends the process.
-        keep_log: called with all that a process has printed which failed.
-    """
-    records: list[Message] = []
-
-    def keep(message: Message) -> None:
-        take(message)
-        if not isinstance(message, Progress):
-            records.append(message)
-
-    started = now()
-    if why := refusal_reason(trial, device):
-        ending = Ending(kind="unsupported", text=why)
-    elif trial.unfit:
-        ending = Ending(kind="oom", text=trial.unfit)
-    else:
-        ending = launcher.run(trial, device, keep)
-        if ending.kind == "lost":
-            records.clear()
-            ending = launcher.run(trial, device, keep)
-    text = legible(ending.text)
-    if ending.kind in LOGGED and ending.log:
-        keep_log(ending.log)
-        text = f"{text}{LOG}{trial.log}"
-    ending = replace(ending, text=text)
-    sent = [replace(each, detail=legible(each.detail)) for each in records if isinstance(each, TrialResult)]
-    results = [*sent, *missing_results(trial, sent, ending, started)]
+def completed(trial: Trial, records: Sequence[Message], ending: Ending, started: str) -> Attempt:
+    """Return an attempt with a result for each arm: those without one get the status and the reason of the ending."""
+    results = []
+    for record in records:
+        if isinstance(record, TrialResult):
+            results.append(replace(record, detail=legible(record.detail)))
+    answered = [result.precision for result in results]
+    status = STATUSES.get(ending.kind, "failed")
+    detail = legible(ending.text) or "the process sent no result"
+    if ending.log:
+        detail = f"{detail}{LOG}{trial.log}"
+    if status == "oom" and len(trial.arms) > 1:
+        detail = f"{', '.join(trial.precisions)} together: {detail}"
+    for name in trial.precisions:
+        if name not in answered:
+            result = TrialResult(precision=name, status=status, detail=detail, started=started)
+            results.append(result)
     return Attempt(trial=trial, records=records, results=results, ending=ending)
 
 
@@ -94,19 +72,5 @@ def legible(text: str) -> str:
     text = text.encode(errors="backslashreplace").decode()
     if len(text) <= LONGEST:
         return text
-    head, tail = LONGEST * 2 // 5, LONGEST // 2
-    return f"{text[:head]} … ({len(text) - head - tail:,} characters left out) … {text[-tail:]}"
-
-
-def missing_results(trial: Trial, results: Sequence[TrialResult], ending: Ending, started: str) -> list[TrialResult]:
-    """Return a row for each arm without a result."""
-    answered = {result.precision for result in results}
-    status = STATUSES.get(ending.kind, "failed")
-    detail = ending.text or "the process sent no result"
-    if status == "oom" and len(trial.arms) > 1:
-        detail = f"{', '.join(trial.precisions)} together: {detail}"
-    return [
-        TrialResult(precision=arm.name, status=status, detail=detail, started=started)
-        for arm in trial.arms
-        if arm.name not in answered
-    ]
+    head, tail = text[: LONGEST // 2], text[-LONGEST // 2 :]
+    return f"{head} … ({len(text) - LONGEST:,} characters left out) … {tail}"

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench import report as reporter
-from bench.cli.parser import RIGOROUS
-from bench.report.reading import folders
+from bench.report.reading.folders import report_name
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
 from bench.results.store import FAILURES
@@ -21,6 +20,7 @@ from bench.spec.text import print_plain
 
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
 """The variable that tells a run that its report is not wanted."""
+REPORTS = Path("reports")
 
 
 def report(
@@ -41,25 +41,17 @@ def report(
     Raises:
         UsageError: it cannot be written.
     """
-    out = out or report_folder(runs)
+    out = out or REPORTS / report_name(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     try:
         contents = reporter.report(runs, out, published=published, figures=figures)
     except OSError as error:
-        place = Path(error.filename or out)
-        if not (place.is_relative_to(out) or out.is_relative_to(place)):
-            raise
         raise UsageError(
-            f"The report in '{out}' cannot be written: {error.strerror or error}. Nothing that was measured is lost: "
-            f"write it elsewhere with report {shlex.join(map(str, runs))} --out FOLDER."
+            f"The report in '{out}' failed: {error}. Nothing that was measured is lost: report "
+            f"{shlex.join(map(str, runs))} --out FOLDER writes it elsewhere."
         ) from error
     print_plain(reporter.terminal(contents, out))
     print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
-
-
-def report_folder(runs: list[Path]) -> Path:
-    """Return where the report of some runs belongs: reports/, under the runs' names."""
-    return Path("reports") / folders.report_name(runs)
 
 
 def show_next(folder: Path) -> None:
@@ -83,29 +75,27 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     from bench.report.reading.trials import read_details, read_trials
     from bench.spec.metrics import ACCURACY
 
-    where = shlex.quote(str(folder))
-    if read_run(folder).get("undecided"):
+    run, where = read_run(folder), shlex.quote(str(folder))
+    request = run.get("request", {})
+    if run.get("undecided"):
         return f"`python run_bench.py --resume {where}` measures what is undecided."
-    trials = read_trials(folder, read_run(folder), read_details(folder))
-    measured = trials[trials["status"].isin(MEASURED)]
-    if trials["status"].isin(FAILURES).any():
+    trials = read_trials(folder, run, read_details(folder))
+    statuses = {*trials["status"]}
+    if not statuses.isdisjoint(FAILURES):
         return f"the report's notes say what failed or hung; --resume {where} tries it again."
-    if measured.empty:
-        smaller = ", and smaller --batch-sizes in a new run may fit" if (trials["status"] == "oom").any() else ""
+    if statuses.isdisjoint(MEASURED):
+        smaller = ", and smaller --batch-sizes in a new run may fit" if "oom" in statuses else ""
         return f"the report's notes say why nothing could be measured{smaller}."
-    request = read_run(folder).get("request", {})
-    if steps := [advice.step for advice in advised if advice.step]:
+    steps = [advice.step for advice in advised if advice.step]
+    if steps:
         return " ".join(steps)
     if request.get("quick"):
         return f"{repeated(request)} measures what --quick left out."
     trained = trials[trials["phase"] == "train"]
-    seeds = set(map(int, trained["seed"]))
+    seeds = {int(seed) for seed in trained["seed"]}
     first = ""
-    if measured[["log_speedup", "inference_speedup"]].notna().any(axis=None):
-        if request.get("protocol", {}).get("most_replicates", 0) < RIGOROUS.most_replicates:
-            first = "--rigorous narrows the intervals, "
-    elif trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
-        wanted = ",".join(map(str, sorted(seeds | set(range(ACCURACY.fewest)))))
+    if trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
+        wanted = ",".join(str(seed) for seed in sorted(seeds | {*range(ACCURACY.fewest)}))
         first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
     return (
         f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python run_bench.py list` "

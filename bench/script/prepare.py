@@ -11,7 +11,7 @@ from bench.devices.processes import busy
 from bench.launch import Launcher
 from bench.planning.abilities import require_comparable
 from bench.planning.plan import Plan
-from bench.run.prepare import PreparedRun, warn_of_variables
+from bench.run.prepare import PreparedRun, warn_of_environment
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement
@@ -59,5 +59,5 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
         suites=(ref,),
         environment=environment,
         plan=Plan(trials=tuple(trials), seconds=(None,) * len(trials)),
-        warnings=(*warn_of_variables(environment), *busy(environment, request.exclusive)),
+        warnings=(*warn_of_environment(environment), *busy(environment, request.exclusive)),
     )

@@ -176,7 +176,7 @@ class Request:
     )
     exclusive: bool = option("refuse to start when a GPU is in use by others", default=False)
     phases: tuple[str, ...] = option(
-        f"of {', '.join(SELECTABLE)} (default: {{usual}}; --rigorous: floor, too)",
+        f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; --rigorous: floor, too)",
         "LIST",
         listed(_phase),
         default=USUAL,

@@ -1,16 +1,17 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
 
-from bench.cli.display import LiveDisplay, describe_gpu, describe_results, describe_trial, show_plan
+from bench.cli.display import LiveDisplay, describe_results, show_plan
 from bench.phases.inference import Inference
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
 from bench.planning.plan import Plan
-from bench.results.records import Device, Operations, Progress, Sample, TrialResult
-from tests.arms import arms
+from bench.results.records import Operations, Progress, Sample, TrialResult
+from bench.spec.request import Request
 from tests.derived import gained
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
@@ -60,75 +61,44 @@ def test_a_speedup_over_products_of_another_type_says_so():
     )
 
 
-CARD = {"kind": "cuda", "name": "Card", "architecture": "Hopper"}
-
-
-def test_a_gpus_state_is_told_as_gpustat_does():
-    sample = Sample(time_s=0.0, placement="1", uuid="GPU-1", temperature_c=61.0, utilization_pct=98.0, power_w=350.4)
-    board = Device(placement="1", uuid="GPU-1", power_limit_w=700.0, memory_total_bytes=80 * 2**30, **CARD)
-    used = replace(sample, memory_used_bytes=123 * 2**20)
-    assert describe_gpu(used, board) == "[1] Card |  61°C,  98 %,  350 / 700 W |   123 / 81920 MiB"
-    joint = Device(placement="0+1", uuids=("GPU-0", "GPU-1"), memory_total_bytes=160 * 2**30, names=("Card",), **CARD)
-    assert describe_gpu(sample, joint) == "[1] Card |  61°C,  98 %,  350 /  ?? W |    ?? /    ?? MiB"
-
-
-def test_a_terminal_shows_the_trial_the_time_left_and_a_line_for_each_gpu(tiny_trial, monkeypatch):
-    boards = [Device(placement=name, uuid=f"GPU-{name}", **CARD) for name in ("0", "1")]
+def test_a_terminal_shows_the_trial_the_time_left_and_what_each_gpu_does(tiny_trial, monkeypatch):
     screen = io.StringIO()
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("bench.cli.display.REDRAW_S", 0.0)
-    display = LiveDisplay(boards)
+    display = LiveDisplay()
     display.begin(tiny_trial, 1, 1, 30.0)
-    samples = [Sample(time_s=0.0, placement=name, uuid=f"GPU-{name}") for name in ("1", "0")]
+    readings = {"utilization_pct": 98.0, "temperature_c": 61.0, "power_w": 350.4}
+    samples = [Sample(time_s=0.0, placement="1", uuid="b", **readings), Sample(time_s=0.0, placement="0", uuid="a")]
     display.progress(Progress(text="step 1"), samples)
-    display.progress(Progress(text=""), ())
-    assert [line.partition(" |")[0] for line in display.loads()] == ["[0] Card", "[1] Card"]
+    display.end(tiny_trial, [TrialResult(precision="fp32", status="oom", detail="too big")])
     display.close()
-    for shown in ("tiny, cpu", "step 1", "about 30 s left", "[1] Card"):
-        assert shown in screen.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("changed", "name"),
-    [
-        ({}, "memory (fp32)"),
-        ({"phase": "speed", "arms": arms("fp32", "amp-bf16"), "replicate": 1}, "speed (process 2)"),
-        ({"ablation": True}, "memory of an ablation (fp32)"),
-        ({"phase": "train", "epochs": 3}, "train (fp32, seed 0, 3 epochs)"),
-        ({"phase": "train", "epochs": 1}, "train (fp32, seed 0, 1 epoch)"),
-    ],
-)
-def test_a_trial_is_named_by_what_it_does(tiny_trial, changed, name):
-    assert describe_trial(replace(tiny_trial, **changed)) == f"tiny, cpu, batch 4, {name}"
-
-
-def test_a_trial_of_a_variant_is_named_with_its_parameters(tiny_trial):
-    suite = replace(tiny_trial.cell.suite, parameters=(("trainer", "plain"), ("lr", 0.1)))
-    variant = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
-    assert describe_trial(variant) == "tiny (trainer=plain lr=0.1), cpu, batch 4, memory (fp32)"
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.getvalue())
+    assert "[1/1] tiny-cpu-b4-memory-fp32-r0: fp32 oom: too big" in shown
+    for line in ("step 1", "GPU 1, 98 %, 61°C, 350 W", "GPU 0", "about 30 s left in all"):
+        assert line in shown
 
 
 @pytest.fixture
 def shown(tiny_trial, machine, capsys):
     """Return a function that shows a plan of memory and of training, each by its epochs, and returns what it prints."""
 
-    def shown(*epochs, seconds, warnings=(), default_device=False):
+    def shown(*epochs, seconds, warnings=(), request=Request(gpus=("cpu",)), left=None):  # noqa: B008 - it is frozen
         train = [replace(tiny_trial, phase="train", epochs=count) for count in epochs]
         plan = Plan(trials=(tiny_trial, *train), seconds=seconds)
-        show_plan(plan, machine, warnings, default_device=default_device)
+        show_plan(plan, left or plan, machine, warnings, request)
         return capsys.readouterr().out
 
     return shown
 
 
 def test_the_plan_says_where_what_and_how_long(shown):
-    text = shown(3, seconds=(10.0, 106.0), warnings=["Mind the gap."], default_device=True)
+    text = shown(3, seconds=(10.0, 106.0), warnings=["Mind the gap."], request=Request(within_s=300.0))
     assert "cpu: Test CPU (CPU); torch 2.15" in text
-    assert "No --gpus was given: measuring on the CPU, because there is no GPU." in text
+    assert "Without --gpus: every GPU" in text
     assert "Warning: Mind the gap." in text
-    assert "tiny on cpu: fp32; batch 4; 3 epochs on synthetic; about 1.9 min" in text
-    assert text.endswith("2 trials, about 2 min in all\n")
-    assert "2 trials, an unknown time in all" in shown(3, seconds=(10.0, None))
-    assert "; 1 epoch on synthetic; about 9 s" in shown(1, seconds=(0.0, 9.0))
-    assert "\n1 trial, an unknown time in all" in shown(seconds=(None,))
+    assert "tiny on cpu: fp32; batch 4; trained on synthetic, epochs: 3" in text
+    assert text.endswith("Trials: 2, about 2 min in all; --within ends it in 5 min, report included\n")
+    left = Plan(trials=(), seconds=())
+    assert "; left: 0, about 4 s" in shown(3, seconds=(10.0, 106.0), left=left)
+    assert "Trials: 2, an unknown time in all" in shown(3, seconds=(10.0, None))

@@ -1,7 +1,6 @@
 """Ctrl-C and its like: the first stops the work, the second ends the process, and none is lost."""
 
 import io
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import run_bench
-from bench.cli import interruption
 from bench.cli.interruption import Interruption
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +22,7 @@ def python(words, *arguments):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_raises_and_others_that_come_with_it_do_not(number, code):
     before = signal.getsignal(number)
-    with Interruption("stopped") as signals:
+    with Interruption() as signals:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         signal.raise_signal(signal.SIGTERM)
@@ -35,18 +33,19 @@ def test_the_first_signal_raises_and_others_that_come_with_it_do_not(number, cod
 def test_a_signal_that_the_user_has_switched_off_stays_off():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with Interruption("stopped"):
+        with Interruption():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 SECOND = """
-import signal
-import run_bench
+import signal, sys
+from pathlib import Path
 from bench.cli import interruption
 interruption.TOGETHER_S = 0.0
-with interruption.Interruption("it: stopped."):
+with interruption.Interruption() as signals:
+    signals.folder = Path(sys.argv[1])
     try:
         signal.raise_signal(signal.SIGTERM)
     except KeyboardInterrupt:
@@ -56,9 +55,11 @@ with interruption.Interruption("it: stopped."):
 """
 
 
-def test_a_second_signal_ends_the_process_at_once():
-    done = python(SECOND)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "once more\n", "it: stopped.")
+def test_a_second_signal_ends_the_process_at_once_and_says_how_the_run_goes_on(tmp_path):
+    (tmp_path / "run.json").touch()
+    done = python(SECOND, tmp_path)
+    assert (done.returncode, done.stdout) == (143, "once more\n")
+    assert f"python run_bench.py --resume {tmp_path} goes on.\nrun_bench: stopped.\n" in done.stderr
 
 
 IMPORTING = """
@@ -81,25 +82,19 @@ def test_ctrl_c_while_modules_are_imported_is_answered(module):
     assert (done.returncode, done.stderr) == (130, "run_bench: stopped.\n")
 
 
-def test_a_stopped_run_says_how_to_go_on_once_it_has_a_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["run_bench.py"])
-    folder = tmp_path / "a run"
-    for nothing in (None, folder):
-        interruption.tell_stopped(nothing)
-    assert capsys.readouterr() == ("", "")
-    shutil.copytree(ROOT / "results" / "resnet20-cpu-epyc-parity", folder)
-    interruption.tell_stopped(folder)
-    assert f"python run_bench.py --resume '{folder}' goes on" in " ".join(capsys.readouterr().err.split())
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/ampmeter"])
-    interruption.tell_stopped(folder)
-    assert f"ampmeter report '{folder}'" in " ".join(capsys.readouterr().err.split())
+def test_a_run_that_has_stored_nothing_is_stopped_without_advice(tmp_path, capfd):
+    signals = Interruption()
+    for folder in (None, tmp_path):
+        signals.folder = folder
+        signals.tell_stopped()
+    assert capfd.readouterr().err == 2 * "run_bench: stopped.\n"
 
 
-def test_ctrl_c_is_answered_where_stdout_is_no_file(monkeypatch, capsys):
-    def interrupted(_argv):
+def test_ctrl_c_is_answered_where_stdout_is_no_file(monkeypatch, capfd):
+    def interrupted(_argv, _signals):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_bench, "_main", interrupted)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert run_bench.main([]) == 130
-    assert "stopped" in capsys.readouterr().err
+    assert "stopped" in capfd.readouterr().err

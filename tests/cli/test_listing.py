@@ -59,12 +59,12 @@ def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
     lines = listed(FakeGpu("GPU-a", name="NVIDIA H100", power_limit_w=500.0, processes={stranger: 3 * GiB}))
     facts, uuid, precisions, *rest = lines.splitlines()
     assert facts == (
-        "GPU 0: NVIDIA H100, Hopper, compute capability 9.0, 80.0 GiB, 69.0 GiB free, power limit 500 W "
-        "(from the factory 700 W), clocks up to 1980 MHz, memory 2619 MHz"
+        "GPU 0: NVIDIA H100, Hopper, 80.0 GiB, 69.0 GiB free, compute capability 9.0, power limit 500 W, "
+        "from the factory 700 W"
     )
     assert uuid == "  GPU-a"
     assert precisions == f"  {named(lambda one: missing_package(one) is None and one.needs != 'mxfp8')}: ok"
-    assert any("it is in use by" in line and f"pid {stranger}, 3.0 GiB" in line for line in rest)
+    assert any("used by: " in line and f"pid {stranger}, 3.0 GiB" in line for line in rest)
     assert any(line.startswith("CPU: ") for line in rest)
 
 
@@ -76,26 +76,19 @@ def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
             [
                 "tf32: unsupported: tf32 needs TF32 tensor cores, from sm_80 on; this GPU is sm_75",
                 "amp-bf16: unsupported: amp-bf16 needs bfloat16 arithmetic",
-                "bfloat16 is emulated (torch.cuda.is_bf16_supported(including_emulation=False) is False)\n",
-                "nobody else is using it",
+                "bfloat16 is emulated\n",
+                "used by: nobody else",
             ],
         ),
         (FakeGpu("GPU-v", name="V100", capability=(7, 0)), ["has no kernels for GPU 0 (V100, sm_70)"]),
         (FakeGpu("GPU-h", name="H100"), ["bfloat16 is native\n"]),
-        (FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED}), ["who is using it cannot be told"]),
+        (FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED}), ["used by: unknown"]),
     ],
 )
 def test_what_a_gpu_is_and_can_do_is_told_with_the_reason(listed, gpu, parts):
     of_gpu = listed(gpu).partition("CPU: ")[0]
     for part in parts:
         assert part in of_gpu
-
-
-def test_a_lost_gpu_does_not_hide_the_others(listed):
-    first, second = listed(FakeGpu("GPU-l", lost=True), FakeGpu("GPU-f", name="Fine")).split("GPU 1: ")
-    assert second.startswith("Fine")
-    assert "69.0 GiB free" in second
-    assert "free" not in first
 
 
 def test_without_a_driver_the_cpu_and_the_reason_are_listed(listed, monkeypatch):
@@ -109,7 +102,7 @@ def test_a_cpu_that_emulates_bfloat16_is_said_to(cpu):
     slow = replace(cpu, cores=2, threads=2, fp32_gflops=90, bf16_gflops=4)
     lines = "\n".join(describe_devices([Seen(device=slow, memory_free_bytes=GiB)], "none", {}))
     assert f"{named(lambda one: one.compute == 'bfloat16')}: emulated: 4 GFLOP/s in bfloat16, 90 in fp32" in lines
-    assert "CPU: Test CPU, CPU, 1.0 GiB free, 2 cores, 2 threads" in lines
+    assert "CPU: Test CPU, CPU, 1.0 GiB free, 2 threads" in lines
 
 
 @pytest.mark.slow

@@ -289,10 +289,9 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
     forecast = Forecast(Plan(trials=tuple(trials), seconds=(10.0, 20.0, 30.0, 40.0)))
     assert forecast.left_s() == 100.0
     forecast.end(0, 30.0)
-    assert (forecast.trial_s(1), forecast.left_s()) == (60.0, 270.0)  # nothing else is known of the other phases
+    assert (forecast.trial_s(1), forecast.left_s()) == (60.0, 60.0 + 30.0 + 40.0)  # of other phases nothing is known
     forecast.end(2, 30.0)
-    assert forecast.left_s() == 60.0 + 1.5 * 40.0  # of training nothing is known but the rate of all
-    forecast.skip(3)
+    forecast.end(3, None)
     assert forecast.left_s() == 60.0
 
 

@@ -204,6 +204,15 @@ def test_what_no_report_wrote_stays(pair, tmp_path):
     assert stray.exists()
 
 
+@pytest.mark.slow
+def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
+    run = RunBuilder(tmp_path / "run").speed().folder
+    there = files(run)
+    write_report([run], run)
+    write_report([run], run, figures="none")
+    assert files(run) == there | REPORT
+
+
 COUNT_THREADS = """
 import os, psutil, runpy, sys
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -23,15 +23,15 @@ from bench.results.columns import COLUMNS
 from bench.results.run_json import read_run
 from bench.results.store import Store
 from bench.run import reporting
-from bench.run.execute import execute, tell_what_remains
-from bench.run.folder import LOCK, check, locked, new_folder, open_folder
+from bench.run.execute import execute, remaining
+from bench.run.folder import LOCK, earlier_run, locked, new_folder, open_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.repeat import repeated
-from bench.spec.request import Request
+from bench.spec.request import Request, Script
 from bench.spec.trial import SuiteRef
 from tests.conftest import TINY, call
 from tests.report.builders import RunBuilder
@@ -66,13 +66,9 @@ def go_on(prepared, tmp_path):
     """Return a function that runs what it is given prepared, in a folder or on from what is there."""
 
     def go_on(folder=tmp_path, **changed):
-        execute(prepared(**changed), folder, LAUNCHER)
+        execute(prepared(**changed), folder, LAUNCHER, 0.0)
 
     return go_on
-
-
-def stop(*_):
-    raise KeyboardInterrupt
 
 
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, monkeypatch):
@@ -84,12 +80,16 @@ def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, 
     assert (again["started"], again["finished"]) == ("a", "c")
 
 
-def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(tmp_path, prepared, go_on, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("it cannot go on")])
+def test_warnings_and_notes_of_a_run_that_ended_early_are_kept_when_it_goes_on(
+    *, tmp_path, prepared, go_on, monkeypatch, error
+):
     warned = replace(prepared(), warnings=("The GPU is shared.",))
     with monkeypatch.context() as stopped:
-        stopped.setattr("bench.run.runner.Runner.run", stop)
-        with pytest.raises(KeyboardInterrupt):
-            execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]))
+        stopped.setattr("bench.run.execute.run_plan", mock.Mock(side_effect=error))
+        with pytest.raises(type(error)):
+            execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]), 0.0)
+    assert read_run(tmp_path)["finished"] is None
     go_on()
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
 
@@ -98,8 +98,8 @@ def test_warnings_and_notes_of_a_run_that_was_stopped_are_kept_when_it_goes_on(t
     ("names", "folder"),
     [
         (("mlp", "vit", "mlp"), "mlp+vit-cpu-2"),
-        (("hf:org/model0", "hf:org/model1"), "hf_org_model0+hf_org_model1-cpu-2"),
-        ([f"timm:resnet{number}" for number in range(20)], "timm_resnet0+19-more-cpu-2"),
+        (("hf:org/model0", "hf:org/model1"), "hf-org-model0+hf-org-model1-cpu-2"),
+        ([f"timm:resnet{number}" for number in range(20)], "timm-resnet0+timm-resnet1+"),
     ],
 )
 def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept(
@@ -113,13 +113,14 @@ def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"torch": "2.6"}, "was made with torch 2.15 on 4 threads; this is torch 2.6 on 4 threads"),
-        ({"threads": 2}, "was made with torch 2.15 on 4 threads; this is torch 2.15 on 2 threads"),
-        ({"name": "Another CPU"}, "was made on Test CPU; this is Another CPU"),
-        ({"fingerprint": "bbbb"}, r"another content of text:/book\.txt"),
-        ({"seeds": (1,)}, "was started with other --seeds"),
-        ({"epochs": 3, "clip_grad": 1.0}, "was started with other --epochs, --clip-grad"),
-        ({"largest_batch": True, "protocol": RIGOROUS}, "was started with other --batch-sizes, .*--rigorous"),
+        ({"torch": "2.6"}, r"differs in torch \(2.15; here 2.6\)"),
+        ({"threads": 2}, r"the device cpu \(Test CPU on 4 threads; here Test CPU on 2 threads\)"),
+        ({"name": "Another CPU"}, "here Another CPU on 4 threads"),
+        ({"fingerprint": "bbbb"}, r"differs in the content of text:/book\.txt \(aaaa; here bbbb\)"),
+        ({"seeds": (1,)}, "differs in --seeds"),
+        ({"epochs": 3, "clip_grad": 1.0}, "differs in --epochs, --clip-grad"),
+        ({"largest_batch": True, "protocol": RIGOROUS}, "differs in --batch-sizes max, --rigorous"),
+        ({"script": Script(command=("a.py",), arms=())}, "differs in the script's command"),
     ],
 )
 def test_seeds_may_be_added_and_other_circumstances_or_options_are_refused_by_name(
@@ -132,7 +133,7 @@ def test_seeds_may_be_added_and_other_circumstances_or_options_are_refused_by_na
     with pytest.raises(UsageError, match=message):
         go_on(**changed)
     with pytest.raises(UsageError, match=message):  # so does --dry-run
-        check(prepared(dry_run=True, **changed), tmp_path)
+        earlier_run(tmp_path, prepared(dry_run=True, **changed))
     assert contents(tmp_path) == before
 
 
@@ -154,13 +155,6 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     assert trained() == after
 
 
-def test_a_run_that_is_stopped_before_its_first_trial_can_be_resumed(tmp_path, monkeypatch, go_on):
-    monkeypatch.setattr("bench.run.execute.Sampler", stop)
-    with pytest.raises(KeyboardInterrupt):
-        go_on()
-    assert read_run(tmp_path)["finished"] is None
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -177,39 +171,21 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(tiny_file, prepared
     if request.suites == ("tiny.py",) and not request.script:
         ref = SuiteRef(name="tiny", file=str(tiny_file))
     run = replace(prepared(), request=request, suites=(ref, replace(ref, digest="a variant's")))
-    execute(run, Path("run"), LAUNCHER)
+    execute(run, Path("run"), LAUNCHER, 0.0)
     again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
     given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0}
     assert again == replace(request, suites=(ref.word,), within_s=None, **given)
 
 
-def test_a_suite_file_of_the_users_is_found_from_another_folder_or_its_path_is_said(
-    tmp_path, tiny_file, prepared, monkeypatch
-):
-    request, folder = Request(suites=(), resume=tmp_path / "run"), tmp_path / "run"
-    suites = (SuiteRef(name="tiny", file=str(tiny_file)),)
-    execute(replace(prepared(argv=("--suite", "./tiny.py")), suites=suites), folder, LAUNCHER)
-    monkeypatch.chdir(folder)
-    assert open_folder(request)[0].suites == (str(tiny_file),)
-    tiny_file.unlink()
-    with pytest.raises(UsageError, match=rf"suite file '{tiny_file}', which is not there"):
-        open_folder(request)
-
-
-def test_a_run_that_goes_on_says_what_is_finished_and_what_remains(
-    *, tmp_path, prepared, go_on, tiny_trial, cpu, capsys
-):
+def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, tiny_trial, cpu):
     trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
-    plan = replace(prepared(), plan=Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0)))
-    for new in (None, tmp_path):
-        tell_what_remains(plan, new)
-    assert not capsys.readouterr().out
+    plan = Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0))
+    assert remaining(plan, None) == plan
     go_on()
     store = Store(tmp_path)
     for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
         store.add_results(trial, cpu, [result(status=status)])
-    tell_what_remains(plan, tmp_path)
-    assert "2 of 4 planned trials are finished already; 2 left, about 37 s" in capsys.readouterr().out
+    assert remaining(plan, tmp_path).seconds == (3.0, 30.0)
 
 
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
@@ -232,9 +208,7 @@ def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["speed.csv", "blocks.csv", "run.json", LOCK])
-def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_changed(
-    *, tmp_path, prepared, go_on, tiny_trial, cpu, fault
-):
+def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(*, tmp_path, go_on, tiny_trial, cpu, fault):
     go_on()
     speed = replace(tiny_trial, phase="speed")
     store = Store(tmp_path)
@@ -246,39 +220,26 @@ def test_a_folder_that_a_run_refuses_a_dry_run_refuses_too_and_nothing_is_change
         (tmp_path / fault).write_text("a,b\n1,2\n3,")  # a stranger's
     with locked(tmp_path) if fault == LOCK else nullcontext():
         before = contents(tmp_path)
-        for dry_run in (True, False):
-            with pytest.raises(UsageError, match=re.escape(fault)):
-                check(prepared(dry_run=dry_run), tmp_path)
         with pytest.raises(UsageError, match=re.escape(fault)):
             go_on()
         assert contents(tmp_path) == before
 
 
 def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, go_on, monkeypatch):
-    def lose(execution, _plan):
+    def lose(_plan, session):
         shutil.rmtree(tmp_path / "run")
-        execution.store.add([])
+        session.store.add([])
 
-    monkeypatch.setattr("bench.run.runner.Runner.run", lose)
+    monkeypatch.setattr("bench.run.execute.run_plan", lose)
     with pytest.raises(UsageError, match="was deleted or moved"):
         go_on(tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path, prepared, monkeypatch):
-    read_only = mock.Mock(side_effect=OSError(errno.EROFS, "Read-only file system"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-    with pytest.raises(UsageError, match=r"'results': Read-only file system\..*--out"):
-        check(prepared(), None)
-    read_only.assert_called_with(dir=tmp_path)
-    check(prepared(dry_run=True), None)
-
-
 def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md"))
     monkeypatch.setattr("bench.report.report", mock.Mock(side_effect=full))
-    with pytest.raises(UsageError, match=r"No space left on device\..* report .*run --out FOLDER"):
+    with pytest.raises(UsageError, match=r"No space left on device.* report .*run --out FOLDER"):
         report([tmp_path / "run"], tmp_path / "reports" / "x")
 
 
@@ -334,9 +295,7 @@ def suggested(folder: Path) -> set[str]:
 
 def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
     timed, memory = RunBuilder(tmp_path / "timed").speed(), RunBuilder(tmp_path / "memory").memory("fp32", 10)
-    assert (suggested(timed.folder), suggested(memory.folder)) == ({"--rigorous"}, set())
-    edit_run(timed.folder, lambda run: run["request"].update(protocol=asdict(RIGOROUS)))
-    assert suggested(timed.folder) == set()
+    assert (suggested(timed.folder), suggested(memory.folder)) == (set(), set())
     for count, words in ((2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())):
         trained = RunBuilder(tmp_path / f"trained{count}").train("fp32", [90.0] * count)
         assert suggested(trained.train("amp-bf16", [90.0] * count).folder) == words
@@ -365,7 +324,7 @@ def owner(tmp_path):
 
 
 def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(tmp_path, owner):
-    with pytest.raises(UsageError, match=f"in use by process {owner.pid} on .*{LOCK}"), locked(tmp_path):
+    with pytest.raises(UsageError, match=f"is in use: .*{LOCK}.* names the process"), locked(tmp_path):
         pass
     owner.send_signal(signal.SIGKILL)
     owner.wait()
@@ -375,9 +334,8 @@ def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_
     assert not (tmp_path / LOCK).exists()
 
 
-@pytest.mark.parametrize(("text", "named"), [("71\nnode-7\n12\n", "process 71 on node-7"), ("", "is in use. ")])
-def test_an_owner_on_another_host_or_of_no_name_is_refused_with_the_name_of_the_file(tmp_path, text, named):
-    (tmp_path / LOCK).write_text(text)
-    with pytest.raises(UsageError, match=f"{named}.*'{tmp_path / LOCK}'"), locked(tmp_path):
+def test_an_owner_on_another_host_is_refused_and_keeps_its_lock(tmp_path):
+    (tmp_path / LOCK).write_text("71\nnode-7\n12\n")
+    with pytest.raises(UsageError, match=f"is in use: '{tmp_path / LOCK}'"), locked(tmp_path):
         pass
-    assert (tmp_path / LOCK).read_text() == text
+    assert (tmp_path / LOCK).read_text() == "71\nnode-7\n12\n"

@@ -10,20 +10,19 @@ from bench.cli.parser import parse
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import Plan
 from bench.run.prepare import (
-    _unread,
     check_batches,
     choose_source,
     prepare,
+    warn_of_data,
     warn_of_emulation,
-    warn_of_idle_techniques,
-    warn_of_shared_algorithms,
-    warn_of_variables,
-    warn_of_what_devices_lack,
+    warn_of_environment,
+    warn_of_what_does_nothing,
 )
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.suite import Data
+from bench.spec.trial import SuiteRef
 from bench.worker.worker import prepare_data
 from tests.planning.test_plan import SUITE, gpu, plan
 
@@ -57,12 +56,10 @@ def prepared(machine, tiny_file):
 @pytest.mark.parametrize(
     ("asked", "device", "part"),
     [
-        ({"phases": ("memory",)}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 is measured once"),
-        ({"quick": True}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 is measured once"),
+        ({"phases": ("memory",)}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 shows nothing"),
         ({"phases": ("memory",)}, {"bf16_gflops": 0.5}, "200 times slower than fp32. amp-bf16 is left out"),
         ({"precisions": ("fp32", "amp-bf16")}, {"bf16_gflops": 4.0}, "of memory and accuracy it does"),
         ({"quick": True}, {"kind": "cuda", "compute_capability": "6.0"}, None),
-        ({"quick": True}, {"bf16_gflops": 300.0}, None),
     ],
 )
 def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, asked, device, part):
@@ -81,32 +78,26 @@ def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, ask
     ],
 )
 def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine, found, warned):
-    warnings = warn_of_variables(replace(machine, **found))
+    warnings = warn_of_environment(replace(machine, **found))
     assert [text[: len(begin)] for text, begin in zip(warnings, warned, strict=True)] == warned
 
 
-def test_a_gpu_that_tells_no_energy_is_warned_of_where_energy_is_asked_for(machine, cpu):
-    silent = replace(cpu, placement="1", kind="cuda")
-    found = replace(machine, devices=(cpu, replace(silent, placement="0", energy="power"), silent))
-    (warning,) = warn_of_what_devices_lack(found, Request(phases=("memory", "energy")))
-    assert warning.startswith("GPU 1 tells neither energy nor power")
-    assert warn_of_what_devices_lack(found, Request(phases=("memory",))) == []
-
-
 @pytest.mark.parametrize(
-    ("names", "count"), [(("fp32", "default", "tf32"), 1), (("fp32", "default"), 0), (("fp32", "tf32"), 0)]
+    ("asked", "warned"),
+    [
+        ({"phases": ("memory", "energy")}, "GPU 0 tells neither energy nor power"),
+        ({"phases": ("speed",), "precisions": ("fp32", "default", "tf32")}, "default and tf32 are timed in one"),
+        ({"phases": ("memory",), "precisions": ("fp32", "default", "tf32")}, None),
+        ({"phases": ("speed",), "precisions": ("fp32", "default")}, None),
+        ({"phases": ("speed",), "precisions": ("tf32",)}, "fp32 is not among the precisions"),
+        ({"phases": ("speed", "train"), "techniques": ("non-blocking", "prefetcher")}, "No effect on speed, "),
+        ({"phases": ("train",), "techniques": ("non-blocking", "prefetcher")}, None),
+    ],
 )
-def test_torchs_own_fp32_timed_in_one_process_with_tf32_is_warned_of(machine, names, count):
-    assert len(warn_of_shared_algorithms(plan(machine, gpu(), precisions=names, phases=("speed",)))) == count
-    assert not warn_of_shared_algorithms(plan(machine, gpu(), precisions=names, phases=("memory",)))
-
-
-def test_techniques_of_the_input_pipeline_change_nothing_outside_training():
-    asked = Request(phases=("speed", "train"), techniques=("non-blocking", "prefetcher"))
-    (warning,) = warn_of_idle_techniques(asked)
-    assert warning.startswith("No effect on speed, ")
-    assert warning.endswith("non-blocking, prefetcher.")
-    assert warn_of_idle_techniques(replace(asked, phases=("train",))) == []
+def test_what_cannot_show_what_it_is_asked_for_is_warned_of(machine, asked, warned):
+    here = replace(machine, devices=(gpu(),))
+    warnings = warn_of_what_does_nothing(here, Request(**asked), plan(machine, gpu(), **asked))
+    assert [warning.startswith(warned or "") for warning in warnings] == [True] * (warned is not None)
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared(prepared):
@@ -154,7 +145,6 @@ TOKENS = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, so
         (SUITE, "folder:.", "folder"),
         (VECTORS, "folder:.", "synthetic"),
         (TOKENS, None, "markov"),
-        (TOKENS, "markov", "markov"),
         (TOKENS, "synthetic", "synthetic"),
         (TOKENS, "folder:.", "markov"),
         (TOKENS, f"text:{__file__}", "text"),
@@ -167,12 +157,12 @@ def test_a_suite_is_trained_on_the_data_asked_for_if_it_can_be(suite, asked, kin
 @pytest.mark.parametrize(
     ("suite", "asked", "sentence"),
     [
+        (SUITE, "mnist", "--data must be cifar10"),
         (SUITE, "markov", "tokens"),
-        (SUITE, f"text:{__file__}", "--data text .*, and .* is trained on images"),
         (VECTORS, f"text:{__file__}", "--data text .*, and .* is trained on vectors"),
     ],
 )
-def test_tokens_for_a_suite_that_has_none_are_refused(suite, asked, sentence):
+def test_data_that_a_suite_cannot_train_on_are_refused(suite, asked, sentence):
     with pytest.raises(UsageError, match=sentence):
         choose_source(suite, Request(data=asked))
 
@@ -193,7 +183,14 @@ def test_a_texts_bytes_are_the_vocabulary_and_a_short_one_is_refused(prepared, t
 
 def test_images_that_cannot_be_read_are_warned_of_with_their_number():
     data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=("a.png",) * 2000)
-    assert _unread(data) == "folder:/pets: 2,000 unreadable images are left out, the first is 'a.png'."
+    (warning,) = warn_of_data(Request(), {SuiteRef(name="small"): data})
+    assert warning == "folder:/pets: 2,000 unreadable images are left out, the first is 'a.png'."
+
+
+@pytest.mark.parametrize(("words", "warned"), [("", False), ("--target-accuracy 90", True)])
+def test_a_target_accuracy_that_no_test_set_can_show_is_warned_of(prepared, words, warned):
+    run = prepared(f"--phases train --dry-run {words}")
+    assert any("tiny is trained on synthetic data, which show no accuracy" in each for each in run.warnings) == warned
 
 
 def test_a_search_for_modules_needs_no_fp32_beside_it(prepared):

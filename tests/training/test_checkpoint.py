@@ -20,7 +20,8 @@ from bench.planning.plan import Plan
 from bench.report.reading.load import load
 from bench.results.records import EpochResult
 from bench.results.store import Store
-from bench.run.runner import Runner
+from bench.run.runner import run_plan
+from bench.run.session import Session
 from bench.spec.placement import Placement
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef, kept_checkpoint
@@ -211,7 +212,7 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
         store = Store(folder)
         store.write_run({})
         parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
-        Runner(store=store, devices={"cpu": cpu}, **parts).run(Plan(trials=(trial,), seconds=(None,)))
+        run_plan(Plan(trials=(trial,), seconds=(None,)), Session(store=store, devices={"cpu": cpu}, **parts))
         return (folder / trial.checkpoint).exists()
 
     assert run(folder)

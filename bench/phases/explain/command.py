@@ -3,61 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bench.cli.commands import Command, RunCommand
+from bench.cli.commands import Command
 from bench.cli.parser import parse_run
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 
-EXAMPLES = """
-examples:
-  run_bench.py explain --suite resnet50 --gpus 0   measure, then say why each precision gains, or does not
-  run_bench.py explain --suite mlp --quick         the same in one process
-  run_bench.py explain results/NAME                say it again of a run that was explained
-"""
-
-
-def check(given: Mapping[str, Any]) -> None:
-    """Refuse a precision alone.
-
-    Raises:
-        UsageError: the baseline, or a precision to compare it with, is not among those that are named.
-    """
-    named = given.get("precisions", (BASELINE, "amp-bf16"))
-    if BASELINE not in named or len(named) == 1:
-        raise UsageError(f"explain compares {BASELINE} with another precision: name both in --precisions.")
-
-
-MEASURED = RunCommand(
-    name="explain",
-    description="Why does mixed precision pay here, or not: measures it, then prints where a step's time goes in each "
-    "precision, and what holds it back.",
-    examples=EXAMPLES,
-    phases=("memory", "speed", "explain"),
-    check=check,
-)
+PHASES = ("memory", "speed", "explain")
 
 
 def start(words: Sequence[str]) -> Request | None:
-    """Return the request of a run that is explained; None where runs are named.
+    """Return the request of a run that is explained; None where runs are named, or help is wanted.
 
     Raises:
-        UsageError: an option is invalid, or contradicts another one.
+        UsageError: an option is invalid, or contradicts another one, or there is nothing to compare.
     """
+    if words and (words[0] in ("-h", "--help") or not words[0].startswith("-")):
+        return None
     if "--try" in words:
         raise UsageError("There is no --try: a run's last line is the command that measures a technique.")
-    return parse_run(words, MEASURED) if not words or words[0].startswith("-") else None
+    request = parse_run(["explain", *words], PHASES)
+    named = request.precisions
+    if named is not None and (BASELINE not in named or len(named) == 1):
+        raise UsageError(f"explain compares {BASELINE} with another precision: name both in --precisions.")
+    return request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs that were explained."""
     parser.description = (
-        "Say why each precision of runs gains, or does not. With the options of a run, measure it first: "
-        "run_bench.py explain --help."
+        "Say why each precision of runs gains, or does not. With the options of a run (run_bench.py --help), measure "
+        "it first, as in run_bench.py explain --suite resnet50 --gpus 0."
     )
     parser.add_argument(
         "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run with the phase explain, or of such runs"

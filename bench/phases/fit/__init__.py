@@ -28,11 +28,11 @@ def describe(result: TrialResult) -> str:
     return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.row.fit_bound})"
 
 
-def conduct(trial: Any, turn: Any) -> None:
+def conduct(trial: Any, session: Any) -> None:
     """Search the largest batch size that fits (``bench.phases.fit.largest``)."""
     from bench.phases.fit import largest
 
-    largest.conduct(trial, turn)
+    largest.conduct(trial, session)
 
 
 PHASE = Phase(

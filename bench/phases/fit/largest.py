@@ -16,7 +16,7 @@ from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
-    from bench.phases.turn import Turn
+    from bench.phases.session import Session
 
 SHARE = 16
 """The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of the size."""
@@ -28,20 +28,21 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 """A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
-def conduct(trial: Trial, turn: Turn) -> None:
+def conduct(trial: Trial, session: Session) -> None:
     """Search the largest batch of a trial's precision, and store it as one row (``Phase.conduct``)."""
-    if turn.is_done(trial):
+    if session.known.is_done(trial):
         return
-    if not _can_run(trial, turn.device):
-        turn.keep(turn.attempt(trial))
+    device = session.devices[trial.cell.placement.name]
+    if not _can_run(trial, device):
+        session.keep(session.run(trial))
         return
     searched = list[str]()
-    for other in turn.plan.trials:
-        if PHASES[other.phase].searches and other.cell == trial.cell and _can_run(other, turn.device):
+    for other in session.plan.trials:
+        if PHASES[other.phase].searches and other.cell == trial.cell and _can_run(other, device):
             searched += other.precisions
     multiple = common_multiple(searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1)
-    size, result = search(trial, turn.device, lambda smaller: turn.attempt(smaller).results[0], multiple)
-    turn.store(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
+    size, result = search(trial, device, lambda smaller: session.run(smaller).results[0], multiple)
+    session.store_results(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
 
 
 def _can_run(trial: Trial, device: Device) -> bool:
@@ -49,14 +50,14 @@ def _can_run(trial: Trial, device: Device) -> bool:
 
 
 def search(
-    trial: Trial, device: Device, attempt: Callable[[Trial], TrialResult], multiple: int = 1
+    trial: Trial, device: Device, try_size: Callable[[Trial], TrialResult], multiple: int = 1
 ) -> tuple[int, TrialResult]:
     """Search for one precision's largest batch; sizes are multiples of the cell's ``pieces``, times ``multiple``.
 
     Args:
         trial: its batch size is tried first.
         device: a GPU itself says when its memory is full; a CPU's is predicted.
-        attempt: trains a few steps at a trial's batch size in a fresh process.
+        try_size: trains a few steps at a trial's batch size in a fresh process.
         multiple: each piece of a batch is a multiple of it.
 
     Returns:
@@ -74,7 +75,7 @@ def search(
             bound, high = predicted, size
             attempts.append(f"{size} not tried ({bound})")
         else:
-            result = attempt(replace(trial, cell=replace(trial.cell, batch_size=size)))
+            result = try_size(replace(trial, cell=replace(trial.cell, batch_size=size)))
             if result.status == "ok":
                 low, fitted[size] = size, result
                 attempts.append(f"{size} fits")

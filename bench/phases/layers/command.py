@@ -15,7 +15,7 @@ def start(words: Sequence[str]) -> Request:
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    return parse_run([*words, "--phases", "layers"] if "--resume" not in words else words)
+    return parse_run(["layers", *words], ["layers"])
 
 
 COMMAND = Command(

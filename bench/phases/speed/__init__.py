@@ -145,11 +145,11 @@ def is_enough(last: Any, measured: Any) -> bool:
     return processes.is_enough(last, measured)
 
 
-def conduct(trial: Any, turn: Any) -> None:
+def conduct(trial: Any, session: Any) -> None:
     """Measure a trial's arms together, or apart (``bench.phases.speed.apart``)."""
     from bench.phases.speed import apart
 
-    apart.conduct(trial, turn)
+    apart.conduct(trial, session)
 
 
 METRICS = (

@@ -1,4 +1,7 @@
-"""What follows from the rows of a run while it goes on: of a trial that has just ended, and of those before."""
+"""The rows of a run that goes on, with the columns that follow from what was stored (``Phase.derive``).
+
+A trial that has just ended is shown with them; those before decide whether further processes are needed.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,10 @@ from bench.spec.trial import Trial
 YES_OR_NO = {"yes": True, "no": False}
 
 
-def with_figures(trial: Trial, results: Sequence[TrialResult], records: Sequence[object]) -> list[TrialResult]:
-    """Return the results of a trial with the figures that follow from its records, as reports derive them."""
-    phase, measured = PHASES[trial.phase], [result for result in results if result.row is not None]
+def with_derived(trial: Trial, results: Sequence[TrialResult], records: Sequence[object]) -> list[TrialResult]:
+    """Return the results of a trial with what follows from its records, as reports derive it."""
+    phase = PHASES[trial.phase]
+    measured = [result for result in results if result.row is not None]
     if phase.derive is None or not measured:
         return [*results]
     details = {}
@@ -32,11 +36,15 @@ def with_figures(trial: Trial, results: Sequence[TrialResult], records: Sequence
         details[name] = typed(pd.DataFrame(sent), COLUMNS[name])
     rows = [_named(trial, result) | {"replicate": trial.replicate} for result in measured]
     frame = typed(pd.DataFrame(rows), COLUMNS[phase.file]).assign(reference=trial.cell.reference)
-    figures = phase.derive(frame, details).set_index("precision")[[*derived(phase)]].to_dict("index")
-    return [
-        replace(result, row=result.row and replace(result.row, **_known(figures[result.precision])))
-        for result in results
-    ]
+    columns = phase.derive(frame, details).set_index("precision")[[*derived(phase)]]
+    by_arm = columns.to_dict("index")
+    completed = []
+    for result in results:
+        row = result.row
+        if row is not None:
+            row = replace(row, **_without_unknown(by_arm[result.precision]))
+        completed.append(replace(result, row=row))
+    return completed
 
 
 def _named(trial: Trial, record: Any) -> dict[str, object]:
@@ -48,13 +56,18 @@ def stored_speeds(folder: Path) -> dict[str, dict[str, Speed]]:
     """Return the speeds that earlier processes of a run have stored, by trial and arm."""
     rows = read_trials(folder, read_run(folder), read_details(folder))
     timed = rows[rows["status"].isin(MEASURED) & (rows["step_ms"] > 0)]
-    own = [field.name for field in fields(Speed)]
+    columns = [field.name for field in fields(Speed)]
     speeds: dict[str, dict[str, Speed]] = {}
-    for trial, arm, row in zip(timed["trial"], timed["precision"], timed[own].to_dict("records"), strict=True):
-        speeds.setdefault(trial, {})[arm] = Speed(**_known(row))
+    for row in timed[["trial", "precision", *columns]].to_dict("records"):
+        trial, arm = row.pop("trial"), row.pop("precision")
+        speeds.setdefault(trial, {})[arm] = Speed(**_without_unknown(row))
     return speeds
 
 
-def _known(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a row that are known."""
-    return {str(name): YES_OR_NO.get(value, value) for name, value in row.items() if not pd.isna(value)}
+def _without_unknown(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the values of a row of a frame that are known."""
+    known = {}
+    for name, value in row.items():
+        if not pd.isna(value):
+            known[str(name)] = YES_OR_NO.get(value, value)
+    return known

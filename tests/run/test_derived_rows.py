@@ -7,7 +7,7 @@ import pytest
 
 from bench.results.columns import derived
 from bench.results.records import TrialResult
-from bench.run.figures import stored_speeds, with_figures
+from bench.run.derived_rows import stored_speeds, with_derived
 from bench.spec.phases import PHASES
 from bench.stats import rounds_estimates, rounds_interval
 from tests.derived import with_details
@@ -27,7 +27,7 @@ def test_what_is_shown_is_to_the_digit_what_is_read_back(tmp_path):
     run = RunBuilder(tmp_path / "run")
     trial, results, records = sent_by(run)
     run.store.add_results(trial, run.device, results, records)
-    shown = {result.precision: result.row for result in with_figures(trial, results, records)}
+    shown = {result.precision: result.row for result in with_derived(trial, results, records)}
     stored = stored_speeds(run.folder)[trial.id]
     for name in derived(PHASES["speed"]):
         assert [getattr(row, name) for row in stored.values()] == [getattr(shown[arm], name) for arm in stored], name
@@ -40,12 +40,12 @@ def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_
     trial, (fp32, bf16), records = sent_by(run)
     records.append(block(trial.id, "fp32", round=20, time_ms=1e6, skipped_steps=3, discarded="evaluation"))
     failed = TrialResult(precision="amp-bf16", status="failed", detail="why")
-    shown, lost = with_figures(trial, [fp32, failed], records)
+    shown, lost = with_derived(trial, [fp32, failed], records)
     assert (shown.row.step_ms, shown.row.skipped_steps, shown.row.rounds) == (pytest.approx(9.7), 3, 20)
     assert lost == failed
     run.store.add_results(trial, run.device, [fp32, failed], records)
     assert [row["step_ms"] > 0 for row in trial_figures(run.folder)] == [True, False]
-    alone = with_figures(trial, [bf16], [each for each in records if each.precision != "fp32"])
+    alone = with_derived(trial, [bf16], [each for each in records if each.precision != "fp32"])
     assert alone[0].row.log_speedup is None
 
 
@@ -58,7 +58,7 @@ def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_int
         for position, times in enumerate(turns)
         for ms in times
     ]
-    fp32, bf16 = (result.row for result in with_figures(trial, results, records))
+    fp32, bf16 = (result.row for result in with_derived(trial, results, records))
     assert (fp32.step_ms, fp32.block_steps, bf16.log_speedup) == (20.0, 2, pytest.approx(math.log(2.0)))
     assert bf16.log_speedup_error is None
 
