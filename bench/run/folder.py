@@ -154,6 +154,11 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
     if kept_seeds:
         free.add("seeds")
     changed = [name for name, value in now.items() if run["request"].get(name) != value and name not in free]
+    if changed == ["suites"] and _without_digests(run["request"]) == _without_digests(now):  # or the script's
+        raise UsageError(
+            f"The run in '{folder}' was made before {now['suites'][0]['name']} was changed. Restore it, or start a new "
+            "run with --out."
+        )
     if changed:
         raise UsageError(
             f"The run in '{folder}' was started with other {_options(changed)}. Repeat its own "
@@ -175,6 +180,11 @@ def earlier_start(folder: Path, prepared: PreparedRun) -> str | None:
         raise UsageError(f"The run in '{folder}' was made with {was}; this is {here}. Start a new run.")
     started: str = run["started"]
     return started
+
+
+def _without_digests(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the suites of a request whatever is in their files."""
+    return [{**suite, "digest": ""} for suite in request["suites"]]
 
 
 def _options(changed: Sequence[str]) -> str:

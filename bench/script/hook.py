@@ -17,7 +17,6 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from typing import Any
@@ -72,7 +71,7 @@ class Recorder:
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
         cuda, event = self.torch.cuda, None
-        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+        if cuda.is_initialized():
             event = cuda.Event(enable_timing=True)
             event.record()
         now = time.perf_counter()
@@ -149,10 +148,9 @@ class Recorder:
             step["optimizer"] = optimizers.index(step["optimizer"])
             step["marks"], step["skipped"] = sorted(step["marks"]), bool(step["skipped"])
         distributed = self.torch.distributed
-        has_group = distributed.is_available() and distributed.is_initialized()
         self.write(
             {
-                "world": distributed.get_world_size() if has_group else 1,
+                "world": distributed.get_world_size() if distributed.is_initialized() else 1,
                 "whole": len(self.steps) >= self.total,
                 "start_s": time.time() - time.perf_counter(),
                 "steps": self.steps,
@@ -197,10 +195,12 @@ def install(recorder: Recorder) -> None:
     watch_backward(recorder)
     watch_forward(recorder)
     watch_loader(recorder)
-    saving = recorder.overlay.writing
-    redirect(recorder, torch, "save", 1, "f", saving)
-    redirect(recorder, torch.jit._script.RecursiveScriptModule, "save", 1, "f", saving)
-    redirect(recorder, torch.profiler.profile, "export_chrome_trace", 1, "path", saving)
+
+    @wrap(torch, "save")  # which opens its file in C++
+    def _(old, obj, f, *args, **kwargs):
+        recorder.marks.add("checkpoint")
+        return old(obj, recorder.overlay.writing(f), *args, **kwargs)
+
     recorder.resident_bytes = status_bytes("VmRSS")
     torch.manual_seed(recorder.settings["seed"])
     atexit.register(recorder.finish)
@@ -211,12 +211,12 @@ def watch_steps(recorder: Recorder) -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # else compiled optimizers trace it
-    def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    @torch.compiler.disable  # else compiled optimizers trace it
+    def before_step(_optimizer, _args, _kwargs):
         recorder.is_updating = True
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    @torch.compiler.disable
+    def after_step(optimizer, _args, _kwargs):
         recorder.is_updating = False
         recorder.stepped(optimizer)
 
@@ -224,7 +224,7 @@ def watch_steps(recorder: Recorder) -> None:
     register_optimizer_step_post_hook(after_step)
 
     @wrap(torch.amp.GradScaler, "_maybe_opt_step")
-    def _(old: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _(old, self, optimizer, *args, **kwargs):
         before = recorder.calls
         result = old(self, optimizer, *args, **kwargs)
         if recorder.calls == before:
@@ -239,7 +239,7 @@ def watch_backward(recorder: Recorder) -> None:
     scaling = recorder.scaling
 
     @wrap(torch.amp.GradScaler, "scale")
-    def _(old: Any, self: Any, outputs: Any) -> Any:
+    def _(old, self, outputs):
         if scaling is not None and self is not scaling.scaler and self.is_enabled():
             recorder.refuse("it scales its loss itself: give the option that turns that on in --arm, not --inject")
         result = old(self, outputs)
@@ -247,7 +247,7 @@ def watch_backward(recorder: Recorder) -> None:
         return result
 
     @wrap(torch.autograd, "backward")  # Tensor.backward calls it
-    def _(old: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def _(old, tensors, *args, **kwargs):
         recorder.begins()
         recorder.note_loss(tensors)
         if scaling is None:
@@ -257,11 +257,13 @@ def watch_backward(recorder: Recorder) -> None:
         recorder.scaled = (None, None)
 
     @wrap(torch.autograd, "grad")
-    def _(old: Any, *args: Any, **kwargs: Any) -> Any:
+    def _(old, *args, **kwargs):
         if not torch.compiler.is_compiling():
             recorder.begins()
             if scaling is not None:
-                scaling.warn_of_grad()
+                scaling.warnings.add(
+                    "torch.autograd.grad runs without the loss scale: small gradients may become zero there"
+                )
         return old(*args, **kwargs)
 
 
@@ -289,14 +291,14 @@ def watch_forward(recorder: Recorder) -> None:
                 return forward(*args, **kwargs)
             with torch.autocast("cuda" if torch.cuda.is_initialized() else "cpu", dtype=dtype):
                 out = forward(*args, **kwargs)
-            return to_fp32(out)
+            return torch.utils._pytree.tree_map_only(torch.Tensor, to_fp32, out)
         finally:
             inside.forward = False
 
     # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
     call: Any = module.__call__
 
-    def outermost(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def outermost(self, *args, **kwargs):
         if is_inner() or next(self.parameters(), None) is None:
             return call(self, *args, **kwargs)
         return enter(call, type(self).__name__, self, *args, **kwargs)
@@ -304,19 +306,19 @@ def watch_forward(recorder: Recorder) -> None:
     module.__call__ = outermost  # type: ignore[method-assign]
 
     @wrap(module, "eval")
-    def _(old: Any, self: Any) -> Any:
+    def _(old, self):
         recorder.marks.add("evaluation")
         return old(self)
 
     @wrap(torch, "compile")
-    def _(old: Any, model: Any = None, **kwargs: Any) -> Any:
+    def _(old, model=None, **kwargs):
         compiled = old(model, **kwargs)
         if dtype is None or model is None or isinstance(model, module):
             return compiled
 
         # A function, or a module's forward, which is called without its module.
         @functools.wraps(compiled)
-        def entered(*args: Any, **kwargs: Any) -> Any:
+        def entered(*args, **kwargs):
             if is_inner():
                 return compiled(*args, **kwargs)
             return enter(compiled, "compiled code", *args, **kwargs)
@@ -324,13 +326,9 @@ def watch_forward(recorder: Recorder) -> None:
         return entered
 
 
-def to_fp32(value: Any) -> Any:
-    """Return a module's output with its 16-bit tensors in fp32, as accelerate does."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-    return torch.utils._pytree.tree_map_only(torch.Tensor, to_fp32, value)
+def to_fp32(output: Any) -> Any:
+    """Return a tensor of a module's output, in fp32 if it has 16 bits, as accelerate does."""
+    return output.float() if output.dtype.itemsize == 2 and output.is_floating_point() else output
 
 
 def watch_loader(recorder: Recorder) -> None:
@@ -338,7 +336,7 @@ def watch_loader(recorder: Recorder) -> None:
     from torch.utils.data import dataloader
 
     @wrap(dataloader._BaseDataLoaderIter, "__next__")
-    def _(old: Any, self: Any) -> Any:
+    def _(old, self):
         started = time.perf_counter()
         try:
             return old(self)
@@ -346,31 +344,22 @@ def watch_loader(recorder: Recorder) -> None:
             recorder.data_s = (recorder.data_s or 0.0) + time.perf_counter() - started
 
     @wrap(dataloader.DataLoader, "__iter__")
-    def _(old: Any, self: Any) -> Any:
+    def _(old, self):
         recorder.marks.add("epoch")
         return old(self)
 
 
-def redirect(
-    recorder: Recorder, owner: Any, name: str, place: int, keyword: str, redirected: Callable[[Any], Any]
-) -> None:
-    """Let a function in C++ that saves or loads a file use another path, an argument by place or keyword."""
-
-    @wrap(owner, name)
-    def _(old: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.marks.add("checkpoint")
-        if keyword in kwargs:
-            kwargs[keyword] = redirected(kwargs[keyword])
-        else:
-            args = (*args[:place], redirected(args[place]), *args[place + 1 :])
-        return old(*args, **kwargs)
-
-
 def redirect_safetensors(recorder: Recorder) -> None:
     """Hook into safetensors, which has just been imported; its parts for torch and others call these functions."""
-    module = sys.modules["safetensors"]
-    redirect(recorder, module, "safe_open", 0, "filename", recorder.overlay.reading)
-    redirect(recorder, module, "serialize_file", 1, "filename", recorder.overlay.writing)
+    import safetensors
+
+    @wrap(safetensors, "serialize_file")
+    def _(old, tensor_dict, filename, *args, **kwargs):
+        return old(tensor_dict, recorder.overlay.writing(filename), *args, **kwargs)
+
+    @wrap(safetensors, "safe_open")
+    def _(old, filename, *args, **kwargs):
+        return old(recorder.overlay.reading(filename), *args, **kwargs)
 
 
 def seed_numpy(recorder: Recorder) -> None:
@@ -406,7 +395,7 @@ def products_mode(recorder: Recorder) -> Any:
                 recorder.computed[kind] = recorder.computed.get(kind, 0) + 1
             return func(*args, **(kwargs or {}))
 
-    return Products()
+    return Products()  # type: ignore[no-untyped-call]
 
 
 def uses_tf32(*, convolution: bool) -> bool:
@@ -471,7 +460,7 @@ class Waiting:
         if spec is not None:
             execute = spec.loader.exec_module
 
-            def exec_module(module: Any) -> None:
+            def exec_module(module):
                 execute(module)
                 self.functions.pop(name)(self.recorder)
 
@@ -493,7 +482,7 @@ def begin() -> None:
         import ampmeter_scaling as scaling  # type: ignore[import-not-found]
 
         recorder.scaling = scaling.Scaling(recorder.refuse)
-    sys.meta_path.insert(0, Waiting(recorder))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Waiting(recorder))
     random.seed(settings["seed"])  # each generator before the script can seed it itself
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
     hidden = PathFinder.find_spec("sitecustomize", sys.path)

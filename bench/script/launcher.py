@@ -65,6 +65,8 @@ class ScriptLauncher(LocalLauncher):
         """Prepare to run a script."""
         super().__init__()
         self.script = script
+        self._loads_pct: list[float] = []
+        """Of the processes of a round: the share of the cores that other programs took."""
         self._compiled = tempfile.TemporaryDirectory(prefix="ampmeter-compiled-", ignore_cleanup_errors=True)
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class ScriptLauncher(LocalLauncher):
         path = self._profile_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(record))
-        peaks, has_diverged = [], False
+        peaks = []
         for each in records:
             peak = MemoryPeak(
                 peak_allocated_bytes=each["allocated_bytes"],
@@ -114,10 +116,9 @@ class ScriptLauncher(LocalLauncher):
                 peak_resident_bytes=None if device.is_gpu else each["resident_bytes"],
             )
             peaks.append(peak)
-            has_diverged = has_diverged or steps.has_diverged(each["steps"])
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
-        result = self._result(name, memory, warnings, diverged=has_diverged)
-        return [replace(result, detail="; ".join(filter(None, (computed, result.detail))))]
+        result = self._result(name, memory, warnings)
+        return [replace(result, detail="; ".join((computed, *warnings)))]
 
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
@@ -140,12 +141,12 @@ class ScriptLauncher(LocalLauncher):
             raise RefusedError("there is nothing left to compare it with", kind="unsupported")
         timed, failed = defaultdict[str, list[Timing]](list), dict[str, str]()
         turns = steps.order(trial.precisions, trial.replicate)
+        self._loads_pct = []
         for position, name in enumerate(turns):
             if name in failed or reference in failed:
                 continue
-            done = position / len(turns)
             try:
-                records = self._run_arm(trial, name, device, on_message, done, 1 / len(turns))
+                records = self._run_arm(trial, name, device, on_message)
                 timings = [steps.timing(record, self.script.warmup) for record in records]
                 slowest = max(timings, key=lambda each: each.step_ms)
                 if timed[reference] and slowest.shape != timed[reference][0].shape:
@@ -182,52 +183,39 @@ class ScriptLauncher(LocalLauncher):
     def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
         """Return the row of an arm in a round."""
         waits_pct = [each.wait_pct for each in timings if each.wait_pct is not None]
-        losses = [each.loss for each in timings if each.loss is not None and math.isfinite(each.loss)]
-        loads_pct = [each.load_pct for each in timings if each.load_pct is not None]
+        losses = [each.loss for each in timings if each.loss is not None]
         speed = Speed(
             steady=all(each.steady for each in timings),
             warmup_steps=self.script.warmup + max(each.warming for each in timings),
             switch_warmup_steps=0,
-            foreign_load_pct=max(loads_pct, default=None),
+            foreign_load_pct=max(self._loads_pct, default=None),
             script_wait_pct=fmean(waits_pct) if waits_pct else None,
             script_loss=fmean(losses) if losses else None,
         )
         warnings = []
         if speed.script_wait_pct is not None and speed.script_wait_pct > WAIT_PCT:
             warnings.append(f"waited for data in {speed.script_wait_pct:.0f} % of a step")
-        skipped = sum(iteration.skipped for each in timings for iteration in each.iterations)
-        if skipped:
-            warnings.append(f"{skipped} optimizer steps skipped")
-        return self._result(name, speed, warnings, diverged=any(each.diverged for each in timings))
+        result = self._result(name, speed, warnings)
+        if any(each.diverged for each in timings):
+            result = replace(result, status="nonfinite", detail="the loss became NaN or Inf")
+        return result
 
-    def _result(self, name: str, row: MemoryPeak | Speed, warnings: list[str], *, diverged: bool) -> TrialResult:
+    def _result(self, name: str, row: MemoryPeak | Speed, warnings: list[str]) -> TrialResult:
         """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
-        if diverged:
-            warnings = ["the loss became NaN or Inf", *warnings]
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         profiled = self._profiled(name)
         shares = steps.shares_pct(profiled["computed"]) if profiled else {}
         types = " ".join(f"{kind}:{share}%" for kind, share in shares.items())
         return TrialResult(
             precision=name,
-            status="nonfinite" if diverged else "ok",
+            status="ok",
             detail="; ".join(warnings),
             operations=Operations(compute_dtypes=types),
             row=row,
         )
 
-    def _run_arm(
-        self, trial: Trial, name: str, device: Device, on_message: OnMessage, done: float = 0.0, share: float = 1.0
-    ) -> list[Record]:
+    def _run_arm(self, trial: Trial, name: str, device: Device, on_message: OnMessage) -> list[Record]:
         """Run one process of an arm to the end of its measured steps; return the record of each rank.
-
-        Args:
-            trial: which arm and round.
-            name: the arm's.
-            device: where.
-            on_message: takes progress.
-            done: share of the trial that is done.
-            share: that of this process.
 
         Raises:
             RefusedError: it failed, hung or cannot be measured.
@@ -238,8 +226,7 @@ class ScriptLauncher(LocalLauncher):
         total = self.script.warmup + count
 
         def show(step: int) -> None:
-            text = f"{name}: step {step} of {total}"
-            on_message(Progress(text=text, done=done + share * min(1.0, step / total)))
+            on_message(Progress(text=f"{name}: step {step} of {total}", done=min(1.0, step / total)))
 
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             home = Path(folder)
@@ -274,12 +261,14 @@ class ScriptLauncher(LocalLauncher):
                     self.on_start([process.pid])
                     hung = _wait(process, home, trial.silence_s, show)
                     load_pct = watch.foreign_load_pct()
-                    records = [record | {"load_pct": load_pct} for record in _records(home)]
+                    records = _records(home)
                     exit_code = process.poll()
                 finally:
                     self._end(process, home)
                     _remove_empty(home / "made")
             text = printed(home / "log")
+        if load_pct is not None:
+            self._loads_pct.append(load_pct)
         for record in records:
             if "refused" in record:
                 raise RefusedError(record["refused"])

@@ -29,7 +29,7 @@ READERS = ("stat", "lstat", "access", "readlink", "listxattr", "getxattr")
 ATTRIBUTES = ("chmod", "utime", "setxattr", "chown")
 """Those that change no contents: of the user's own files and folders they change nothing."""
 
-_open, _lstat, _listdir, _scandir = builtins.open, os.lstat, os.listdir, os.scandir
+_open, _lstat, _scandir = builtins.open, os.lstat, os.scandir
 
 
 def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
@@ -38,7 +38,7 @@ def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
     def replace(wrapper: Callable[..., Any]) -> None:
         @wraps(old)
-        def new(*args: Any, **kwargs: Any) -> Any:
+        def new(*args, **kwargs):
             return wrapper(old, *args, **kwargs)
 
         setattr(owner, name, new)
@@ -58,9 +58,8 @@ class Overlay:
         """
         self.redirected = os.path.join(home, "redirected")
         self.made = os.path.join(home, "made")
-        """The file with the folders that the script's processes have made, a line for each."""
+        """The file with the folders that the script's processes have made, which the launcher removes if empty."""
         self.refuse = refuse
-        _open(self.made, "a").close()
         here = os.path.join(os.getcwd(), "")
         left_alone = [os.path.join(folder, "") for folder in (home, *SYSTEM)]
         caches = [os.path.expanduser("~/.")]
@@ -94,25 +93,13 @@ class Overlay:
             return path
         os.makedirs(os.path.dirname(twin), exist_ok=True)
         if keep and is_file(path) and not is_file(twin):
-            copy(path, twin)
+            shutil.copyfile(path, twin)
         return twin
 
     def protect(self, path: Any, doing: str) -> None:
-        """End the process before it changes what it has not made: each file that is not redirected is the user's."""
-        if self.twin(path) and os.path.lexists(path) and not self.has_made(path):
+        """End the process before it changes the user's own: each file that is not redirected is."""
+        if self.twin(path) and os.path.lexists(path):
             self.refuse(f"it was about to {doing} '{os.path.abspath(os.fsdecode(path))}'")
-
-    def has_made(self, path: Any) -> bool:
-        """Return whether the script has made a folder, or the one that something is in."""
-        with _open(self.made) as file:
-            folders = tuple(file.read().splitlines())
-        return os.path.join(os.path.abspath(os.fsdecode(path)), "").startswith(folders)
-
-    def note_folder(self, path: Any) -> None:
-        """Let the launcher remove a folder, if it is empty at the end."""
-        if self.twin(path):
-            with _open(self.made, "a") as file:
-                file.write(os.path.join(os.path.abspath(os.fsdecode(path)), "\n"))
 
 
 def is_file(path: Any) -> bool:
@@ -123,17 +110,11 @@ def is_file(path: Any) -> bool:
         return False
 
 
-def copy(source: Any, target: str) -> None:
-    """Copy the contents of a file."""
-    with _open(source, "rb") as old, _open(target, "wb") as new:
-        shutil.copyfileobj(old, new)
-
-
 def replace(name: str, function: Callable[..., Any]) -> None:
     """Put a function, which gets the old one first, in the place of one of ``os`` that takes a path."""
 
     @wrap(os, name)
-    def _(old: Any, path: Any = ".", *args: Any, dir_fd: int | None = None, **kwargs: Any) -> Any:
+    def _(old, path=".", *args, dir_fd=None, **kwargs):
         if isinstance(path, int):  # a descriptor
             return old(path, *args, **kwargs)
         if dir_fd is not None:
@@ -146,88 +127,66 @@ def install(overlay: Overlay) -> None:
     shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree then lists folders by their paths
 
     @wrap(builtins, "open")
-    def _(old: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def _(old, file, mode="r", *args, **kwargs):
         if any(letter in mode for letter in "wax+"):
             file = overlay.writing(file, keep="w" not in mode)
         else:
             file = overlay.reading(file)
         return old(file, mode, *args, **kwargs)
 
-    def opened(old: Any, path: Any, flags: int, *args: Any) -> Any:
-        if flags & (os.O_WRONLY | os.O_RDWR):
-            path = overlay.writing(path, keep=True)
-        else:
-            path = overlay.reading(path)
+    def opened(old, path, flags, *args):
+        changes = flags & (os.O_WRONLY | os.O_RDWR)
+        path = overlay.writing(path, keep=True) if changes else overlay.reading(path)
         return old(path, flags, *args)
 
-    def removed(old: Any, path: Any) -> None:
+    def removed(old, path):
         path = overlay.reading(path)
         overlay.protect(path, "remove")
+        old(path)
+
+    def moved(old, source, target):
+        source = overlay.reading(source)
+        overlay.protect(source, "move")
+        old(source, overlay.writing(target))
+
+    def linked(old, source, target, *args, **kwargs):
+        whole = os.path.join(os.path.dirname(os.path.abspath(target)), source)
+        if not overlay.twin(target) or os.path.lexists(target):
+            old(source, target, *args, **kwargs)
+        elif not os.path.isdir(whole):  # a copy: what is written through a link would change the user's
+            shutil.copyfile(overlay.reading(whole), overlay.writing(target))
+
+    def made(old, path, *args):
+        old(path, *args)
+        if overlay.twin(path):
+            with _open(overlay.made, "a") as file:
+                file.write(os.path.join(os.path.abspath(os.fsdecode(path)), "\n"))
+
+    def emptied(old, path):
+        twin = overlay.twin(path)
+        if os.path.isdir(twin):
+            old(twin)  # which fails, as it should, if redirected files are in it
         old(path)
 
     io.open = builtins.open
     replace("open", opened)
     replace("remove", removed)
     replace("unlink", removed)
-    install_folders(overlay)
-    install_moves(overlay)
-    install_readers(overlay)
-
-
-def install_folders(overlay: Overlay) -> None:
-    """Put functions in the places of those that make and remove folders."""
-
-    def made(old: Any, path: Any, *args: Any) -> None:
-        old(path, *args)
-        overlay.note_folder(path)
-
-    def emptied(old: Any, path: Any) -> None:
-        twin = overlay.twin(path)
-        if os.path.isdir(twin):
-            old(twin)  # which fails, as it should, if redirected files are in it
-        if twin and not _listdir(path):  # else it fails, as os.removedirs expects
-            overlay.protect(path, "remove")
-        old(path)
-
-    replace("mkdir", made)
-    replace("rmdir", emptied)
-
-
-def install_moves(overlay: Overlay) -> None:
-    """Put functions in the places of those that rename and link; a copy stands for a link."""
-
-    def moved(old: Any, source: Any, target: Any) -> None:
-        twin, new_twin = overlay.twin(source), overlay.twin(target)
-        source = overlay.reading(source)
-        overlay.protect(source, "move")
-        if not os.path.isdir(source):
-            old(source, overlay.writing(target))
-            return
-        old(source, target)
-        overlay.note_folder(target)
-        if new_twin and os.path.isdir(twin):
-            os.makedirs(os.path.dirname(new_twin), exist_ok=True)
-            old(twin, new_twin)
-
-    def linked(old: Any, source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-        whole = os.path.join(os.path.dirname(os.path.abspath(target)), source)
-        if not overlay.twin(target) or os.path.lexists(target):
-            old(source, target, *args, **kwargs)
-        elif not os.path.isdir(whole):  # of a folder, such as that of the latest run, none is made
-            copy(overlay.reading(whole), overlay.writing(target))
-
     replace("rename", moved)
     replace("replace", moved)
     replace("symlink", linked)
+    replace("mkdir", made)
+    replace("rmdir", emptied)
+    install_readers(overlay)
 
 
 def install_readers(overlay: Overlay) -> None:
     """Put functions in the places of those that look at files and folders."""
 
-    def read(old: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def read(old, path, *args, **kwargs):
         return old(overlay.reading(path), *args, **kwargs)
 
-    def changed(old: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    def changed(old, path, *args, **kwargs):
         path = overlay.reading(path)
         if overlay.twin(path) and os.path.lexists(path):
             return None
@@ -241,7 +200,7 @@ def install_readers(overlay: Overlay) -> None:
                 entries.setdefault(entry.name, entry)
         return Entries(entries.values())
 
-    def listed(_old: Any, path: Any) -> list[Any]:
+    def listed(_old, path):
         return [entry.name for entry in scanned(_scandir, path)]
 
     for name in READERS:

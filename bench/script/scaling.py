@@ -22,7 +22,6 @@ AGAIN = (
     "gradients that a backward pass adds to are scaled again before it: that takes longer than a GradScaler of the "
     "script's own"
 )
-UNSCALED = "torch.autograd.grad runs without the loss scale: small gradients may become zero there"
 
 
 class Scaling:
@@ -33,7 +32,7 @@ class Scaling:
         self.refuse = refuse
         self.scaler: Any = None
         self.warnings: set[str] = set()
-        """What to say of the script: ``AGAIN``, ``UNSCALED``."""
+        """What to say of the script in the row of its arm."""
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.found: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         """For each optimizer with a backward pass since its last step, whether gradients are infinite, by device."""
@@ -63,10 +62,6 @@ class Scaling:
             if gradients_of(optimizer):
                 found = inverse.new_zeros(())
                 self.found[optimizer] = self.scaler._unscale_grads_(optimizer, inverse, found, False)
-
-    def warn_of_grad(self) -> None:
-        """Note a call of ``torch.autograd.grad``, which scales nothing."""
-        self.warnings.add(UNSCALED)
 
     def _update(self) -> None:
         """Update the scale after a step, and where the script threw infinite gradients away, as it may do."""
@@ -122,7 +117,7 @@ class Scaling:
         add_group = kind.add_param_group
 
         @functools.wraps(add_group)
-        def add_param_group(optimizer: Any, group: Any) -> None:
+        def add_param_group(optimizer, group):
             add_group(optimizer, group)
             self._require_own_parameters(optimizer)
             self.optimizers.add(optimizer)
@@ -147,8 +142,8 @@ class Scaling:
         """Return a step that scales, in the place of an optimizer's own."""
         import torch
 
-        @torch.compiler.disable  # type: ignore[untyped-decorator]
-        def step(optimizer: Any, closure: Any = None) -> Any:
+        @torch.compiler.disable
+        def step(optimizer, closure=None):
             if self.is_stepping:  # called by the GradScaler
                 return take(optimizer)
             if closure is not None and isinstance(optimizer, torch.optim.LBFGS):

@@ -66,8 +66,6 @@ class Timing:
     """Mean loss of a step, summed over accumulated parts."""
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
-    load_pct: float | None
-    """Share of the cores that other programs took."""
     diverged: bool
     """Whether the loss is not finite at the end."""
 
@@ -87,11 +85,13 @@ def period(optimizers: Sequence[int]) -> int:
 def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
     """Return how many times at the beginning are slower than what follows, half of them at most; and whether that ends.
 
-    A window of them is slower if its median exceeds that of the later half by ``SLOWER``. More warm-up than was asked
-    for is seen only afterwards: the first windows may be alike.
+    A window of them is slower if its median exceeds that of the later half by ``SLOWER``, and by more than the later
+    half scatters. More warm-up than was asked for is seen only afterwards: the first windows may be alike.
     """
     half = len(times_ms) // 2
-    limit = (1 + SLOWER) * median(times_ms[half:])
+    usual = median(times_ms[half:])
+    scatter = median([abs(time_ms - usual) for time_ms in times_ms[half:]])
+    limit = usual + max(SLOWER * usual, 3 * scatter)
     size = max(3, len(times_ms) // WINDOWS)
     begin = 0
     while begin + size <= half:
@@ -125,8 +125,8 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
     pauses = rare_marks(parts)
     clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
-    iterations, counted = [], []
-    waits, host_s, backwards = list[float](), 0.0, Counter[tuple[int, ...]]()
+    iterations, counted = list[Iteration](), list[int]()
+    waits, backwards = list[float](), Counter[tuple[int, ...]]()
     for (before, *part), pause in zip(parts, pauses, strict=True):
         iteration = Iteration(
             ms=1e3 * (part[-1][clock] - before[clock]),
@@ -138,7 +138,6 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
             counted.append(len(iterations))
             backwards[tuple(step["backwards"] for step in part)] += 1
             waits += [step["data_s"] for step in part if step["data_s"] is not None]
-            host_s += part[-1]["s"] - before["s"]
         iterations.append(iteration)
     if not counted:
         raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
@@ -152,10 +151,9 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
         step_ms=fmean(times_ms[warming:]),
         warming=warming,
         steady=steady,
-        wait_pct=min(100.0, 100 * sum(waits) / host_s) if waits else None,
+        wait_pct=min(100.0, 100e3 * sum(waits) / sum(times_ms)) if waits else None,
         loss=fmean(losses) if losses else None,
         shape=(record["optimizers"], backwards.most_common(1)[0][0]),
-        load_pct=record["load_pct"],
         diverged=has_diverged(record["steps"]),
     )
 
@@ -207,16 +205,11 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
     if record["optimizers"] != reference["optimizers"]:
         here, there = ", ".join(record["optimizers"]), ", ".join(reference["optimizers"])
         raise RefusedError(f"its optimizers are {here}, the reference's {there}: another training")
-    shares = shares_pct(record["computed"])
-    if shares == shares_pct(reference["computed"]):
+    if shares_pct(record["computed"]) == shares_pct(reference["computed"]):
         raise RefusedError(
             f"these options changed nothing that was computed: {products(record['computed'])}, as before"
         )
-    warnings = []
     loss, loss_before = record["steps"][0]["loss"], reference["steps"][0]["loss"]
     if None not in (loss, loss_before) and not math.isclose(loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6):
-        warnings.append(f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding")
-    left = shares.get("float32", 0) + shares.get("float64", 0)
-    if 0 < left < 100:
-        warnings.append(f"products left in fp32: {left} %")
-    return warnings
+        return [f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding"]
+    return []
