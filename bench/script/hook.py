@@ -48,7 +48,8 @@ class Recorder:
         self.scaling: Any = None
         """The loss scaling that is entered from outside, if any is."""
         self.overlay: Any = None
-        self.resident_bytes: int | None = None
+        self.resident_bytes = 0
+        """Of the process before it trains, which its peak is measured from."""
         self.steps: list[dict[str, Any]] = []
         self.optimizers: dict[int, str] = {}
         """Names of optimizers, by the first parameter of each: a new one may go on with it."""
@@ -157,7 +158,9 @@ class Recorder:
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
                 "warnings": sorted(self.scaling.warnings) if self.scaling else [],
-                **peak(self.resident_bytes),
+                "resident_bytes": status_bytes("VmHWM") - self.resident_bytes,
+                "allocated_bytes": self.torch.cuda.max_memory_allocated(),
+                "reserved_bytes": self.torch.cuda.max_memory_reserved(),
             }
         )
 
@@ -417,25 +420,13 @@ def reset_peak() -> None:
         file.write("5")
 
 
-def peak(before: int | None) -> dict[str, int | None]:
-    """Return the peaks of memory: of a GPU what was allocated, of the process what it added to ``before``."""
-    import torch
-
-    most, gpu = status_bytes("VmHWM"), torch.cuda.is_initialized()
-    return {
-        "resident_bytes": None if most is None or before is None else max(0, most - before),
-        "allocated_bytes": torch.cuda.max_memory_allocated() if gpu else None,
-        "reserved_bytes": torch.cuda.max_memory_reserved() if gpu else None,
-    }
-
-
-def status_bytes(name: str) -> int | None:
-    """Return a size of this process, such as VmHWM; None where the system does not say."""
-    with suppress(OSError), open("/proc/self/status") as file:
+def status_bytes(name: str) -> int:
+    """Return a size of this process, such as VmHWM, its peak."""
+    with open("/proc/self/status") as file:
         for line in file:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-    return None
+    return 0
 
 
 HOOKS = {"torch": install, "safetensors": redirect_safetensors, "numpy": seed_numpy}

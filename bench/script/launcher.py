@@ -110,11 +110,11 @@ class ScriptLauncher(LocalLauncher):
         path.write_text(json.dumps(record))
         peaks = []
         for each in records:
-            peak = MemoryPeak(
-                peak_allocated_bytes=each["allocated_bytes"],
-                peak_reserved_bytes=each["reserved_bytes"],
-                peak_resident_bytes=None if device.is_gpu else each["resident_bytes"],
-            )
+            peak = MemoryPeak(peak_resident_bytes=each["resident_bytes"])
+            if device.is_gpu:
+                peak = MemoryPeak(
+                    peak_allocated_bytes=each["allocated_bytes"], peak_reserved_bytes=each["reserved_bytes"]
+                )
             peaks.append(peak)
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
         result = self._result(name, memory, warnings)
