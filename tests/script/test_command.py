@@ -50,6 +50,7 @@ def test_what_is_injected_is_compared_with_fp32_or_else_with_the_script_as_it_is
         (["--arm", "a=", "--arm", "fp32=", "--", "train.py"], "put fp32 first"),
         (["--inject", "fp32,fp16", "--", "train.py"], "amp-fp16"),
         (["--inject", "fp32,amp-bf16"], "two dashes"),
+        (["--inject", "fp32,amp-bf16", "--gpus", "cpu+cpu", "--", "train.py"], "name --gpus cpu"),
         (["--arm", "a=", "--arm", "../b=", "--", "train.py"], "without a slash"),
         (["--arm", "a=", "--arm", "b='unclosed", "--", "train.py"], "closing quotation"),
         (["--inject", "fp32,amp-bf16", "--", "python", "-c", "pass"], "names no script"),

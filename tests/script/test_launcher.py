@@ -1,5 +1,7 @@
 """A round of a script's processes: their order, the ratio that cancels drift, and arms that leave it."""
 
+from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +29,13 @@ def trial(*names, phase="speed", replicate=0, reference=None):
         reference=reference or names[0],
     )
     return Trial(cell=cell, phase=phase, arms=arms(*names), replicate=replicate)
+
+
+def run_process(command, name="fp32", *, options="", phase="speed", **more):
+    """Run one process of an arm to the end of its measured steps, and return the record of each rank."""
+    script = Script(command=command, arms=((name, options),), warmup=4, **more)
+    with closing(ScriptLauncher(script)) as launcher:
+        return launcher._run_arm(replace(trial(name, phase=phase), silence_s=120.0), name, CPU, lambda _message: None)
 
 
 @pytest.fixture
@@ -124,8 +133,3 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):
     narrow = process(10, computed={"bfloat16": 10})
     assert "16 bits itself" in launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True).ending.text
-
-
-def test_a_refusal_is_the_reason_of_the_row(launch):
-    ending = launch({"a": RefusedError("it writes")}, trial("a", phase="memory")).ending
-    assert (ending.kind, ending.text) == ("usage", "it writes")

@@ -3,19 +3,16 @@
 import subprocess
 import sys
 import tempfile
-from contextlib import closing, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
-from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
 from bench.spec.own_modules import ROOT
-from bench.spec.request import Script
 from tests.script.test_hook import START
-from tests.script.test_launcher import CPU, trial
+from tests.script.test_launcher import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +38,6 @@ if __name__ == "__main__":
 """
 SHAPES = {
     "a checkpoint by its path": "def save(): torch.save(model.state_dict(), 'model.pt')" + TRAIN,
-    "a checkpoint by an open file": "def save():\n    with open('model.pt', 'wb') as f: torch.save(model, f)\n" + TRAIN,
     "new folders, and the best of the checkpoints": """
 import os, shutil
 def save():
@@ -104,12 +100,10 @@ def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
     starter = (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2") if shape == "torchrun" else ()
     before, processes = contents(folder.parent), set(psutil.pids())
-    script = Script(command=(*starter, "train.py"), arms=(("fp32", ""),), steps=8, warmup=4)
-    with closing(ScriptLauncher(script)) as launcher:
-        fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
-        with fails:
-            records = launcher._run_arm(replace(trial("fp32"), silence_s=120.0), "fp32", CPU, lambda _message: None)
-            assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
+    fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
+    with fails:
+        records = run_process((*starter, "train.py"), steps=8)
+        assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
     assert contents(folder.parent) == before
     left = [pid for pid in set(psutil.pids()) - processes if is_of(pid, folder)]
     assert left == []

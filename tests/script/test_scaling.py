@@ -3,15 +3,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
-from bench.spec.request import Script
-from tests.script.test_launcher import CPU, trial
+from tests.script.test_launcher import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -140,13 +137,7 @@ def train(tmp_path, monkeypatch):
         if by_hand:
             subprocess.run([sys.executable, "train.py"], check=True)
             return json.loads(notes.read_text()), None
-        script = Script(
-            command=("train.py",), arms=(("amp-fp16", ""),), inject=True, steps=12, warmup=4, allow_writes=True
-        )
-        launcher = ScriptLauncher(script)
-        launcher.workspace = tmp_path
-        asked = replace(trial("amp-fp16", phase=phase), silence_s=120.0)
-        (record,) = launcher._run_arm(asked, "amp-fp16", CPU, lambda _message: None)
+        (record,) = run_process(("train.py",), "amp-fp16", phase=phase, inject=True, steps=12, allow_writes=True)
         return json.loads(notes.read_text()), record
 
     return train
