@@ -24,7 +24,16 @@ UNCHANGED = "as-is"
 """The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's defaults are."""
 INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
 """What can be entered from outside a script."""
-SHARED = ("gpus", "exclusive", "target_ci", "time_budget_s", "trial_timeout_s", "out", "resume", "dry_run")
+SHARED = (
+    "gpus",
+    "exclusive",
+    "target_ci",
+    "time_budget_s",
+    "trial_timeout_s",
+    "out",
+    "resume",
+    "dry_run",
+)
 """The options of a run that a script's has, too."""
 
 

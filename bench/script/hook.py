@@ -212,7 +212,10 @@ def install(recorder: Recorder) -> None:
 def watch_steps(recorder: Recorder) -> None:
     """Note the ends of optimizer steps, and those that a GradScaler skips."""
     import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     @torch.compiler.disable  # else compiled optimizers trace it
     def before_step(_optimizer, _args, _kwargs):
@@ -278,10 +281,7 @@ def watch_forward(recorder: Recorder) -> None:
     dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     if inject in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
-    inside = threading.local()
-
-    def is_inner() -> bool:
-        return torch.compiler.is_compiling() or getattr(inside, "forward", False)
+    inside, is_compiling = threading.local(), torch.compiler.is_compiling
 
     def enter(forward: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the outermost forward under the injected autocast."""
@@ -302,7 +302,7 @@ def watch_forward(recorder: Recorder) -> None:
     call: Any = module.__call__
 
     def outermost(self, *args, **kwargs):
-        if is_inner() or next(self.parameters(), None) is None:
+        if is_compiling() or getattr(inside, "forward", False) or next(self.parameters(), None) is None:
             return call(self, *args, **kwargs)
         return enter(call, type(self).__name__, self, *args, **kwargs)
 
@@ -322,7 +322,7 @@ def watch_forward(recorder: Recorder) -> None:
         # A function, or a module's forward, which is called without its module.
         @functools.wraps(compiled)
         def entered(*args, **kwargs):
-            if is_inner():
+            if is_compiling() or getattr(inside, "forward", False):
                 return compiled(*args, **kwargs)
             return enter(compiled, "compiled code", *args, **kwargs)
 

@@ -41,7 +41,11 @@ from bench.spec.request import Request, Script
 from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
-BESIDE = {"hook.py": "sitecustomize.py", "overlay.py": "ampmeter_overlay.py", "scaling.py": "ampmeter_scaling.py"}
+BESIDE = {
+    "hook.py": "sitecustomize.py",
+    "overlay.py": "ampmeter_overlay.py",
+    "scaling.py": "ampmeter_scaling.py",
+}
 """Modules that run inside the script, by the names that they have there."""
 VARIABLE = "AMPMETER_HOOK"
 """As in the hook."""
@@ -78,7 +82,13 @@ class ScriptLauncher(LocalLauncher):
         """Plan the script's profiled and timed processes."""
         return prepare_script(request, self.script, self)
 
-    def run(self, trial: Trial, device: Device, on_message: OnMessage, _rendezvous: Rendezvous | None = None) -> Ending:
+    def run(
+        self,
+        trial: Trial,
+        device: Device,
+        on_message: OnMessage,
+        _rendezvous: Rendezvous | None = None,
+    ) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
         started, begun_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
         measure = self._profile if trial.phase == "memory" else self._round
@@ -113,7 +123,8 @@ class ScriptLauncher(LocalLauncher):
             peak = MemoryPeak(peak_resident_bytes=each["resident_bytes"])
             if device.is_gpu:
                 peak = MemoryPeak(
-                    peak_allocated_bytes=each["allocated_bytes"], peak_reserved_bytes=each["reserved_bytes"]
+                    peak_allocated_bytes=each["allocated_bytes"],
+                    peak_reserved_bytes=each["reserved_bytes"],
                 )
             peaks.append(peak)
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
@@ -123,27 +134,26 @@ class ScriptLauncher(LocalLauncher):
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
 
-    def _profiled(self, name: str) -> Record | None:
+    def _profiled(self, name: str) -> Record:
         """Return the record of an arm's profiled process, also from before the run was resumed."""
         with suppress(OSError, ValueError):
             record: Record = json.loads(self._profile_path(name).read_text())
             return record
-        return None
+        return {}
 
     def _round(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
         """Time the arms in a round of processes, each arm twice; an arm that fails leaves it, the others go on.
 
         Raises:
-            RefusedError: the reference or all others are not left.
+            RefusedError: the reference failed, or is the only one that is left.
         """
         reference = trial.cell.reference
         if trial.precisions[0] != reference or len(trial.arms) == 1:
             raise RefusedError("there is nothing left to compare it with", kind="unsupported")
-        timed, failed = defaultdict[str, list[Timing]](list), dict[str, str]()
-        turns = steps.order(trial.precisions, trial.replicate)
+        timed, failed = defaultdict[str, list[Timing]](list), dict[str, TrialResult]()
         self._loads_pct = []
-        for position, name in enumerate(turns):
-            if name in failed or reference in failed:
+        for position, name in enumerate(steps.order(trial.precisions, trial.replicate)):
+            if name in failed:
                 continue
             try:
                 records = self._run_arm(trial, name, device, on_message)
@@ -152,7 +162,9 @@ class ScriptLauncher(LocalLauncher):
                 if timed[reference] and slowest.shape != timed[reference][0].shape:
                     raise RefusedError("its optimizer steps and backward passes are others than the reference's")
             except RefusedError as error:
-                failed[name] = str(error)
+                if name == reference:
+                    raise RefusedError(f"the reference {reference} failed: {error}") from error
+                failed[name] = TrialResult(precision=name, status="failed", detail=str(error))
                 continue
             timed[name].append(slowest)
             for iteration in slowest.iterations:
@@ -168,17 +180,7 @@ class ScriptLauncher(LocalLauncher):
                     discarded=iteration.pause,
                 )
                 on_message(block)
-        results = []
-        for name in trial.precisions:
-            why = failed.get(name)
-            if reference in failed and why is None:
-                why = f"the reference {reference} failed: {failed[reference]}"
-            if why is None:
-                result = self._timed(name, timed[name])
-            else:
-                result = TrialResult(precision=name, status="failed", detail=why)
-            results.append(result)
-        return results
+        return [failed.get(name) or self._timed(name, timed[name]) for name in trial.precisions]
 
     def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
         """Return the row of an arm in a round."""
@@ -203,8 +205,7 @@ class ScriptLauncher(LocalLauncher):
     def _result(self, name: str, row: MemoryPeak | Speed, warnings: list[str]) -> TrialResult:
         """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
-        profiled = self._profiled(name)
-        shares = steps.shares_pct(profiled["computed"]) if profiled else {}
+        shares = steps.shares_pct(self._profiled(name).get("computed", {}))
         types = " ".join(f"{kind}:{share}%" for kind, share in shares.items())
         return TrialResult(
             precision=name,

@@ -15,15 +15,36 @@ def parse(words):
 
 def test_the_command_is_all_that_follows_the_dashes():
     request = parse(
-        ["script", *ARMS, "--steps", "20", "--", "torchrun", "--nproc_per_node", "2", "a/train.py", "--steps", "9"]
+        [
+            "script",
+            *ARMS,
+            "--steps",
+            "20",
+            "--",
+            "torchrun",
+            "--nproc_per_node",
+            "2",
+            "a/train.py",
+            "--steps",
+            "9",
+        ]
     )
     assert request.script.command[-1] == "9"
-    assert (request.script.steps, request.script.name, request.suites) == (20, "train.py", ("train.py",))
+    assert (request.script.steps, request.script.name, request.suites) == (
+        20,
+        "train.py",
+        ("train.py",),
+    )
     assert request.script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
 
 
 @pytest.mark.parametrize(
-    "starter", [[], ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2"], ["accelerate", "launch"]]
+    "starter",
+    [
+        [],
+        ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2"],
+        ["accelerate", "launch"],
+    ],
 )
 def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
     request = parse(["script", "--inject", "fp32,amp-bf16", "--", *starter, "-m", "package.train"])

@@ -47,7 +47,14 @@ def run(tmp_path, monkeypatch):
         Path("train.py").write_text(f"{start}\n{START}{text}")
         phase = "memory" if census else "speed"
         command = (*before, "train.py")
-        records = run_process(command, inject or "fp32", options=options, phase=phase, inject=bool(inject), steps=steps)
+        records = run_process(
+            command,
+            inject or "fp32",
+            options=options,
+            phase=phase,
+            inject=bool(inject),
+            steps=steps,
+        )
         assert census or {len(record["steps"]) for record in records} == {4 + steps + 1}
         return records
 
@@ -230,7 +237,10 @@ def test_lightnings_trainer_is_measured_as_it_is(run, lightning):
 
 def test_a_script_started_by_accelerate_is_measured_as_it_is(run):
     pytest.importorskip("accelerate")
-    text, starter = (EXAMPLES / "accelerate_mlp.py").read_text(), ("launch", "--cpu", "--num_processes", "1")
+    text, starter = (
+        (EXAMPLES / "accelerate_mlp.py").read_text(),
+        ("launch", "--cpu", "--num_processes", "1"),
+    )
     options = "--mixed_precision bf16 --width 64"
     (record,) = run(text, before=(str(BIN / "accelerate"), *starter), options=options, census=True)
     assert set(record["computed"]) == {"bfloat16"}
@@ -269,7 +279,10 @@ if __name__ == "__main__":
     ("text", "why"),
     [
         ("while True:\n    loss().backward()", "in 1000 backward passes"),
-        ("while True:\n    torch.autograd.grad(loss(), list(model.parameters()))", "in 1000 backward passes"),
+        (
+            "while True:\n    torch.autograd.grad(loss(), list(model.parameters()))",
+            "in 1000 backward passes",
+        ),
         ("loss()", "update rule"),
     ],
 )
@@ -322,5 +335,9 @@ COMPILED = {
 
 @pytest.mark.parametrize("way", COMPILED)
 def test_what_is_injected_reaches_what_a_script_compiles(run, way):
-    (record,) = run(f"{COMPILED[way]}\n{LOOP}".replace("loss()", "loss(forward)"), inject="amp-bf16", census=True)
+    (record,) = run(
+        f"{COMPILED[way]}\n{LOOP}".replace("loss()", "loss(forward)"),
+        inject="amp-bf16",
+        census=True,
+    )
     assert {*record["computed"]} == {"bfloat16"}

@@ -44,7 +44,12 @@ def launch(monkeypatch, tmp_path):
 
     def launch(processes, asked=None, *, inject=False):
         asked = asked or trial(*processes)
-        script = Script(command=("train.py",), arms=tuple((name, "") for name in processes), warmup=2, inject=inject)
+        script = Script(
+            command=("train.py",),
+            arms=tuple((name, "") for name in processes),
+            warmup=2,
+            inject=inject,
+        )
         launcher = ScriptLauncher(script)
         launcher.workspace = tmp_path
         started, records = [], []

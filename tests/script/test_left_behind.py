@@ -121,8 +121,27 @@ def is_of(pid, folder):
 def test_a_whole_run_leaves_its_results_where_they_were_asked_for_and_nothing_else(folder):
     (folder / "train.py").write_text(START + SHAPES["a checkpoint by its path"])
     before, out = contents(folder.parent), folder.with_name("out")
-    words = ["script", "--quick", "--inject", "fp32,amp-bf16", "--steps", "8", "--warmup", "4", "--gpus", "cpu"]
-    command = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", str(out / "run"), "--", "train.py"]
+    words = [
+        "script",
+        "--quick",
+        "--inject",
+        "fp32,amp-bf16",
+        "--steps",
+        "8",
+        "--warmup",
+        "4",
+        "--gpus",
+        "cpu",
+    ]
+    command = [
+        sys.executable,
+        str(ROOT / "run_bench.py"),
+        *words,
+        "--out",
+        str(out / "run"),
+        "--",
+        "train.py",
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     after = contents(folder.parent)

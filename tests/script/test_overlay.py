@@ -42,7 +42,13 @@ def run(tmp_path, monkeypatch):
         }
         environment = os.environ | {"PYTHONPATH": str(home / "site"), "TMPDIR": str(home / "tmp")}
         environment |= {"PYTHONDONTWRITEBYTECODE": "1", "AMPMETER_HOOK": json.dumps(settings)}
-        done = subprocess.run([sys.executable, str(main)], check=False, capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [sys.executable, str(main)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
         _remove_empty(home / "made")
         main.unlink()
         files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}

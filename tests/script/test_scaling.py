@@ -179,14 +179,28 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
 @pytest.mark.parametrize(
     ("optimizer", "attacked", "step", "why"),
     [
-        (SGD, False, "scaler = torch.amp.GradScaler('cpu'); scaler.scale(loss).backward()", "scales its loss itself"),
-        ("torch.optim.LBFGS(model.parameters())", False, "optimizer.step(lambda: (loss.backward(), loss)[1])", "LBFGS"),
+        (
+            SGD,
+            False,
+            "scaler = torch.amp.GradScaler('cpu'); scaler.scale(loss).backward()",
+            "scales its loss itself",
+        ),
+        (
+            "torch.optim.LBFGS(model.parameters())",
+            False,
+            "optimizer.step(lambda: (loss.backward(), loss)[1])",
+            "LBFGS",
+        ),
         (SGD, True, "loss.backward(); optimizer.step()", "no optimizer has"),
     ],
 )
 def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(train, optimizer, attacked, step, why):
     with pytest.raises(RefusedError, match=why):
-        train(LOOP.format(optimizer=optimizer, attacked=attacked, step=step), by_hand=False, phase="memory")
+        train(
+            LOOP.format(optimizer=optimizer, attacked=attacked, step=step),
+            by_hand=False,
+            phase="memory",
+        )
 
 
 def test_a_closure_and_torch_autograd_grad_are_right(train):

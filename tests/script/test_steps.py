@@ -15,7 +15,10 @@ def record(times_ms, *, marks=None, optimizers=None, backwards=None, **more):
     optimizers = optimizers or [0] * count
     for number, end_ms in enumerate(accumulate(times_ms)):
         step = {"s": end_ms * MS, "gpu_s": None, "loss": 2.0, "skipped": False, "data_s": None}
-        step |= {"optimizer": optimizers[number], "backwards": backwards[number] if backwards else 1}
+        step |= {
+            "optimizer": optimizers[number],
+            "backwards": backwards[number] if backwards else 1,
+        }
         steps.append(step | {"marks": (marks or {}).get(number, [])})
     names = [f"Adam{number}" for number in sorted({*optimizers})]
     process = {"steps": steps, "start_s": 100.0, "optimizers": names, "computed": {"float32": 10}}
