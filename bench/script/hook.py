@@ -60,20 +60,25 @@ class Recorder:
         """Whether an optimizer steps, and no forward pass has begun in it."""
         self.scaled = (None, None)
         """The loss that a GradScaler scaled last, and what it was before."""
-        self.calls, self.passes, self.beat_s = 0, 0, 0.0
+        self.calls = 0
+        """Of optimizers' steps."""
+        self.passes = 0
+        """Of backward passes."""
+        self.beat_s = 0.0
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self.backwards, self.has_gradient = 0, False
+        self.backwards = 0
+        self.has_gradient = False
         self.losses: list[Any] = []
         self.data_s: float | None = None
         self.marks: set[str] = set()
 
     def stepped(self, optimizer: Any, skipped: bool = False) -> None:
         """Note the end of an optimizer's step, or that a GradScaler skipped it."""
-        cuda, event = self.torch.cuda, None
-        if cuda.is_initialized():
-            event = cuda.Event(enable_timing=True)
+        event = None
+        if self.torch.cuda.is_initialized():
+            event = self.torch.cuda.Event(enable_timing=True)
             event.record()
         now = time.perf_counter()
         self.calls += 1
@@ -143,11 +148,13 @@ class Recorder:
         optimizers = list(self.optimizers)
         origin = self.steps[0]["event"]
         for step in self.steps:
-            event, losses = step.pop("event"), step.pop("losses")
+            event = step.pop("event")
+            losses = step.pop("losses")
             step["loss"] = sum(map(float, losses)) if losses else None
             step["gpu_s"] = origin.elapsed_time(event) / 1e3 if origin and event else None
             step["optimizer"] = optimizers.index(step["optimizer"])
-            step["marks"], step["skipped"] = sorted(step["marks"]), bool(step["skipped"])
+            step["marks"] = sorted(step["marks"])
+            step["skipped"] = bool(step["skipped"])
         distributed = self.torch.distributed
         self.write(
             {
@@ -277,13 +284,15 @@ def watch_forward(recorder: Recorder) -> None:
     """Enter the injected autocast at the outermost forward of a module, and note evaluation there."""
     import torch
 
-    inject, module = recorder.settings["inject"], torch.nn.Module
+    inject = recorder.settings["inject"]
+    module = torch.nn.Module
     dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     if inject in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
-    inside, is_compiling = threading.local(), torch.compiler.is_compiling
+    inside = threading.local()
+    is_compiling = torch.compiler.is_compiling
 
-    def enter(forward: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def enter(forward: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the outermost forward under the injected autocast."""
         if not torch.is_grad_enabled():  # by name: a teacher's in each step is no evaluation of the model's
             recorder.marks.add(f"evaluation of {name}")

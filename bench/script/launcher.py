@@ -90,7 +90,8 @@ class ScriptLauncher(LocalLauncher):
         _rendezvous: Rendezvous | None = None,
     ) -> Ending:
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
-        started, begun_s = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        begun_s = time.monotonic()
         measure = self._profile if trial.phase == "memory" else self._round
         try:
             results = measure(trial, device, on_message)
@@ -102,7 +103,8 @@ class ScriptLauncher(LocalLauncher):
 
     def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
         """Run an arm whose products are counted: what it computed, and its peak of memory."""
-        name, reference = trial.precisions[0], trial.cell.reference
+        name = trial.precisions[0]
+        reference = trial.cell.reference
         records = self._run_arm(trial, name, device, on_message)
         record = records[0]
         if len(record["steps"]) <= self.script.warmup:
@@ -150,7 +152,8 @@ class ScriptLauncher(LocalLauncher):
         reference = trial.cell.reference
         if trial.precisions[0] != reference or len(trial.arms) == 1:
             raise RefusedError("there is nothing left to compare it with", kind="unsupported")
-        timed, failed = defaultdict[str, list[Timing]](list), dict[str, TrialResult]()
+        timed: dict[str, list[Timing]] = defaultdict(list)
+        failed: dict[str, TrialResult] = {}
         self._loads_pct = []
         for position, name in enumerate(steps.order(trial.precisions, trial.replicate)):
             if name in failed:
@@ -349,9 +352,12 @@ def _wait(process: subprocess.Popen[bytes], home: Path, silence_s: float, show: 
         Whether it neither printed nor stepped for too long instead.
     """
     beat = home / "beat"
-    last, heard_s, ended_s = (0, ""), time.monotonic(), math.inf
+    last = (0, "")
+    heard_s = time.monotonic()
+    ended_s = math.inf
     while True:
-        records, now_s = _records(home), time.monotonic()
+        records = _records(home)
+        now_s = time.monotonic()
         if process.poll() is not None:
             ended_s = min(ended_s, now_s)
         has_ended = ended_s < now_s - LATE_S or (ended_s <= now_s and not records)
@@ -360,7 +366,8 @@ def _wait(process: subprocess.Popen[bytes], home: Path, silence_s: float, show: 
         step = beat.read_text() if beat.exists() else ""
         signs = ((home / "log").stat().st_size, step)
         if signs != last:
-            last, heard_s = signs, now_s
+            last = signs
+            heard_s = now_s
         if now_s - heard_s > silence_s:
             return True
         show(int(step or 0))

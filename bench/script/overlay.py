@@ -141,10 +141,10 @@ def install(overlay: Overlay) -> None:
             file = overlay.reading(file)
         return old(file, mode, *args, **kwargs)
 
-    def opened(old, path, flags, *args):
+    def opened(old, path, flags, *args, **kwargs):
         changes = flags & (os.O_WRONLY | os.O_RDWR)
         path = overlay.writing(path, keep=True) if changes else overlay.reading(path)
-        return old(path, flags, *args)
+        return old(path, flags, *args, **kwargs)
 
     def removed(old, path):
         path = overlay.reading(path)
@@ -163,8 +163,8 @@ def install(overlay: Overlay) -> None:
         elif not os.path.isdir(whole):  # a copy: what is written through a link would change the user's
             shutil.copyfile(overlay.reading(whole), overlay.writing(target))
 
-    def made(old, path, *args):
-        old(path, *args)
+    def made(old, path, *args, **kwargs):
+        old(path, *args, **kwargs)
         if overlay.twin(path):
             with _open(overlay.made, "a") as file:
                 file.write(os.path.join(os.path.abspath(os.fsdecode(path)), "\n"))

@@ -61,7 +61,8 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
 
 def _check(script: Script) -> None:
     """Refuse a command that cannot be started, or whose Python would not have the hook."""
-    main, starter = Path(script.main), script.command[0]
+    main = Path(script.main)
+    starter = script.command[0]
     if main.suffix == ".py" and not main.is_file():
         raise UsageError(f"There is no script '{main}'.")
     if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:

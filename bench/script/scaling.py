@@ -83,7 +83,8 @@ class Scaling:
         known = set()
         for optimizer in self.optimizers:
             known |= {id(parameter) for parameter in parameters_of(optimizer)}
-        seen, left = {None}, [loss.grad_fn]
+        seen = {None}
+        left = [loss.grad_fn]
         while left:
             node = left.pop()
             if node in seen:

@@ -33,7 +33,8 @@ class RefusedError(Exception):
 
     def __init__(self, text: str, kind: str = "usage", log: str = "") -> None:
         super().__init__(text)
-        self.kind, self.log = kind, log
+        self.kind = kind
+        self.log = log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +126,10 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
     pauses = rare_marks(parts)
     clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
-    iterations, counted = list[Iteration](), list[int]()
-    waits, backwards = list[float](), Counter[tuple[int, ...]]()
+    iterations: list[Iteration] = []
+    counted: list[int] = []
+    waits: list[float] = []
+    backwards: Counter[tuple[int, ...]] = Counter()
     for (before, *part), pause in zip(parts, pauses, strict=True):
         iteration = Iteration(
             ms=1e3 * (part[-1][clock] - before[clock]),
@@ -203,13 +206,15 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
         RefusedError: the arms train in different ways, or computed the same.
     """
     if record["optimizers"] != reference["optimizers"]:
-        here, there = ", ".join(record["optimizers"]), ", ".join(reference["optimizers"])
+        here = ", ".join(record["optimizers"])
+        there = ", ".join(reference["optimizers"])
         raise RefusedError(f"its optimizers are {here}, the reference's {there}: another training")
     if shares_pct(record["computed"]) == shares_pct(reference["computed"]):
         raise RefusedError(
             f"these options changed nothing that was computed: {products(record['computed'])}, as before"
         )
-    loss, loss_before = record["steps"][0]["loss"], reference["steps"][0]["loss"]
+    loss = record["steps"][0]["loss"]
+    loss_before = reference["steps"][0]["loss"]
     if None not in (loss, loss_before) and not math.isclose(loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6):
         return [f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding"]
     return []
