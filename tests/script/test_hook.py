@@ -164,7 +164,7 @@ for step in range(200):
     optimizer.step()
 """
     (record,) = run(text)
-    assert len(timing(record, 4).iterations) == 12
+    assert record["optimizers"] == ["SGD"]
 
 
 def test_evaluation_marks_its_interval_also_when_it_begins_late(run):
