@@ -194,20 +194,6 @@ for step in range(200):
     assert marks == {9: "evaluation of Net"}
 
 
-def test_an_injected_autocast_reaches_a_compiled_model_without_a_graph_break(run):
-    text = """
-model.compile(fullgraph=True, backend="eager")
-for step in range(200):
-    out = model(torch.randn(4, 8))
-    assert out.dtype == torch.float32
-    out.square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-    (record,) = run(text, inject="amp-bf16", census=True)
-    assert set(record["computed"]) == {"bfloat16"}
-
-
 def test_torchrun_has_a_record_of_each_rank_and_leaves_no_process(run, tmp_path):
     text = """
 import torch.utils.data as data
@@ -330,6 +316,7 @@ COMPILED = {
     "a module": "forward = torch.compile(model)",
     "its forward": "forward = torch.compile(model.forward)",
     "a function": "forward = torch.compile(lambda batch: model(batch))",
+    "a module in place, without a graph break": "model.compile(fullgraph=True, backend='eager'); forward = model",
 }
 
 

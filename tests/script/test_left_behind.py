@@ -1,6 +1,5 @@
 """Nothing of a script stays: its folder, the temporary folder and the processes are as they were before."""
 
-import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -10,7 +9,6 @@ import psutil
 import pytest
 
 from bench.script.steps import RefusedError
-from bench.spec.own_modules import ROOT
 from tests.script.test_hook import START
 from tests.script.test_launcher import run_process
 
@@ -116,36 +114,3 @@ def is_of(pid, folder):
         return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
     except psutil.Error:
         return False
-
-
-def test_a_whole_run_leaves_its_results_where_they_were_asked_for_and_nothing_else(folder):
-    (folder / "train.py").write_text(START + SHAPES["a checkpoint by its path"])
-    before, out = contents(folder.parent), folder.with_name("out")
-    words = [
-        "script",
-        "--quick",
-        "--inject",
-        "fp32,amp-bf16",
-        "--steps",
-        "8",
-        "--warmup",
-        "4",
-        "--gpus",
-        "cpu",
-    ]
-    command = [
-        sys.executable,
-        str(ROOT / "run_bench.py"),
-        *words,
-        "--out",
-        str(out / "run"),
-        "--",
-        "train.py",
-    ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    after = contents(folder.parent)
-    reports = folder / "reports"
-    assert {path.name for path in after if path.parent in (out, reports)} == {"run"}
-    asked_for = {path for path in after if path.is_relative_to(out) or path.is_relative_to(reports)}
-    assert {path: text for path, text in after.items() if path not in asked_for} == before
