@@ -35,7 +35,7 @@ def run_process(command, name="fp32", *, options="", phase="speed", **more):
     """Run one process of an arm to the end of its measured steps, and return the record of each rank."""
     script = Script(command=command, arms=((name, options),), warmup=4, **more)
     with closing(ScriptLauncher(script)) as launcher:
-        return launcher._run_arm(replace(trial(name, phase=phase), silence_s=120.0), name, CPU, lambda _message: None)
+        return launcher._run_arm(replace(trial(name, phase=phase), silence_s=300.0), name, CPU, lambda _message: None)
 
 
 @pytest.fixture
