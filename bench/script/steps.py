@@ -64,7 +64,7 @@ class Timing:
     wait_pct: float | None
     """Share of the time in which the script waited for its DataLoader; None where it has none."""
     loss: float | None
-    """Mean loss of a step, summed over accumulated parts."""
+    """Mean loss of a step, summed over accumulated parts; of those that are finite."""
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
     diverged: bool
@@ -148,7 +148,7 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     warming, steady = warm_up(times_ms)
     for place in counted[:warming]:
         iterations[place] = replace(iterations[place], pause=WARMING)
-    losses = [step["loss"] for step in steps if step["loss"] is not None]
+    losses = [loss for loss in losses_of(steps) if math.isfinite(loss)]  # not those of steps that a GradScaler skips
     return Timing(
         iterations=tuple(iterations),
         step_ms=fmean(times_ms[warming:]),
@@ -171,9 +171,14 @@ def rare_marks(parts: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
     return [", ".join(sorted(marks & rare)) for marks in held]
 
 
+def losses_of(steps: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the losses of the steps that have one."""
+    return [step["loss"] for step in steps if step["loss"] is not None]
+
+
 def has_diverged(steps: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the last losses are all NaN or infinite: a GradScaler skips some steps with such a loss."""
-    losses = [step["loss"] for step in steps if step["loss"] is not None]
+    losses = losses_of(steps)
     return bool(losses) and not any(map(math.isfinite, losses[-LAST:]))
 
 

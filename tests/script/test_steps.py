@@ -1,5 +1,6 @@
 """Figures of a script's steps follow from recorded events: pauses, periods, waits and what makes arms incomparable."""
 
+import math
 from itertools import accumulate
 
 import pytest
@@ -77,6 +78,15 @@ def test_events_of_a_gpu_are_read_where_all_steps_have_them():
     assert timing(events, 1).step_ms == pytest.approx(7.0)
     events["steps"][5]["gpu_s"] = None
     assert timing(events, 1).step_ms == pytest.approx(10.0)
+
+
+def test_the_loss_is_that_of_finite_steps_and_diverged_where_none_of_the_last_is():
+    events = record([10.0] * 12)
+    events["steps"][5]["loss"] = math.inf
+    assert (timing(events, 1).loss, timing(events, 1).diverged) == (2.0, False)
+    for step in events["steps"][7:]:
+        step["loss"] = math.nan
+    assert timing(events, 1).diverged
 
 
 def test_waiting_for_data_is_unknown_without_a_loader_and_a_share_of_what_counts_with_one():
