@@ -2,8 +2,8 @@
 
     python perf/script_overhead.py [--pairs 200] [--layers 50]
 
-The loop trains a small model on the CPU, in one process for each way of measuring; a step's layers show that only its
-outermost module pays. The figure is the difference of the tenth percentiles of steps with and without the hook, as CPU
+The loop trains a small model on the CPU, in one process for each way of measuring; each of a step's layers pays a
+little. The figure is the difference of the tenth percentiles of steps with and without the hook, as CPU
 time of the thread: other programs only add to a step. The range is over fifths of the blocks. With
 `--inject amp-bf16` the steps without the hook have autocast and the cast to fp32 in the script, so that the hook alone
 differs. On a GPU a step has an event more to record.
@@ -21,6 +21,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from bench.script.launcher import BESIDE  # noqa: E402
+
 LOOP = """
 import statistics, sys, time
 import torch
@@ -53,15 +56,17 @@ def block_us(hooked, steps=20):
 
 
 block_us(True, 100)
-call, backward = vars(torch.nn.Sequential)["__call__"], torch.autograd.backward
-hooks = dict(optimizers._global_optimizer_post_hooks)
+call, backward = torch.nn.Module.__call__, torch.autograd.backward
+before, after = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
+hooks = [(kind, dict(kind)) for kind in (before, after)]
 
 
 def turn(hooked):
     torch.autograd.backward = backward if hooked else backward.__wrapped__
-    optimizers._global_optimizer_post_hooks.clear()
-    optimizers._global_optimizer_post_hooks.update(hooks if hooked else {})
-    torch.nn.Sequential.__call__ = call if hooked else torch.nn.Module.__call__
+    for kind, own in hooks:
+        kind.clear()
+        kind.update(own if hooked else {})
+    torch.nn.Module.__call__ = call if hooked else torch.nn.Module._wrapped_call_impl
     return block_us(hooked)
 
 
@@ -85,9 +90,10 @@ def measured(script: Path, layers: int, pairs: int, inject: str) -> str:
     """Return what a process of the loop under the hook printed."""
     site = script.parent / "site"
     site.mkdir(exist_ok=True)
-    shutil.copyfile(ROOT / "bench" / "script" / "hook.py", site / "sitecustomize.py")
-    settings = {"main": str(script), "out": str(script.parent / "out"), "scratch": str(site), "seed": 0}
-    settings |= {"warmup": 10, "steps": 10**6, "inject": inject, "census": False, "allow_writes": False}
+    for module, copied in BESIDE.items():
+        shutil.copyfile(ROOT / "bench" / "script" / module, site / copied)
+    settings = {"home": str(script.parent), "seed": 0, "warmup": 10, "steps": 10**6, "inject": inject}
+    settings |= {"census": False, "allow_writes": False}
     environment = os.environ | {"PYTHONPATH": str(site), "AMPMETER_HOOK": json.dumps(settings)}
     words = [sys.executable, str(script), str(layers), str(pairs), inject]
     return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.strip()

@@ -24,6 +24,17 @@ UNCHANGED = "as-is"
 """The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's defaults are."""
 INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
 """What can be entered from outside a script."""
+SHARED = (
+    "gpus",
+    "exclusive",
+    "target_ci",
+    "time_budget_s",
+    "trial_timeout_s",
+    "out",
+    "resume",
+    "dry_run",
+)
+"""The options of a run that a script's has, too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the reference is "
         f"{BASELINE}, or {UNCHANGED} where that is not named",
     )
-    for each in fields(Script):
-        if "option" in each.metadata:
-            add_option(parser, each.name, each.metadata["option"])
+    for field in fields(Script):
+        if "option" in field.metadata:
+            add_option(parser, field.name, field.metadata["option"])
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="one round of processes")
     depth.add_argument("--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)")
-    for field in ("gpus", "exclusive", "target_ci", "time_budget_s", "trial_timeout_s", "out", "resume", "dry_run"):
-        add_option(parser, field, run_options()[field])
+    for name in SHARED:
+        add_option(parser, name, run_options()[name])
 
 
 def _injected(option: str, text: str) -> str:
@@ -64,11 +75,10 @@ def _injected(option: str, text: str) -> str:
     raise UsageError(f"{option} takes {', '.join(INJECTED)}, not '{text}'.")
 
 
-def _injected_arms(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _injected_arms(names: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the arms of ``--inject``, the reference first; they add no options to the command."""
     reference = BASELINE if BASELINE in names else UNCHANGED
-    others = tuple(name for name in names if name != reference)
-    return tuple((name, "") for name in (reference, *others)) if names else ()
+    return [(name, "") for name in dict.fromkeys((reference, *names))]
 
 
 def make_script_request(options: argparse.Namespace) -> Request:
@@ -78,8 +88,10 @@ def make_script_request(options: argparse.Namespace) -> Request:
         UsageError: there are not two arms and a command, or an arm's name or options cannot be used.
     """
     given = vars(options)
-    arms = given.get("arm") or _injected_arms(given.get("inject", ()))
-    if len(dict(arms)) < max(2, len(arms)):
+    inject = "inject" in given
+    arms = _injected_arms(given["inject"]) if inject else given["arm"]
+    names = [name for name, _ in arms]
+    if len(set(names)) < max(2, len(names)):
         raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
     for name, words in arms:
         if "/" in name:
@@ -88,12 +100,14 @@ def make_script_request(options: argparse.Namespace) -> Request:
             shlex.split(words)
         except ValueError as error:
             raise UsageError(f"The options of the arm '{name}' cannot be read: {error}.") from error
-    if BASELINE in dict(arms[1:]):
+    if BASELINE in names[1:]:
         raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
     if not options.words:
         raise UsageError("The command is missing: put it after two dashes, as in -- train.py --epochs 1.")
-    own = {each.name: given[each.name] for each in fields(Script) if each.name in given}
-    script = Script(**own | {"command": options.words, "arms": tuple(arms), "inject": "inject" in given})
+    if any("cpu+" in name for name in given.get("gpus") or ()):
+        raise UsageError("A script starts its processes itself, as with torchrun: name --gpus cpu.")
+    own = {field.name: given[field.name] for field in fields(Script) if field.name in given}
+    script = Script(**own | {"command": options.words, "arms": tuple(arms), "inject": inject})
     measured = {"suites": (script.name,), "phases": ("memory", "speed"), "script": script}
     return make_request(options.argv, given | measured)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 from bench.devices.processes import busy
@@ -27,16 +28,13 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
     Raises:
         UsageError: there is no such script, or no such device.
     """
-    main, starter = Path(script.main), script.command[0]
-    if main.suffix == ".py" and not main.is_file():
-        raise UsageError(f"There is no script '{main}'.")
-    if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:
-        raise UsageError(f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the like.")
+    _check(script)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if request.gpus is None:
         environment = replace(environment, devices=environment.devices[:1])
     require_comparable(tuple(dict(script.arms)), environment.devices)
+    main = Path(script.main)
     text = main.read_bytes() if main.is_file() else b""
     digest = hashlib.blake2b(repr((script, text)).encode(), digest_size=6)
     ref = SuiteRef(name=script.name, digest=digest.hexdigest())
@@ -61,3 +59,16 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
         plan=Plan(trials=tuple(trials), seconds=(None,) * len(trials)),
         warnings=(*warn_of_environment(environment), *busy(environment, request.exclusive)),
     )
+
+
+def _check(script: Script) -> None:
+    """Refuse a command that cannot be started, or whose Python would not have the hook."""
+    main = Path(script.main)
+    starter = script.command[0]
+    if main.suffix == ".py" and not main.is_file():
+        raise UsageError(f"There is no script '{main}'.")
+    if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:
+        raise UsageError(f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the like.")
+    for word in takewhile(lambda word: word != "-m" and not word.endswith(".py"), script.command):
+        if word in ("-I", "-E", "-S"):
+            raise UsageError(f"With {word} Python would not load what sees the script's steps: leave it out.")

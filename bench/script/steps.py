@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,8 @@ from typing import Any
 
 NARROW = ("bfloat16", "float16")
 """The types of products that mixed precision is about."""
-PRECISE = ("float32", "float64")
 LOSSES = 0.03
 """Share by which first losses may differ by rounding."""
-ALIKE = 0.01
-"""Shares of types that differ by less are the same."""
 LAST = 5
 """How many losses must not be finite: a new GradScaler skips up to four steps in a row."""
 SLOWER = 0.05
@@ -25,8 +21,8 @@ WINDOWS = 10
 """Steps are looked at in so many windows for that; the later half of them is taken to be steady."""
 WARMING = "warm-up"
 """Why an iteration does not count that belongs to the warm-up."""
-WAIT_PCT = 20.0
-"""Share of a step, in per cent, from which waiting for data is warned of."""
+FEWEST = 4
+"""Steps with which an iteration can be told: its optimizers take turns, which is seen after three times."""
 
 
 class RefusedError(Exception):
@@ -37,7 +33,8 @@ class RefusedError(Exception):
 
     def __init__(self, text: str, kind: str = "usage", log: str = "") -> None:
         super().__init__(text)
-        self.kind, self.log = kind, log
+        self.kind = kind
+        self.log = log
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +46,7 @@ class Iteration:
     """When it began, seconds since 1970."""
     skipped: int
     """Steps that a GradScaler skipped."""
-    pause: str = ""
+    pause: str
     """What rare event it holds, so that it does not count; empty if it counts."""
 
 
@@ -58,47 +55,32 @@ class Timing:
     """The measured iterations of one process."""
 
     iterations: tuple[Iteration, ...]
+    step_ms: float
+    """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
+    warming: int
+    """Iterations at the beginning in which the script was still warming up."""
+    steady: bool
+    """Whether step times had settled in the first half of the iterations."""
     wait_pct: float | None
     """Share of the time in which the script waited for its DataLoader; None where it has none."""
     loss: float | None
-    """Mean loss of an iteration, summed over accumulated parts."""
+    """Mean loss of a step, summed over accumulated parts; of those that are finite."""
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
-    load_pct: float | None
-    """Share of the cores that other programs took."""
     diverged: bool
     """Whether the loss is not finite at the end."""
-    steady: bool = True
-    """Whether step times had settled in the first half of the iterations."""
-
-    @property
-    def warming(self) -> int:
-        """Iterations at the beginning in which the script was still warming up."""
-        return sum(iteration.pause == WARMING for iteration in self.iterations)
-
-    @property
-    def counted_ms(self) -> list[float]:
-        """The times of the iterations that count."""
-        return [iteration.ms for iteration in self.iterations if not iteration.pause]
-
-    @property
-    def step_ms(self) -> float:
-        """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
-        return fmean(self.counted_ms)
-
-    @property
-    def skipped(self) -> int:
-        """Skipped optimizer steps."""
-        return sum(iteration.skipped for iteration in self.iterations)
 
 
-def period(optimizers: Sequence[int]) -> int | None:
-    """Return after how many optimizer steps the order of the optimizers repeats: a GAN 2 or 6; None if it does not.
+def period(optimizers: Sequence[int]) -> int:
+    """Return after how many optimizer steps the order of the optimizers repeats: a GAN 2 or 6.
 
-    It is called repeating when it is seen three times.
+    Raises:
+        RefusedError: it does not, or not three times, so that it could be chance.
     """
-    lengths = range(1, len(optimizers) // 3 + 1)
-    return next((length for length in lengths if optimizers[length:] == optimizers[:-length]), None)
+    for length in range(1, len(optimizers) // 3 + 1):
+        if optimizers[length:] == optimizers[:-length]:
+            return length
+    raise RefusedError("its optimizers take turns in no order that repeats within the measured steps")
 
 
 def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
@@ -107,24 +89,25 @@ def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
     A window of them is slower if its median exceeds that of the later half by ``SLOWER``, and by more than the later
     half scatters. More warm-up than was asked for is seen only afterwards: the first windows may be alike.
     """
-    later = times_ms[len(times_ms) // 2 :]
-    usual = median(later)
-    scatter = median([abs(time_ms - usual) for time_ms in later])
-    limit = max((1 + SLOWER) * usual, usual + 3 * scatter)
+    half = len(times_ms) // 2
+    usual = median(times_ms[half:])
+    scatter = median([abs(time_ms - usual) for time_ms in times_ms[half:]])
+    limit = usual + max(SLOWER * usual, 3 * scatter)
     size = max(3, len(times_ms) // WINDOWS)
-    for begin in range(0, len(times_ms) // 2 - size + 1, size):
+    begin = 0
+    while begin + size <= half:
         if median(times_ms[begin : begin + size]) <= limit:
             return begin, True
-    slow = len(times_ms) // 2 // size * size
-    return slow, slow == 0  # of few times nothing is known
+        begin += size
+    return begin, begin == 0  # of few times nothing is known
 
 
 def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     """Return the measured iterations of one process.
 
-    A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its interval out, unless half of the
-    intervals or more have it: then it is part of the step. So are left out those at the beginning that are slower than
-    what follows.
+    A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its iteration out, unless half of them
+    or more have it: then it is part of the step. So are left out those at the beginning that are slower than what
+    follows.
 
     Args:
         record: from the hook.
@@ -134,58 +117,69 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
         RefusedError: the process ended too early, or the order of its optimizers does not repeat.
     """
     steps = record["steps"][warmup - 1 :]
-    if len(steps) < 4:
+    if len(steps) < FEWEST:
         raise RefusedError(
             f"the script ended after {len(record['steps'])} optimizer steps, before enough were measured: let it train "
             "longer, or lower --steps and --warmup"
         )
     length = period([step["optimizer"] for step in steps[1:]])
-    if length is None:
-        raise RefusedError("its optimizers take turns in no order that repeats within the measured steps")
-    clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
-    marks = [{mark for step in part[1:] for mark in step["marks"]} for part in parts]
-    counts = Counter(itertools.chain.from_iterable(marks))
-    rare = {mark for mark, count in counts.items() if 2 * count < len(parts)}
-    iterations = []
-    backwards = Counter[tuple[int, ...]]()
-    waits, losses, host_s = list[float](), list[float](), 0.0
-    for (before, *part), held in zip(parts, marks, strict=True):
+    pauses = rare_marks(parts)
+    clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
+    iterations: list[Iteration] = []
+    counted: list[int] = []
+    waits: list[float] = []
+    backwards: Counter[tuple[int, ...]] = Counter()
+    for (before, *part), pause in zip(parts, pauses, strict=True):
         iteration = Iteration(
             ms=1e3 * (part[-1][clock] - before[clock]),
             start_s=record["start_s"] + before["s"],
             skipped=sum(step["skipped"] for step in part),
-            pause=", ".join(sorted(held & rare)),
+            pause=pause,
         )
-        iterations.append(iteration)
-        known = [step["loss"] for step in part if step["loss"] is not None]
-        if known:
-            losses.append(sum(known))
-        if not iteration.pause:
+        if not pause:
+            counted.append(len(iterations))
             backwards[tuple(step["backwards"] for step in part)] += 1
             waits += [step["data_s"] for step in part if step["data_s"] is not None]
-            host_s += part[-1]["s"] - before["s"]
-    if not backwards:
+        iterations.append(iteration)
+    if not counted:
         raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
-    counted = [place for place, iteration in enumerate(iterations) if not iteration.pause]
-    warming, is_steady = warm_up([iterations[place].ms for place in counted])
+    times_ms = [iterations[place].ms for place in counted]
+    warming, steady = warm_up(times_ms)
     for place in counted[:warming]:
         iterations[place] = replace(iterations[place], pause=WARMING)
+    losses = [loss for loss in losses_of(steps) if math.isfinite(loss)]  # not those of steps that a GradScaler skips
     return Timing(
         iterations=tuple(iterations),
-        steady=is_steady,
-        wait_pct=min(100.0, 100 * sum(waits) / host_s) if waits else None,
+        step_ms=fmean(times_ms[warming:]),
+        warming=warming,
+        steady=steady,
+        wait_pct=min(100.0, 100e3 * sum(waits) / sum(times_ms)) if waits else None,
         loss=fmean(losses) if losses else None,
-        shape=(tuple(record["optimizers"]), backwards.most_common(1)[0][0]),
-        load_pct=record["load_pct"],
+        shape=(record["optimizers"], backwards.most_common(1)[0][0]),
         diverged=has_diverged(record["steps"]),
     )
 
 
+def rare_marks(parts: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the marks of each iteration that fewer than half of them have, in words; the first step is not of it."""
+    held = []
+    for part in parts:
+        held.append({mark for step in part[1:] for mark in step["marks"]})
+    counts = Counter(mark for marks in held for mark in marks)
+    rare = {mark for mark, count in counts.items() if 2 * count < len(parts)}
+    return [", ".join(sorted(marks & rare)) for marks in held]
+
+
+def losses_of(steps: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the losses of the steps that have one."""
+    return [step["loss"] for step in steps if step["loss"] is not None]
+
+
 def has_diverged(steps: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether the last losses are all NaN or infinite: a GradScaler skips some steps with such a loss."""
-    losses = [step["loss"] for step in steps if step["loss"] is not None]
-    return bool(losses) and not any(math.isfinite(loss) for loss in losses[-LAST:])
+    losses = losses_of(steps)
+    return bool(losses) and not any(map(math.isfinite, losses[-LAST:]))
 
 
 def order(arms: Sequence[str], turn: int) -> list[str]:
@@ -194,10 +188,13 @@ def order(arms: Sequence[str], turn: int) -> list[str]:
     return there + there[::-1]
 
 
-def shares(computed: Mapping[str, int]) -> dict[str, float]:
-    """Return the share of each type among a step's products, the largest first."""
+def shares_pct(computed: Mapping[str, int]) -> dict[str, int]:
+    """Return the share of each type among a step's products in whole per cent, the largest first; none below a half."""
     total = sum(computed.values())
-    return {kind: count / total for kind, count in Counter(computed).most_common()}
+    shares = {}
+    for kind, count in Counter(computed).most_common():
+        shares[kind] = round(100 * count / total)
+    return {kind: share for kind, share in shares.items() if share}
 
 
 def products(computed: Mapping[str, int]) -> str:
@@ -214,18 +211,15 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
         RefusedError: the arms train in different ways, or computed the same.
     """
     if record["optimizers"] != reference["optimizers"]:
-        here, there = (", ".join(each["optimizers"]) for each in (record, reference))
+        here = ", ".join(record["optimizers"])
+        there = ", ".join(reference["optimizers"])
         raise RefusedError(f"its optimizers are {here}, the reference's {there}: another training")
-    computed, before = shares(record["computed"]), shares(reference["computed"])
-    if all(abs(computed.get(kind, 0.0) - before.get(kind, 0.0)) < ALIKE for kind in {*computed, *before}):
+    if shares_pct(record["computed"]) == shares_pct(reference["computed"]):
         raise RefusedError(
             f"these options changed nothing that was computed: {products(record['computed'])}, as before"
         )
-    warnings = []
-    first, first_before = (each["steps"][0]["loss"] for each in (record, reference))
-    if None not in (first, first_before) and not math.isclose(first, first_before, rel_tol=LOSSES, abs_tol=1e-6):
-        warnings.append(f"first losses are {first:.4g} and {first_before:.4g}, further apart than by rounding")
-    left = sum(computed.get(kind, 0.0) for kind in PRECISE)
-    if 0 < left < 1:
-        warnings.append(f"products left in fp32: {100 * left:.0f} %")
-    return warnings
+    loss = record["steps"][0]["loss"]
+    loss_before = reference["steps"][0]["loss"]
+    if None not in (loss, loss_before) and not math.isclose(loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6):
+        return [f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding"]
+    return []

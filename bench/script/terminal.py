@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import termios
 import threading
-import tty
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,10 +24,9 @@ class Terminal:
     def __init__(self, log: Path) -> None:
         """Open a terminal of the usual size that changes nothing of what is printed."""
         self._other_side, self.user_side = os.openpty()
-        tty.setcbreak(self.user_side)  # no echo
         attributes = termios.tcgetattr(self.user_side)
         attributes[1] &= ~termios.OPOST  # line feeds stay as they are
-        attributes[3] |= termios.ICANON  # Ctrl-D is the end of the input
+        attributes[3] &= ~termios.ECHO
         termios.tcsetattr(self.user_side, termios.TCSANOW, attributes)
         termios.tcsetwinsize(self.user_side, (ROWS, COLUMNS))
         os.write(self._other_side, END_OF_INPUT)

@@ -26,7 +26,7 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
     ("phase", "precision", "status", "figures", "text"),
     [
         ("speed", "fp32", "ok", {"row": SPEED}, "fp32 2.5 ms"),
-        ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× fp32 [1.902, 2.103]"),
+        ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× as fast [1.902, 2.103]"),
         ("speed", "fp32", "unconverged", {"row": SPEED}, "fp32 2.5 ms (unconverged)"),
         ("speed", "fp32", "ok", {"row": SPEED, "detail": "waited for data"}, "fp32 2.5 ms (waited for data)"),
         ("memory", "fp32", "ok", {"row": MemoryPeak()}, "peak unknown"),
@@ -39,7 +39,7 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
             "bf16",
             "ok",
             {"row": FASTER},
-            "bf16 812.5 samples/s, 2.000× fp32 [1.900, 2.100], one sample in 1.5 ms",
+            "bf16 812.5 samples/s, 2.000× as fast [1.900, 2.100], one sample in 1.5 ms",
         ),
         ("numerics", "fp32", "ok", {"detail": "loss 2.3 at first"}, "fp32 ok: loss 2.3 at first"),
         ("memory", "fp32", "oom", {"detail": "too big"}, "fp32 oom: too big"),
@@ -57,7 +57,7 @@ def test_a_speedup_over_products_of_another_type_says_so():
     ]
     assert describe_results("speed", results) == (
         "fp32 2.5 ms, but computed 100 % of its products in bfloat16 (middle); "
-        "amp-bf16 1.25 ms, 2.000× fp32 [1.902, 2.103]"
+        "amp-bf16 1.25 ms, 2.000× as fast [1.902, 2.103]"
     )
 
 

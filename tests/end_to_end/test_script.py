@@ -89,6 +89,7 @@ def test_a_metronome_reads_what_it_is_set_to(tmp_path):
     words = ["script", "--quick", "--arm", "plain=--ms 30", "--arm", mixed, "--gpus", "cpu", "--out", "run"]
     done = call(*words, "--", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "run", "reports"}
     measured = rows(tmp_path / "run")["speed", "mixed"]
     assert math.exp(measured["log_speedup"]) == pytest.approx(1.5, abs=0.02)
     assert measured["skipped_steps"] == 6  # three in each of its two processes

@@ -15,15 +15,36 @@ def parse(words):
 
 def test_the_command_is_all_that_follows_the_dashes():
     request = parse(
-        ["script", *ARMS, "--steps", "20", "--", "torchrun", "--nproc_per_node", "2", "a/train.py", "--steps", "9"]
+        [
+            "script",
+            *ARMS,
+            "--steps",
+            "20",
+            "--",
+            "torchrun",
+            "--nproc_per_node",
+            "2",
+            "a/train.py",
+            "--steps",
+            "9",
+        ]
     )
     assert request.script.command[-1] == "9"
-    assert (request.script.steps, request.script.name, request.suites) == (20, "train.py", ("train.py",))
+    assert (request.script.steps, request.script.name, request.suites) == (
+        20,
+        "train.py",
+        ("train.py",),
+    )
     assert request.script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
 
 
 @pytest.mark.parametrize(
-    "starter", [[], ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2"], ["accelerate", "launch"]]
+    "starter",
+    [
+        [],
+        ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2"],
+        ["accelerate", "launch"],
+    ],
 )
 def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
     request = parse(["script", "--inject", "fp32,amp-bf16", "--", *starter, "-m", "package.train"])
@@ -50,6 +71,7 @@ def test_what_is_injected_is_compared_with_fp32_or_else_with_the_script_as_it_is
         (["--arm", "a=", "--arm", "fp32=", "--", "train.py"], "put fp32 first"),
         (["--inject", "fp32,fp16", "--", "train.py"], "amp-fp16"),
         (["--inject", "fp32,amp-bf16"], "two dashes"),
+        (["--inject", "fp32,amp-bf16", "--gpus", "cpu+cpu", "--", "train.py"], "name --gpus cpu"),
         (["--arm", "a=", "--arm", "../b=", "--", "train.py"], "without a slash"),
         (["--arm", "a=", "--arm", "b='unclosed", "--", "train.py"], "closing quotation"),
         (["--inject", "fp32,amp-bf16", "--", "python", "-c", "pass"], "names no script"),

@@ -1,21 +1,16 @@
 """Nothing of a script stays: its folder, the temporary folder and the processes are as they were before."""
 
-import subprocess
 import sys
 import tempfile
-from contextlib import closing, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
-from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
-from bench.spec.own_modules import ROOT
-from bench.spec.request import Script
 from tests.script.test_hook import START
-from tests.script.test_launcher import CPU, trial
+from tests.script.test_launcher import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +36,6 @@ if __name__ == "__main__":
 """
 SHAPES = {
     "a checkpoint by its path": "def save(): torch.save(model.state_dict(), 'model.pt')" + TRAIN,
-    "a checkpoint by an open file": "def save():\n    with open('model.pt', 'wb') as f: torch.save(model, f)\n" + TRAIN,
     "new folders, and the best of the checkpoints": """
 import os, shutil
 def save():
@@ -104,12 +98,10 @@ def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
     starter = (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2") if shape == "torchrun" else ()
     before, processes = contents(folder.parent), set(psutil.pids())
-    script = Script(command=(*starter, "train.py"), arms=(("fp32", ""),), steps=8, warmup=4)
-    with closing(ScriptLauncher(script)) as launcher:
-        fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
-        with fails:
-            records = launcher._run_arm(replace(trial("fp32"), silence_s=120.0), "fp32", CPU, lambda _message: None)
-            assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
+    fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
+    with fails:
+        records = run_process((*starter, "train.py"), steps=8)
+        assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
     assert contents(folder.parent) == before
     left = [pid for pid in set(psutil.pids()) - processes if is_of(pid, folder)]
     assert left == []
@@ -122,17 +114,3 @@ def is_of(pid, folder):
         return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
     except psutil.Error:
         return False
-
-
-def test_a_whole_run_leaves_its_results_where_they_were_asked_for_and_nothing_else(folder):
-    (folder / "train.py").write_text(START + SHAPES["a checkpoint by its path"])
-    before, out = contents(folder.parent), folder.with_name("out")
-    words = ["script", "--quick", "--inject", "fp32,amp-bf16", "--steps", "8", "--warmup", "4", "--gpus", "cpu"]
-    command = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", str(out / "run"), "--", "train.py"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    after = contents(folder.parent)
-    reports = folder / "reports"
-    assert {path.name for path in after if path.parent in (out, reports)} == {"run"}
-    asked_for = {path for path in after if path.is_relative_to(out) or path.is_relative_to(reports)}
-    assert {path: text for path, text in after.items() if path not in asked_for} == before

@@ -3,15 +3,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.script.launcher import ScriptLauncher
 from bench.script.steps import RefusedError
-from bench.spec.request import Script
-from tests.script.test_launcher import CPU, trial
+from tests.script.test_launcher import run_process
 
 pytestmark = pytest.mark.slow
 
@@ -140,13 +137,7 @@ def train(tmp_path, monkeypatch):
         if by_hand:
             subprocess.run([sys.executable, "train.py"], check=True)
             return json.loads(notes.read_text()), None
-        script = Script(
-            command=("train.py",), arms=(("amp-fp16", ""),), inject=True, steps=12, warmup=4, allow_writes=True
-        )
-        launcher = ScriptLauncher(script)
-        launcher.workspace = tmp_path
-        asked = replace(trial("amp-fp16", phase=phase), silence_s=120.0)
-        (record,) = launcher._run_arm(asked, "amp-fp16", CPU, lambda _message: None)
+        (record,) = run_process(("train.py",), "amp-fp16", phase=phase, inject=True, steps=12, allow_writes=True)
         return json.loads(notes.read_text()), record
 
     return train
@@ -188,14 +179,28 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
 @pytest.mark.parametrize(
     ("optimizer", "attacked", "step", "why"),
     [
-        (SGD, False, "scaler = torch.amp.GradScaler('cpu'); scaler.scale(loss).backward()", "scales its loss itself"),
-        ("torch.optim.LBFGS(model.parameters())", False, "optimizer.step(lambda: (loss.backward(), loss)[1])", "LBFGS"),
+        (
+            SGD,
+            False,
+            "scaler = torch.amp.GradScaler('cpu'); scaler.scale(loss).backward()",
+            "scales its loss itself",
+        ),
+        (
+            "torch.optim.LBFGS(model.parameters())",
+            False,
+            "optimizer.step(lambda: (loss.backward(), loss)[1])",
+            "LBFGS",
+        ),
         (SGD, True, "loss.backward(); optimizer.step()", "no optimizer has"),
     ],
 )
 def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(train, optimizer, attacked, step, why):
     with pytest.raises(RefusedError, match=why):
-        train(LOOP.format(optimizer=optimizer, attacked=attacked, step=step), by_hand=False, phase="memory")
+        train(
+            LOOP.format(optimizer=optimizer, attacked=attacked, step=step),
+            by_hand=False,
+            phase="memory",
+        )
 
 
 def test_a_closure_and_torch_autograd_grad_are_right(train):

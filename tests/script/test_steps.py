@@ -1,5 +1,6 @@
 """Figures of a script's steps follow from recorded events: pauses, periods, waits and what makes arms incomparable."""
 
+import math
 from itertools import accumulate
 
 import pytest
@@ -15,11 +16,14 @@ def record(times_ms, *, marks=None, optimizers=None, backwards=None, **more):
     optimizers = optimizers or [0] * count
     for number, end_ms in enumerate(accumulate(times_ms)):
         step = {"s": end_ms * MS, "gpu_s": None, "loss": 2.0, "skipped": False, "data_s": None}
-        step |= {"optimizer": optimizers[number], "backwards": backwards[number] if backwards else 1}
+        step |= {
+            "optimizer": optimizers[number],
+            "backwards": backwards[number] if backwards else 1,
+        }
         steps.append(step | {"marks": (marks or {}).get(number, [])})
     names = [f"Adam{number}" for number in sorted({*optimizers})]
     process = {"steps": steps, "start_s": 100.0, "optimizers": names, "computed": {"float32": 10}}
-    return process | {"world": 1, "whole": True, "load_pct": None} | more
+    return process | {"world": 1, "whole": True} | more
 
 
 def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
@@ -32,9 +36,7 @@ def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
         ([30.0] * 10 + [10.0] * 40, 10, True),
         ([10.0, 10.0, 10.0, 50.0] * 10, 0, True),
         ([10.0 + 2 * (number % 5) for number in range(50)], 0, True),
-        ([10.4] * 20 + [10.0] * 30, 0, True),  # 4 %
         ([30.0] * 30 + [10.0] * 20, 25, False),  # five slow steps are left
-        ([30.0, 10.0, 10.0, 10.0], 0, True),
     ],
 )
 def test_steps_at_the_beginning_that_are_slower_than_what_follows_are_warm_up(times_ms, warming, steady):
@@ -60,14 +62,13 @@ def test_an_iteration_ends_when_the_order_of_optimizers_repeats(order_of_one, le
     assert len(measured.iterations) == 4
 
 
-def test_optimizers_without_an_order_are_refused():
-    with pytest.raises(RefusedError, match="no order"):
-        timing(record([10.0] * 10, optimizers=[0, 0, 1, 1, 0, 1, 0, 0, 1, 1]), 1)
-
-
-def test_a_script_without_enough_steps_is_refused():
-    with pytest.raises(RefusedError, match="ended after 8"):
-        timing(record([10.0] * 8), 6)
+@pytest.mark.parametrize(
+    ("optimizers", "warmup", "why"),
+    [([0, 0, 1, 1, 0, 1, 0, 0, 1, 1], 1, "no order"), ([0] * 8, 6, "ended after 8")],
+)
+def test_steps_that_show_no_iteration_are_refused(optimizers, warmup, why):
+    with pytest.raises(RefusedError, match=why):
+        timing(record([10.0] * len(optimizers), optimizers=optimizers), warmup)
 
 
 def test_events_of_a_gpu_are_read_where_all_steps_have_them():
@@ -79,17 +80,21 @@ def test_events_of_a_gpu_are_read_where_all_steps_have_them():
     assert timing(events, 1).step_ms == pytest.approx(10.0)
 
 
+def test_the_loss_is_that_of_finite_steps_and_diverged_where_none_of_the_last_is():
+    events = record([10.0] * 12)
+    events["steps"][5]["loss"] = math.inf
+    assert (timing(events, 1).loss, timing(events, 1).diverged) == (2.0, False)
+    for step in events["steps"][7:]:
+        step["loss"] = math.nan
+    assert timing(events, 1).diverged
+
+
 def test_waiting_for_data_is_unknown_without_a_loader_and_a_share_of_what_counts_with_one():
     events = record([10.0] * 12, marks={6: ["epoch"]})
     assert timing(events, 1).wait_pct is None
     for number, step in enumerate(events["steps"]):
         step["data_s"] = 9 * MS if number == 6 else 2 * MS
     assert timing(events, 1).wait_pct == pytest.approx(20.0)
-
-
-def test_accumulated_backward_passes_are_part_of_the_shape():
-    parts = [timing(record([10.0] * 12, backwards=[count] * 12), 1).shape for count in (1, 4)]
-    assert parts[0] != parts[1]
 
 
 def test_each_arm_has_the_same_mean_place_in_a_round():
@@ -103,9 +108,9 @@ def test_an_arm_that_changes_nothing_or_the_optimizer_is_refused(optimizers, why
         compared(record([10.0] * 5, optimizers=optimizers), record([10.0] * 5))
 
 
-def test_products_left_in_fp32_and_other_first_losses_are_warned_of():
-    mixed = record([10.0] * 5, computed={"bfloat16": 9, "float32": 1})
-    assert compared(mixed, record([10.0] * 5)) == ["products left in fp32: 10 %"]
-    for step in mixed["steps"]:
+def test_other_first_losses_are_warned_of():
+    other = record([10.0] * 5, computed={"bfloat16": 9, "float32": 1})
+    assert compared(other, record([10.0] * 5)) == []
+    for step in other["steps"]:
         step["loss"] = 3.0
-    assert "further apart" in compared(mixed, record([10.0] * 5))[0]
+    assert "further apart" in compared(other, record([10.0] * 5))[0]

@@ -18,7 +18,7 @@ from bench.results.records import (
 )
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
-from bench.spec.precisions import BASELINE, strayed
+from bench.spec.precisions import strayed
 
 if TYPE_CHECKING:
     from bench.stats import Interval
@@ -135,7 +135,7 @@ def with_interval(center: float | None, low: float | None, high: float | None) -
     """Return a speedup with its interval, to be appended to the figure that it is of; empty where there is none."""
     if center is None or low is None or high is None:
         return ""
-    return f", {center:.3f}× {BASELINE} [{low:.3f}, {high:.3f}]"
+    return f", {center:.3f}× as fast [{low:.3f}, {high:.3f}]"
 
 
 def is_enough(last: Any, measured: Any) -> bool:
