@@ -1,4 +1,4 @@
-"""Where a step's time goes, by class of work and by operator."""
+"""Where a step's time and memory go, by class of work, operator and module."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from bench.phases.speed import conduct
 from bench.results.records import Name, WorkClass
 from bench.spec.phase import Advice, Phase
 
-Finding = Literal["step", "class", "operator", "types"]
-"""The kinds of figure."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explained:
@@ -24,15 +21,18 @@ class Explained:
     precision: Name
     """The precision whose step it is about."""
     kind: Name
-    """The kind of figure, see below; others are those of earlier versions."""
+    """step, class, operator: of the step's time, in ms where no other unit is named; types: of the products' FLOPs, in
+    per cent; peak, held, inside, copied: of memory, in bytes; nonfinite: of what is no number."""
     name: Name
-    """Which figure of its kind, see below."""
+    """Which figure of its kind: an operator, a class of work, a type."""
     round: int | None = None
     """The round in which it was measured, from 0, where rounds repeat it."""
     work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
+    module: str = ""
+    """The innermost module that called an operator, in the forward pass."""
     detail: str = ""
-    """Sizes of the operands of an operator; some of the modules whose products are in a type."""
+    """Sizes of an operator's operands, or of the tensors that it made."""
     value: float
     """The figure."""
 
@@ -47,13 +47,14 @@ def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
 PHASE = Phase(
     name="explain",
     order=90,
-    summary="where a step's time goes, by class of work and by operator",
+    summary="where a step's time and memory go, by class of work, operator and module",
     details={Explained: "explain_figures.csv"},
     arms="together",
     conduct=conduct,
+    joint=True,
     trains_on_data=True,
     however_slow=True,
     advice=advice,
-    # Plain and profiled steps in turn, and steps on batches as they are loaded.
-    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s)),
+    # Rounds of plain and profiled steps, and some steps that are observed.
+    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 20 * work.step_s)),
 )

@@ -37,7 +37,7 @@ MEASURED = RunCommand(
     description="Why does mixed precision pay here, or not: measures it, then prints where a step's time goes in each "
     "precision, and what holds it back.",
     examples=EXAMPLES,
-    phases=("memory", "speed", "explain"),
+    phases=("explain",),
     check=check,
 )
 

@@ -1,34 +1,20 @@
-"""The section "Why?": where a step's time goes in each precision, what holds it back, and why memory rises or falls."""
+"""The section "Why?": where a step's time and memory go in each precision, and what holds it back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from bench.phases.explain.reasons import CLASSES, Explanation, explanations
-from bench.phases.memory.report import memory_held
+from bench.phases.explain.reasons import CLASSES, Change, Explanation, Step, explanations
 from bench.report.figures import chart
-from bench.report.figures.chart import MEMORY_KINDS, PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel
-from bench.report.format import (
-    capital,
-    change,
-    known,
-    memory_unit,
-    number,
-    percent,
-    records,
-    share,
-    signed,
-    spread,
-    times,
-)
+from bench.report.figures.chart import PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel
+from bench.report.format import capital, change, known, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
-from bench.report.reading.load import CELL, SUBJECT, Runs, load
+from bench.report.reading.load import SUBJECT, Runs, load
 from bench.report.tables.table import Table, figures, table, words
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
@@ -38,15 +24,13 @@ from bench.spec.precisions import BASELINE
 HEADING = "Why?"
 BUSY_PCT = 10.0
 """Share of a CPU's cores from which other programs are reported."""
-STRETCHED = 1.5
+STRETCHED = 1.05
 """How many times as long a step takes under the profiler, from which that is reported."""
-LEAST_CHANGE = 0.05
-"""Share of all changes of memory below which a kind's change is not named."""
 SAME = 0.01
-"""Share of the peak up to which a change of memory, or a part of it, is not reported."""
-FP32 = 0.10
-"""The same of activations in fp32."""
-Row = Mapping[Hashable, Any]
+"""Share of the peak up to which a change of memory is not reported."""
+REST = "other"
+HELD = {"parameters": "parameters", "optimizer state": "optimizer", "batches": "gradients", **WORK, REST: chart.SOFT}
+"""The tints of what holds memory: what was there before the step, and classes of work."""
 
 
 def explained(runs: Runs) -> list[Explanation]:
@@ -82,18 +66,16 @@ def findings(runs: Runs) -> list[Findings]:
         by_workload.setdefault(explanation.workload, []).append(explanation)
     if not by_workload:
         return _unexplained(runs.trials)
-    held, found = memory_held(runs.trials), []
+    found = []
     for name, (workload, group) in zip(slugs([*by_workload]), by_workload.items(), strict=True):
         answers, tables = [], []
         for explanation in group:
             classes = time_by_class(explanation)
             reasons = list(sentences(explanation))
-            if pair := memory_pair(held, explanation.cell, explanation.arm.precision):
-                reasons += memory_sentences(*pair)
-            result = gain(explanation)
+            result = f"{number(explanation.speedup, 3)}× in the steps of this phase"
             answers.append(Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes))
-            tables += [classes, *filter(None, [most_changed(explanation)])]
-        charts = [stacked(f"{name}-why", group)]
+            tables += [classes, *operators_changed(explanation)]
+        charts = [time_chart(f"{name}-why", group), memory_chart(f"{name}-why-memory", group)]
         found.append(Findings(heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables))
     return found
 
@@ -107,132 +89,100 @@ def _unexplained(trials: pd.DataFrame) -> list[Findings]:
     return [Findings(findings=[Finding(subject="No explanation", result=reason)])]
 
 
-# Tables and sentences on time.
-
-
 def time_by_class(explanation: Explanation) -> Table:
     """Return the time of one precision's step by class of work, and of the baseline's."""
     baseline, arm = explanation.baseline, explanation.arm
-    times_ms = [(work, baseline.ms[work], arm.ms[work]) for work in CLASSES if baseline.ms[work] or arm.ms[work]]
-    of_steps = [
-        ("all, profiled", baseline.profiled_ms, arm.profiled_ms),
-        ("the step, not profiled", baseline.timed_ms, arm.timed_ms),
-    ]
-    compared = _compared(explanation, "", "class of work", [*times_ms, *of_steps])
-    assert compared is not None  # steps without time in any class are not explained
-    return compared
+    rows = []
+    for work in CLASSES:
+        if baseline.ms[work] or arm.ms[work]:
+            rows.append(Change(operator=work, before=baseline.ms[work], after=arm.ms[work]))
+    extra_ms = [step.timed_ms - step.profiled_ms for step in (baseline, arm)]
+    rows.append(Change(operator="the profiler's own time", before=extra_ms[0], after=extra_ms[1]))
+    rows.append(Change(operator="the step", before=baseline.timed_ms, after=arm.timed_ms))
+    return _compared(explanation, "", "class of work", rows, "ms", 1.0)
 
 
-def most_changed(explanation: Explanation) -> Table | None:
-    """Return the operators whose time in a step changed most; None where none were kept."""
-    title, what = ": operators whose time changed most", "operator, sizes of its inputs"
-    return _compared(explanation, title, what, explanation.changed)
+def operators_changed(explanation: Explanation) -> Iterator[Table]:
+    """Yield the operators whose time, and whose memory at the peak, changed most."""
+    if rows := explanation.changed("operator"):
+        what = "operator, its module, sizes of its inputs"
+        yield _compared(explanation, ": operators whose time changed most", what, rows, "ms", 1.0)
+    if rows := explanation.changed("held"):
+        unit, size, _ = memory_unit(max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes))
+        what = "what holds it: operator, its module, shape"
+        yield _compared(explanation, ": memory at the peak that changed most", what, rows, unit, size)
 
 
 def _compared(
-    explanation: Explanation, title: str, what: str, times_ms: Sequence[tuple[str, float, float]]
-) -> Table | None:
-    """Return a table of times in ms in fp32 and in the precision, with their difference."""
+    explanation: Explanation, title: str, what: str, changes: Sequence[Change], unit: str, size: float
+) -> Table:
+    """Return a table of figures in fp32 and in the precision, with their difference."""
     columns = [
-        words(what, itemgetter(0), wrap=True),
-        figures(f"{explanation.baseline.precision} (ms)", itemgetter(1), 3),
-        figures(f"{explanation.arm.precision} (ms)", itemgetter(2), 3),
-        figures("change (ms)", lambda row: row[2] - row[1], lambda ms: signed(ms, 3)),
+        words(what, attrgetter("operator"), wrap=True),
+        figures(f"{explanation.baseline.precision} ({unit})", attrgetter("before"), 3, per=size),
+        figures(f"{explanation.arm.precision} ({unit})", attrgetter("after"), 3, per=size),
+        figures(f"change ({unit})", lambda row: row.after - row.before, lambda value: signed(value, 3), per=size),
     ]
-    return table(explanation.subject + title, times_ms, columns)
-
-
-def gain(explanation: Explanation) -> str:
-    """Write the speedup with its interval, and the unexplained part."""
-    center, low, high = explanation.speedup.ends
-    text = times(center, low, high)
-    if low is not None and high is not None:
-        text += f" {spread(low, high)}"
-    text += " in the rounds of this phase"
-    if explanation.unexplained is not None:
-        text += f"; unexplained {share(explanation.unexplained)} of the difference"
-    return text
+    shown = table(explanation.subject + title, changes, columns)
+    assert shown is not None  # there are changes
+    return shown
 
 
 def sentences(explanation: Explanation) -> Iterator[str]:
-    """Yield the causes, the techniques to try against them, and what to doubt."""
+    """Yield the causes, what holds the memory, the techniques to try, and what to doubt."""
     for reason in explanation.reasons:
         yield f"{capital(reason.sentence)}."
     if not explanation.reasons:
-        yield "No rule found a cause."
+        yield _largest_part(explanation)
+    yield from _memory(explanation)
     if tries := ",".join(explanation.techniques):
         yield f"Worth trying: {tries}. A run with --ladder --techniques {tries} measures it."
     baseline, arm = explanation.baseline, explanation.arm
     stretched = [step.profiled_ms / step.timed_ms for step in (baseline, arm)]
     if max(stretched) >= STRETCHED:
         yield (
-            f"Under the profiler {baseline.precision}'s step takes {number(stretched[0], 2)} times as long and "
-            f"{arm.precision}'s {number(stretched[1], 2)} times, so the classes, and the causes, are rough."
+            f"Under the profiler {baseline.precision}'s step takes {number(stretched[0], 3)} times as long and "
+            f"{arm.precision}'s {number(stretched[1], 3)} times."
         )
     busy = baseline.figure("foreign load")
     if busy >= BUSY_PCT:
         yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
 
 
-# Memory.
+def _largest_part(explanation: Explanation) -> str:
+    """Say what the precision's step spends most time in, where no rule found a cause."""
+    baseline, arm = explanation.baseline, explanation.arm
+    work = max(CLASSES, key=lambda work: arm.ms[work])
+    return (
+        f"No rule found a cause. The largest part of its step is {work}: {arm.pct(work):.0f} %, "
+        f"{number(arm.ms[work], 3)} ms, and {number(baseline.ms[work], 3)} ms in fp32."
+    )
 
 
-def memory_pair(held: pd.DataFrame, cell: Mapping[str, Any], precision: str) -> tuple[Row, Row] | None:
-    """Return the rows of ``memory_held`` of the baseline and of a precision in a cell; None if there are not both."""
-    here = held.merge(pd.DataFrame([cell])[CELL], on=CELL)
-    rows = {row["precision"]: row for row in records(here)}
-    if BASELINE not in rows or precision not in rows:
-        return None
-    return rows[BASELINE], rows[precision]
-
-
-def memory_sentences(before: Row, after: Row) -> Iterator[str]:
-    """Yield why the peak of the tensors rose or fell, and the size of autocast's copies and of activations in fp32."""
-    was, now = before["tracked_peak_bytes"], after["tracked_peak_bytes"]
+def _memory(explanation: Explanation) -> Iterator[str]:
+    """Yield how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
+    was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
+    if not was or not now:
+        return
     unit, size, _ = memory_unit(max(was, now))
-
-    def amount(value: float) -> str:
-        return f"{number(value / size, 3)} {unit}"
-
-    text = "Memory: the most that tensors of a step hold at once"
+    text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
     if abs(now - was) < SAME * was:
-        yield f"{text} is {amount(now)}, as in fp32 within {percent(SAME)}."
+        text += f", as in fp32 within {percent(SAME)}"
     else:
-        moves = "rises" if now > was else "falls"
-        parts = ", ".join(_changed_kinds(before, after, amount))
-        yield f"{text} {moves} from {amount(was)} to {amount(now)} ({change((now - was) / was)}): {parts}."
-    copies, most = after["weight_copy_bytes"], after["most_weight_copy_bytes"]
-    if known(copies) and most >= SAME * now:
-        yield (
-            f"Autocast's 16-bit copies of weights take up to {amount(most)} during a step; at the moment of the peak "
-            f"{amount(copies) if copies else 'none is held'}."
-        )
-    kept = after["fp32_activation_bytes"]
-    if kept >= FP32 * now:
-        part = percent(kept / after["activation_bytes"])
-        yield f"{amount(kept)} of its activations, {part}, are kept in fp32 for the backward pass."
+        text += f", and {number(was / size, 3)} {unit} in fp32 ({change((now - was) / was)})"
+    parts = []
+    for held in explanation.changed("held")[:3]:
+        if abs(held.after - held.before) >= SAME * max(was, now):
+            parts.append(f"{held.operator} {signed((held.after - held.before) / size, 3)} {unit}")
+    by = f": {'; '.join(parts)}" if parts else ""
+    yield f"{text}{by}. The peak comes at {explanation.arm.peak_at}."
 
 
-def _changed_kinds(before: Row, after: Row, amount: Callable[[float], str]) -> list[str]:
-    """Return the kinds of tensors that changed, the largest change first."""
-    changes = pd.Series({kind: after[column] - before[column] for kind, column in MEMORY_KINDS.items()})
-    sizes = changes.abs().sort_values(ascending=False, kind="stable")
-    named = []
-    for kind in sizes[sizes >= LEAST_CHANGE * sizes.sum()].index:
-        sign = "+" if changes[kind] > 0 else ""
-        named.append(f"{kind} {sign}{amount(changes[kind])}")
-    return named
+# The figures.
 
 
-# The figure.
-
-
-def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
+def time_chart(name: str, explained: Sequence[Explanation]) -> Chart:
     """Describe the steps of one workload, a panel for each device and batch size; ``name`` is that of its files."""
-    cells: dict[tuple[str, float], list[Explanation]] = {}
-    for explanation in explained:
-        cells.setdefault((explanation.where, explanation.cell["batch_size"]), []).append(explanation)
-    panels = [_panel(f"{where}, batch {batch:.0f}", arms) for (where, batch), arms in cells.items()]
     steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]
     legend = [(work, WORK[work]) for work in CLASSES if any(step.ms[work] for step in steps)]
     return Chart(
@@ -240,21 +190,50 @@ def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
         caption=f"Where a step's time goes: {explained[0].workload}",
         about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
         "without the profiler. Panels have axes of their own.",
-        panels=panels,
+        panels=_panels(explained, _time_panel),
         legend=[*legend, ("reached, not profiled", chart.SOLID)],
     )
 
 
-def _panel(title: str, explained: Sequence[Explanation]) -> Panel:
-    steps = [explained[0].baseline, *(explanation.arm for explanation in explained)]
+def memory_chart(name: str, explained: Sequence[Explanation]) -> Chart:
+    """Describe what holds memory at the peaks of the same steps."""
+    steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]
+    present = {part for step in steps for part in _held_bytes(step)}
+    return Chart(
+        name=name,
+        caption=f"What holds memory at the peak of a step: {explained[0].workload}",
+        about="The bytes of all tensors at that moment, by the class of the operator that made them.",
+        panels=_panels(explained, _memory_panel),
+        legend=[(part, tint) for part, tint in HELD.items() if part in present],
+    )
+
+
+def _held_bytes(step: Step) -> dict[str, float]:
+    """Return the bytes at the peak by what holds them; what has no class of work, such as views, is the rest."""
+    held = step.of("held")
+    parts = held["work"].where(held["work"] != "", held["name"])
+    by_part = held["value"].groupby(parts.where(parts.isin([*HELD]), REST)).sum().to_dict()
+    by_part[REST] = by_part.get(REST, 0.0) + step.peak_bytes - held["value"].sum()
+    return {part: by_part[part] for part in HELD if by_part.get(part)}
+
+
+def _panels(explained: Sequence[Explanation], panel: Callable[[str, list[Step]], Panel]) -> list[Panel]:
+    cells: dict[str, list[Step]] = {}
+    for explanation in explained:
+        title = f"{explanation.where}, batch {explanation.cell['batch_size']:.0f}"
+        steps = cells.setdefault(title, [explanation.baseline])
+        steps.append(explanation.arm)
+    return [panel(title, steps) for title, steps in cells.items()]
+
+
+def _time_panel(title: str, steps: list[Step]) -> Panel:
     marks: list[Mark] = []
     for place, step in enumerate(steps):
         start = 0.0
         for work, ms in step.ms.items():
             if ms:
                 says = f"{step.precision}, {work}: {number(ms, 3)} ms, {step.pct(work):.0f} %"
-                bar = Bar(x=(start, start + ms), low=place + 0.15, high=place + 0.85, tint=WORK[work], says=says)
-                marks.append(bar)
+                marks.append(_bar(start, ms, place, WORK[work], says))
                 start += ms
         timed = [(step.timed_ms, place + 0.05), (step.timed_ms, place + 0.95)]
         says = f"{step.precision}: {number(step.timed_ms, 3)} ms without the profiler"
@@ -262,6 +241,23 @@ def _panel(title: str, explained: Sequence[Explanation]) -> Panel:
     longest_ms = max(max(step.timed_ms, step.profiled_ms) for step in steps)
     x = Axis(label="ms a step", low=0.0, high=1.03 * longest_ms)
     return chart.rows_panel(title, x, [step.precision for step in steps], marks)
+
+
+def _memory_panel(title: str, steps: list[Step]) -> Panel:
+    unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
+    marks: list[Mark] = []
+    for place, step in enumerate(steps):
+        start = 0.0
+        for part, value in _held_bytes(step).items():
+            says = f"{step.precision}, {part}: {number(value / size, 3)} {unit}"
+            marks.append(_bar(start, value / size, place, HELD[part], says))
+            start += value / size
+    x = Axis(label=unit, low=0.0, high=1.03 * max(step.peak_bytes for step in steps) / size)
+    return chart.rows_panel(title, x, [step.precision for step in steps], marks)
+
+
+def _bar(start: float, length: float, place: int, tint: str, says: str) -> Bar:
+    return Bar(x=(start, start + length), low=place + 0.15, high=place + 0.85, tint=tint, says=says)
 
 
 REPORT = PhaseReport(findings=lambda material: findings(material.runs))
