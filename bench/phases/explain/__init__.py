@@ -21,10 +21,11 @@ class Explained:
     precision: Name
     """The precision whose step it is about."""
     kind: Name
-    """step, class, operator: of the step's time, in ms where no other unit is named; types: of the products' FLOPs, in
-    per cent; peak, held, inside, copied: of memory, in bytes; nonfinite: of what is no number."""
+    """step, class, operator: of the step's time, in ms where no other unit is named; peak, held: bytes of tensors at
+    the peak of a step; unfolded, expanded: bytes that operators take inside, or that copies of expanded tensors take;
+    repeated: how often a tensor is cast; nonfinite: the first module with a result that is no number."""
     name: Name
-    """Which figure of its kind: an operator, a class of work, a type."""
+    """Which figure of its kind: an operator, a class of work."""
     round: int | None = None
     """The round in which it was measured, from 0, where rounds repeat it."""
     work: Literal["", WorkClass] = ""
@@ -33,6 +34,8 @@ class Explained:
     """The innermost module that called an operator, in the forward pass."""
     detail: str = ""
     """Sizes of an operator's operands, or of the tensors that it made."""
+    dtype: str = ""
+    """The narrowest floating-point type of an operator's inputs, as torch.profiler calls it."""
     value: float
     """The figure."""
 

@@ -51,8 +51,6 @@ LOADER_STEPS = 5
 """Fewest steps on batches as they are loaded: the first may have been loaded before."""
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 """Names of types in traces."""
-NAMED = 5
-"""Most modules that are named of a type."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -76,7 +74,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             arm.send_figure("step", "foreign load", foreign_load_pct)
         if not is_synthetic(context.data, trial.cell.data):
             arm.wait_for_the_loader()
-        arm.send_types()
         arm.send_observed(batches)
     for runner in runners:
         status: Status = "invalid" if disturbed else "ok"
@@ -87,9 +84,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
 
-def _take_turns(
-    arms: list[_Arm], budget_s: float, poll: Callable[[], object], collect: Callable[[], object]
-) -> None:
+def _take_turns(arms: list[_Arm], budget_s: float, poll: Callable[[], object], collect: Callable[[], object]) -> None:
     """Run plain and profiled blocks of all arms in turn, in an order that changes from round to round.
 
     Args:
@@ -211,7 +206,8 @@ class _Arm:
         medians = {operator: statistics.median(ms) for operator, ms in every_ms.items()}
         longest = sorted(medians, key=medians.__getitem__, reverse=True)[:OPERATORS]
         for it in longest:
-            self.send_figure("operator", it.name, medians[it], work=it.work, module=it.module, detail=it.sizes)
+            more = {"work": it.work, "module": it.module, "detail": it.sizes, "dtype": it.dtype}
+            self.send_figure("operator", it.name, medians[it], **more)
         taken = self.runner.taken_steps() - self.taken_before
         self.send_figure("step", "skipped", 100 * (1 - taken / self.queued))
 
@@ -236,20 +232,6 @@ class _Arm:
         if self.runner.asynchronous:  # the GPU may have had work while the host waited
             waited_s = min(waited_s, max(0.0, elapsed_s - steps * self.step_s))
         self.send_figure("step", "waiting", 100 * waited_s / elapsed_s)
-
-    def send_types(self) -> None:
-        """Send the share of the FLOPs in each type, and modules whose products are in it."""
-        flops: dict[str, int] = defaultdict(int)
-        modules: dict[str, list[str]] = defaultdict(list)
-        for (module, dtype), count in self.runner.flops_by_module().items():
-            name = str(dtype).removeprefix("torch.")
-            flops[name] += count
-            if module:
-                modules[name].append(module)
-        for name, count in flops.items():
-            if count:
-                where = ", ".join(modules[name][:NAMED])
-                self.send_figure("types", name, 100 * count / sum(flops.values()), detail=where)
 
     def send_observed(self, batches: list[Batch]) -> None:
         """Send what holds memory at the peak of a step, and of a loss that is no number where it began."""

@@ -30,8 +30,9 @@ WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 CASTS = ("_to_copy", "clone")
 KEPT = 40
 """Groups of tensors that are kept, the largest."""
-MIN_INSIDE = 2**20
-"""Bytes that an operator takes beyond its result, from which they are kept."""
+UNFOLDED = 3
+"""How many times the bytes of its inputs and results an operator takes inside, from which that is kept: the library
+has fallen back to an algorithm that unfolds a copy."""
 
 Group = tuple[str, str, str]
 """The operator that made tensors, the module that called it, and their shape and type."""
@@ -110,11 +111,11 @@ class PeakHolders(TorchDispatchMode):
         self._bytes = 0
         self._alive: Counter[Group] = Counter()
         self._at_peak: Counter[Group] = Counter()
-        self._inside: dict[Group, int] = {}
-        self._operands: dict[Group, int] = {}
+        self._unfolded: Counter[Group] = Counter()
         self._expanded: Counter[Group] = Counter()
+        self._repeated: Counter[Group] = Counter()
         self._casts: Counter[int] = Counter()
-        self._repeated: dict[Group, int] = {}
+        """By the storage that is cast."""
         self._module_of: dict[int, str] = {}
         self._known: set[int] = set()
         for what, tensors in there.items():
@@ -136,35 +137,33 @@ class PeakHolders(TorchDispatchMode):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         result = func(*args, **(kwargs or {}))
-        name, module = func.overloadpacket.__name__, self._module()
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        shape = _shape(tensors[0]) if tensors else ""
+        name, module = func.overloadpacket.__name__, self._module()
+        group = name, module, _shape(tensors[0]) if tensors else ""
         if self._cuda:
             kept = max(0, torch.cuda.memory_allocated() - before)
             inside = torch.cuda.max_memory_allocated() - before - kept
-            if inside > self._inside.get((name, module, shape), MIN_INSIDE):
-                operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-                self._inside[name, module, shape] = inside
-                self._operands[name, module, shape] = sum(tensor.nbytes for tensor in (*operands, *tensors))
-        if name in CASTS and tensors and args and isinstance(args[0], Tensor):
-            self._note_cast((name, module, shape), args[0], tensors[0])
+            operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if inside > UNFOLDED * sum(tensor.nbytes for tensor in (*operands, *tensors)):
+                self._unfolded[group] = max(self._unfolded[group], inside)
+        if name in CASTS and isinstance(args[0], Tensor):
+            self._note_copy(group, args[0], tensors[0])
         for tensor in tensors:
             self._see(tensor, (name, module, _shape(tensor)))
         return result
 
     def rows(self) -> Iterator[Row]:
-        """Yield what was alive at the peak, what operators took inside, and what was cast whole or repeatedly."""
+        """Yield what was alive at the peak, what was taken inside, and what was copied whole or cast repeatedly."""
         name, module = self.running
         yield _row("peak", name, module, "", self.peak_bytes)
         counted = {
             "held": self._at_peak,
-            "inside": self._inside,
-            "operands": self._operands,
+            "unfolded": self._unfolded,
             "expanded": self._expanded,
             "repeated": self._repeated,
         }
         for kind, values in counted.items():
-            for (name, module, detail), value in Counter(values).most_common(KEPT):
+            for (name, module, detail), value in values.most_common(KEPT):
                 yield _row(kind, name, module, detail, value)
 
     def _module(self) -> str:
@@ -176,16 +175,15 @@ class PeakHolders(TorchDispatchMode):
         self._module_of[torch.autograd._get_sequence_nr() - 1] = self.modules.innermost
         return self.modules.innermost
 
-    def _note_cast(self, group: Group, source: Tensor, result: Tensor) -> None:
+    def _note_copy(self, group: Group, source: Tensor, result: Tensor) -> None:
         """Note a copy of a tensor that was a view of less memory, and a tensor that is cast more than once."""
         stored = source.untyped_storage()
         if 2 * stored.nbytes() // source.element_size() < result.numel():
             self._expanded[group] += result.nbytes
         if source.dtype != result.dtype:
             self._casts[stored._cdata] += 1
-            times = self._casts[stored._cdata]
-            if times > 1:
-                self._repeated[group] = max(self._repeated.get(group, 0), times)
+            if self._casts[stored._cdata] > 1:
+                self._repeated[group] = max(self._repeated[group], self._casts[stored._cdata])
 
     def _see(self, tensor: Tensor, group: Group) -> None:
         if tensor.device.type != self._device:

@@ -14,7 +14,7 @@ import pandas as pd
 from bench.report.format import number
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
-from bench.spec.precisions import BASELINE, find_precision, strayed
+from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.techniques import TECHNIQUES
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
@@ -25,10 +25,10 @@ CHANGED = 10
 """Operators whose time, or memory at the peak, changed most."""
 NAMED = 3
 """Most modules that a reason names."""
+WIDE = ("float", "double", "c10::complex<float>")
+"""Types of operators that autocast left as they are, as a trace calls them."""
 LARGE = 0.05
 """Share of the peak from which a copy of a tensor, or what an operator takes inside, is named."""
-UNFOLDED = 3
-"""How many times the bytes of its inputs and results an operator takes inside, from which it has fallen back."""
 MIB = 2**20
 
 
@@ -114,11 +114,13 @@ class Step:
         waiting_ms = self.ms["idle"] - added_ms - self.figure("scaling wait")
         return 100 * max(0.0, waiting_ms) / (self.profiled_ms - added_ms)
 
-    def by_module(self, *classes: WorkClass) -> pd.Series[float]:
-        """Return the ms of operators of some classes by the module that called them, the longest first."""
+    def by_module(self, *classes: WorkClass, types: tuple[str, ...] = ()) -> pd.Series[float]:
+        """Return the ms of operators of some classes, or those of them with inputs of these types, by their module."""
         rows = self.of("operator")
         rows = rows[rows["work"].isin(classes)]
-        return rows.groupby("module")["value"].sum().sort_values(ascending=False)
+        if types:
+            rows = rows[rows["dtype"].isin(types)]
+        return rows.groupby("module")["value"].sum()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,7 +280,13 @@ RULES = (
     Rule(
         "autocast missed",
         lambda it: it["is_narrow"] and it["in_fp32"] >= 10,
-        "{in_fp32:.0f} % of its FLOPs were computed in fp32{fp32_modules}: autocast did not reach them",
+        "{in_fp32:.0f} % of the time of its products is computed in fp32{fp32_modules}: autocast did not reach them",
+    ),
+    Rule(
+        "left in fp32",
+        lambda it: it["is_narrow"] and it["wide"] >= 10,
+        "operators between the products that are computed in fp32 take {wide:.0f} % of its step{wide_modules}: each "
+        "costs two casts besides",
     ),
     Rule(
         "memory-bound",
@@ -289,12 +297,12 @@ RULES = (
     ),
     Rule(
         "casts",
-        lambda it: it["casts"] >= 10 and it["launching"] < LAUNCH_BOUND,  # many small ones are launches
+        lambda it: it["casts"] >= 15 and it["launching"] < LAUNCH_BOUND,  # many small ones are launches
         "casts and changes of layout that it adds take {casts:.0f} % of its step{cast_modules}",
     ),
     Rule(
         "repeated casts",
-        lambda it: it["casts"] >= 10 and bool(it["repeated"]),
+        lambda it: it["casts"] >= 15 and bool(it["repeated"]),
         "the same tensors are cast several times in one step: {repeated}; cast once, and within one autocast context, "
         "they would be cast once",
     ),
@@ -306,8 +314,8 @@ RULES = (
     ),
     Rule(
         "workspace",
-        lambda it: bool(it["inside"]),
-        "an operator takes several times the memory of its tensors: {inside}; the library has fallen back to an "
+        lambda it: bool(it["unfolded"]),
+        "an operator takes several times the memory of its tensors: {unfolded}; the library has fallen back to an "
         "algorithm that unfolds its input, which another version of torch or cuDNN may not",
         ("channels-last",),
     ),
@@ -333,14 +341,16 @@ RULES = (
 def _figures(baseline: Step, arm: Step) -> Figures:
     """Return what the rules read: shares of the arm's step in per cent, or of the baseline's (``fp32_``), and names."""
     precision = find_precision(arm.precision)
-    in_fp32 = arm.of("types", "float32")
-    fp32_modules = ", ".join(name for name in in_fp32["detail"] if name)
+    in_fp32 = arm.by_module(*PRODUCTS, types=WIDE)
+    wide = arm.by_module("elementwise", types=WIDE).drop("", errors="ignore")  # the loss is computed in fp32
     casts_ms = arm.ms["casts and layout"] - baseline.ms["casts and layout"]
+    added_casts = arm.by_module("casts and layout").sub(baseline.by_module("casts and layout"), fill_value=0.0)
     products_ms = arm.in_ms(*PRODUCTS)
+    large = LARGE * arm.peak_bytes
     return {
         "on_gpu": arm.runs_on_gpu,
         "is_narrow": precision is None or precision.compute != "float32",
-        "nonfinite": _not_finite(arm),
+        "nonfinite": _added("nonfinite", baseline, arm),
         "launching": arm.launching_pct,
         "fp32_launching": baseline.launching_pct,
         "kernel_us": 1e3 * arm.timed_ms / (arm.figure("kernels") or math.inf),
@@ -355,14 +365,16 @@ def _figures(baseline: Step, arm: Step) -> Figures:
         "ratio": products_ms / (baseline.in_ms(*PRODUCTS) or math.inf),
         "off_units": 100 * arm.ms["other products"] / (products_ms or math.inf),
         "odd_sizes": _odd_sizes(arm),
-        "in_fp32": in_fp32["value"].sum(),
-        "fp32_modules": f", in {fp32_modules}" if fp32_modules else "",
+        "in_fp32": 100 * in_fp32.sum() / (products_ms or math.inf),
+        "fp32_modules": _longest(in_fp32, 0.0),
+        "wide": 100 * wide.sum() / arm.profiled_ms,
+        "wide_modules": _longest(wide, 0.0),
         "fp32_moving": baseline.pct("normalisation and softmax", "elementwise"),
         "casts": 100 * casts_ms / arm.profiled_ms,
-        "cast_modules": _cast_modules(baseline, arm),
-        "repeated": _repeated(baseline, arm),
-        "expanded": _expanded(baseline, arm),
-        "inside": _inside(baseline, arm),
+        "cast_modules": _longest(added_casts, 0.05 * arm.profiled_ms),
+        "repeated": _added("repeated", baseline, arm),
+        "expanded": _added("expanded", baseline, arm, large, MIB),
+        "unfolded": _added("unfolded", baseline, arm, large, MIB),
         "optimizer": arm.pct("optimizer"),
         "optimizer_ms": number(arm.ms["optimizer"], 3),
         "fp32_optimizer_ms": number(baseline.ms["optimizer"], 3),
@@ -371,51 +383,21 @@ def _figures(baseline: Step, arm: Step) -> Figures:
     }
 
 
-def _not_finite(arm: Step) -> str:
-    """Name the first module with a result that is not finite: in the forward pass, else in the backward pass."""
-    rows = arm.of("nonfinite").sort_values("detail", ascending=False)  # forward before backward
-    return "".join(f"{row['module']} ({row['name']}, {row['detail']} pass)" for row in rows.head(1).to_dict("records"))
-
-
-def _cast_modules(baseline: Step, arm: Step) -> str:
-    """Name the modules that casts and changes of layout take most time in, beyond fp32's."""
-    added = arm.by_module("casts and layout").sub(baseline.by_module("casts and layout"), fill_value=0.0)
-    longest = added[added.index != ""].nlargest(NAMED)
-    parts = [f"{module} {number(ms, 2)} ms" for module, ms in longest.items() if ms > 0.05 * arm.profiled_ms]
+def _longest(ms: pd.Series[float], least_ms: float) -> str:
+    """Name the modules that operators take most time in, each with more than the least."""
+    longest = ms[(ms.index != "") & (ms > least_ms)].nlargest(NAMED)
+    parts = [f"{module} ({number(value, 2)} ms)" for module, value in longest.items()]
     return f", most of all in {', '.join(parts)}" if parts else ""
 
 
-def _repeated(baseline: Step, arm: Step) -> str:
-    """Name tensors that the arm casts more often than fp32 in one step."""
-    before = {in_module(row["name"], row["module"]) for row in baseline.of("repeated").to_dict("records")}
+def _added(kind: str, baseline: Step, arm: Step, least: float = 0.0, unit: float = 1.0) -> str:
+    """Name what the arm has of a kind and fp32 has not, with its module, detail and value in a unit."""
+    before = {(row["name"], row["module"]) for row in baseline.of(kind).to_dict("records")}
     parts = []
-    for row in arm.of("repeated").to_dict("records"):
-        place = in_module(row["name"], row["module"])
-        if place not in before:
-            parts.append(f"{place}, {row['detail']}, {row['value']:.0f} times")
-    return "; ".join(parts[:NAMED])
-
-
-def _expanded(baseline: Step, arm: Step) -> str:
-    """Name the whole copies of expanded tensors that take a share of the arm's peak, and that fp32 does not make."""
-    before = {row["module"] for row in baseline.of("expanded").to_dict("records")}
-    parts = []
-    for row in arm.of("expanded").to_dict("records"):
-        if row["module"] not in before and row["value"] >= LARGE * arm.peak_bytes:
-            parts.append(f"{in_module(row['name'], row['module'], row['detail'])}, {number(row['value'] / MIB, 3)} MiB")
-    return "; ".join(parts[:NAMED])
-
-
-def _inside(baseline: Step, arm: Step) -> str:
-    """Name the operators that take far more memory than their tensors have, and far more than in fp32."""
-    before = baseline.of("inside").groupby(["name", "module"])["value"].max()
-    operands = arm.of("operands").groupby(["name", "module"])["value"].max()
-    parts = []
-    for row in arm.of("inside").to_dict("records"):
-        place = row["name"], row["module"]
-        least = max(UNFOLDED * operands[place], 2 * before.get(place, 0.0), LARGE * arm.peak_bytes)
-        if row["value"] > least:
-            parts.append(f"{in_module(*place, row['detail'])}, {number(row['value'] / MIB, 3)} MiB")
+    for row in arm.of(kind).to_dict("records"):
+        if (row["name"], row["module"]) not in before and row["value"] >= least:
+            place = in_module(row["name"], row["module"], row["detail"])
+            parts.append(f"{place} ({number(row['value'] / unit, 3)} {'MiB' if unit == MIB else 'times'})")
     return "; ".join(parts[:NAMED])
 
 
@@ -432,12 +414,7 @@ def _odd_sizes(arm: Step) -> str:
 
 
 def reasons(baseline: Step, arm: Step) -> list[Reason]:
-    """Return the causes that hold a precision back; one sentence alone where too much is unknown or fp32 was none."""
-    types = baseline.of("types")
-    computed = " ".join(types["name"] + types["value"].map(":{:.0f}%".format))
-    if other := strayed(baseline.precision, computed, ""):
-        sentence = f"{baseline.precision} {other}, so this is no comparison with FP32 and no reason is given"
-        return [Reason("other types", sentence)]
+    """Return the causes that hold a precision back; one sentence alone where too much is unknown."""
     unknown_pct = max(baseline.pct("unknown"), arm.pct("unknown"))
     if unknown_pct > MOST_UNKNOWN_PCT:
         operators = pd.concat([baseline.of("operator"), arm.of("operator")])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-import pandas as pd
-
 from bench.phases.explain.reasons import CLASSES, Change, Explanation, Step, explanations
 from bench.report.figures import chart
-from bench.report.figures.chart import PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel
-from bench.report.format import capital, change, known, memory_unit, number, percent, signed
+from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
+from bench.report.format import capital, change, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import SUBJECT, Runs, load
@@ -19,7 +17,6 @@ from bench.report.tables.table import Table, figures, table, words
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
 BUSY_PCT = 10.0
@@ -29,8 +26,8 @@ STRETCHED = 1.05
 SAME = 0.01
 """Share of the peak up to which a change of memory is not reported."""
 REST = "other"
-HELD = {"parameters": "parameters", "optimizer state": "optimizer", "batches": "gradients", **WORK, REST: chart.SOFT}
-"""The tints of what holds memory: what was there before the step, and classes of work."""
+PARTS = {"parameters": "parameters", "optimizer state": "optimizer", "batches": "gradients", **WORK, REST: chart.SOFT}
+"""The tints of a step's parts, in their order: what was there before it, and classes of work."""
 
 
 def explained(runs: Runs) -> list[Explanation]:
@@ -60,12 +57,10 @@ def explain(folders: list[Path]) -> list[Findings]:
 
 
 def findings(runs: Runs) -> list[Findings]:
-    """Return the findings of each recipe, or why there are none although they were asked for."""
+    """Return the findings of each recipe."""
     by_workload: dict[str, list[Explanation]] = {}
     for explanation in explained(runs):
         by_workload.setdefault(explanation.workload, []).append(explanation)
-    if not by_workload:
-        return _unexplained(runs.trials)
     found = []
     for name, (workload, group) in zip(slugs([*by_workload]), by_workload.items(), strict=True):
         answers, tables = [], []
@@ -75,18 +70,9 @@ def findings(runs: Runs) -> list[Findings]:
             result = f"{number(explanation.speedup, 3)}× in the steps of this phase"
             answers.append(Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes))
             tables += [classes, *operators_changed(explanation)]
-        charts = [time_chart(f"{name}-why", group), memory_chart(f"{name}-why-memory", group)]
+        charts = [chart_of(f"{name}-why", group)]
         found.append(Findings(heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables))
     return found
-
-
-def _unexplained(trials: pd.DataFrame) -> list[Findings]:
-    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
-    if rows.empty:
-        return []
-    details = [str(detail) for detail in rows["detail"] if known(detail) and detail]
-    reason = details[0] if details else f"it takes {BASELINE} and another precision"
-    return [Findings(findings=[Finding(subject="No explanation", result=reason)])]
 
 
 def time_by_class(explanation: Explanation) -> Table:
@@ -178,86 +164,57 @@ def _memory(explanation: Explanation) -> Iterator[str]:
     yield f"{text}{by}. The peak comes at {explanation.arm.peak_at}."
 
 
-# The figures.
+# The figure.
 
 
-def time_chart(name: str, explained: Sequence[Explanation]) -> Chart:
-    """Describe the steps of one workload, a panel for each device and batch size; ``name`` is that of its files."""
-    steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]
-    legend = [(work, WORK[work]) for work in CLASSES if any(step.ms[work] for step in steps)]
-    return Chart(
-        name=name,
-        caption=f"Where a step's time goes: {explained[0].workload}",
-        about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
-        "without the profiler. Panels have axes of their own.",
-        panels=_panels(explained, _time_panel),
-        legend=[*legend, ("reached, not profiled", chart.SOLID)],
-    )
-
-
-def memory_chart(name: str, explained: Sequence[Explanation]) -> Chart:
-    """Describe what holds memory at the peaks of the same steps."""
-    steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]
-    present = {part for step in steps for part in _held_bytes(step)}
-    return Chart(
-        name=name,
-        caption=f"What holds memory at the peak of a step: {explained[0].workload}",
-        about="The bytes of all tensors at that moment, by the class of the operator that made them.",
-        panels=_panels(explained, _memory_panel),
-        legend=[(part, tint) for part, tint in HELD.items() if part in present],
-    )
-
-
-def _held_bytes(step: Step) -> dict[str, float]:
-    """Return the bytes at the peak by what holds them; what has no class of work, such as views, is the rest."""
-    held = step.of("held")
-    parts = held["work"].where(held["work"] != "", held["name"])
-    by_part = held["value"].groupby(parts.where(parts.isin([*HELD]), REST)).sum().to_dict()
-    by_part[REST] = by_part.get(REST, 0.0) + step.peak_bytes - held["value"].sum()
-    return {part: by_part[part] for part in HELD if by_part.get(part)}
-
-
-def _panels(explained: Sequence[Explanation], panel: Callable[[str, list[Step]], Panel]) -> list[Panel]:
+def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
+    """Describe the steps of one workload: two panels, time and memory, for each device and batch size."""
     cells: dict[str, list[Step]] = {}
     for explanation in explained:
         title = f"{explanation.where}, batch {explanation.cell['batch_size']:.0f}"
-        steps = cells.setdefault(title, [explanation.baseline])
-        steps.append(explanation.arm)
-    return [panel(title, steps) for title, steps in cells.items()]
+        cells.setdefault(title, [explanation.baseline]).append(explanation.arm)
+    panels, shown = [], set[str]()
+    for title, steps in cells.items():
+        unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
+        times = {step.precision: dict(step.ms) for step in steps}
+        memory = {step.precision: _held(step, size) for step in steps}
+        panels.append(_panel(f"{title}: time", "ms a step", times))
+        panels.append(_panel(f"{title}: memory at the peak", unit, memory))
+        for parts in (*times.values(), *memory.values()):
+            shown.update(part for part, value in parts.items() if value)
+    return Chart(
+        name=name,
+        caption=f"Where a step's time and memory go: {explained[0].workload}",
+        about="Time under torch.profiler, each instant in one class of work; tensors at the peak of a step, by the "
+        "class of the operator that made them. Panels have axes of their own.",
+        panels=panels,
+        legend=[(part, tint) for part, tint in PARTS.items() if part in shown],
+    )
 
 
-def _time_panel(title: str, steps: list[Step]) -> Panel:
+def _held(step: Step, size: float) -> dict[str, float]:
+    """Return what holds memory at the peak, in a unit; what has no class of work, such as views, is the rest."""
+    held = step.of("held")
+    parts = held["work"].where(held["work"] != "", held["name"])
+    amounts = held["value"].groupby(parts.where(parts.isin([*PARTS]), REST)).sum() / size
+    rest = step.peak_bytes / size - amounts.drop(REST, errors="ignore").sum()
+    return {**amounts, REST: rest}
+
+
+def _panel(title: str, unit: str, steps: Mapping[str, Mapping[str, float]]) -> Panel:
+    """Describe a stacked bar for each precision."""
     marks: list[Mark] = []
-    for place, step in enumerate(steps):
+    for place, (precision, parts) in enumerate(steps.items()):
         start = 0.0
-        for work, ms in step.ms.items():
-            if ms:
-                says = f"{step.precision}, {work}: {number(ms, 3)} ms, {step.pct(work):.0f} %"
-                marks.append(_bar(start, ms, place, WORK[work], says))
-                start += ms
-        timed = [(step.timed_ms, place + 0.05), (step.timed_ms, place + 0.95)]
-        says = f"{step.precision}: {number(step.timed_ms, 3)} ms without the profiler"
-        marks.append(Line(points=timed, tint=PLAIN, dots=False, says=says))
-    longest_ms = max(max(step.timed_ms, step.profiled_ms) for step in steps)
-    x = Axis(label="ms a step", low=0.0, high=1.03 * longest_ms)
-    return chart.rows_panel(title, x, [step.precision for step in steps], marks)
-
-
-def _memory_panel(title: str, steps: list[Step]) -> Panel:
-    unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
-    marks: list[Mark] = []
-    for place, step in enumerate(steps):
-        start = 0.0
-        for part, value in _held_bytes(step).items():
-            says = f"{step.precision}, {part}: {number(value / size, 3)} {unit}"
-            marks.append(_bar(start, value / size, place, HELD[part], says))
-            start += value / size
-    x = Axis(label=unit, low=0.0, high=1.03 * max(step.peak_bytes for step in steps) / size)
-    return chart.rows_panel(title, x, [step.precision for step in steps], marks)
-
-
-def _bar(start: float, length: float, place: int, tint: str, says: str) -> Bar:
-    return Bar(x=(start, start + length), low=place + 0.15, high=place + 0.85, tint=tint, says=says)
+        for part, tint in PARTS.items():
+            value = parts.get(part, 0.0)
+            if value > 0:
+                says = f"{precision}, {part}: {number(value, 3)} {unit}"
+                ends = (start, start + value)
+                marks.append(Bar(x=ends, low=place + 0.15, high=place + 0.85, tint=tint, says=says))
+                start += value
+    longest = max(sum(parts.values()) for parts in steps.values())
+    return chart.rows_panel(title, Axis(label=unit, low=0.0, high=1.03 * longest), [*steps], marks)
 
 
 REPORT = PhaseReport(findings=lambda material: findings(material.runs))

@@ -29,6 +29,7 @@ CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 FLOATS = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::complex<float>": 8,
 }  # fmt: skip
 """The names that a trace gives to floating-point types, and their bytes."""
 SMALL = frozenset(name for name, size in FLOATS.items() if size < 4)
@@ -130,6 +131,8 @@ class Operator:
     """The innermost module that called it, in the forward pass; empty where none did."""
     sizes: str
     """Of its inputs, as in ``128x64 64x64``."""
+    dtype: str
+    """The narrowest floating-point type of its inputs, as the trace calls it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -371,11 +374,12 @@ def _by_operator(segments: Iterable[_Segment]) -> dict[Operator, float]:
     """Add up the µs of each operator that decides the class of segments; sizes of lists and numbers are left out."""
     us: defaultdict[Operator, float] = defaultdict(float)
     for segment in segments:
-        operator = Operator(segment.name, segment.work, "", "")
+        operator = Operator(segment.name, segment.work, "", "", "")
         if segment.operator is not None:
             event = segment.operator.deciding()
             shapes = ["x".join(map(str, size)) for size in event.sizes if size and isinstance(size[0], int)]
-            operator = Operator(event.name, segment.work, event.module, " ".join(shapes))
+            dtype = min((kind for kind in event.types if kind in FLOATS), key=FLOATS.__getitem__, default="")
+            operator = Operator(event.name, segment.work, event.module, " ".join(shapes), dtype)
         us[operator] += segment.end - segment.start
     return us
 
