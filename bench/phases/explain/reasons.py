@@ -175,17 +175,16 @@ class Explanation:
 
     def changed(self, kind: str) -> list[Change]:
         """Return the operators of a kind of figure that changed most between the two steps, in both directions."""
-        figures = []
-        for step in (self.baseline, self.arm):
-            rows = step.of(kind)
-            detail = rows["detail"] if kind == "operator" else rows["detail"].str.rpartition(" ")[0]
-            names = [in_module(*parts) for parts in zip(rows["name"], rows["module"], detail, strict=True)]
-            figures.append(rows["value"].groupby(pd.Series(names, index=rows.index, dtype=object)).sum())
-        before, after = figures
-        largest = after.sub(before, fill_value=0.0).abs().nlargest(CHANGED)
-        return [
-            Change(operator=name, before=before.get(name, 0.0), after=after.get(name, 0.0)) for name in largest.index
-        ]
+        values: dict[str, list[float]] = {}
+        for place, step in enumerate((self.baseline, self.arm)):
+            for row in step.of(kind).to_dict("records"):
+                sizes = row["detail"]
+                if kind == "held":  # the type differs where the tensors are the same
+                    sizes = sizes.rpartition(" ")[0]
+                name = in_module(row["name"], row["module"], sizes)
+                values.setdefault(name, [0.0, 0.0])[place] += row["value"]
+        changes = [Change(operator=name, before=before, after=after) for name, (before, after) in values.items()]
+        return sorted(changes, key=lambda it: abs(it.after - it.before), reverse=True)[:CHANGED]
 
 
 def in_module(operator: str, module: str, sizes: str = "") -> str:

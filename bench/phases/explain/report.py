@@ -85,24 +85,28 @@ def time_by_class(explanation: Explanation) -> Table:
     extra_ms = [step.timed_ms - step.profiled_ms for step in (baseline, arm)]
     rows.append(Change(operator="the profiler's own time", before=extra_ms[0], after=extra_ms[1]))
     rows.append(Change(operator="the step", before=baseline.timed_ms, after=arm.timed_ms))
-    return _compared(explanation, "", "class of work", rows, "ms", 1.0)
+    return _compared(explanation, ("", "class of work"), rows)
 
 
 def operators_changed(explanation: Explanation) -> Iterator[Table]:
     """Yield the operators whose time, and whose memory at the peak, changed most."""
     if rows := explanation.changed("operator"):
-        what = "operator, its module, sizes of its inputs"
-        yield _compared(explanation, ": operators whose time changed most", what, rows, "ms", 1.0)
+        headings = ": operators whose time changed most", "operator, its module, sizes of its inputs"
+        yield _compared(explanation, headings, rows)
     if rows := explanation.changed("held"):
         unit, size, _ = memory_unit(max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes))
-        what = "what holds it: operator, its module, shape"
-        yield _compared(explanation, ": memory at the peak that changed most", what, rows, unit, size)
+        headings = ": memory at the peak that changed most", "what holds it: operator, its module, shape"
+        yield _compared(explanation, headings, rows, unit, size)
 
 
 def _compared(
-    explanation: Explanation, title: str, what: str, changes: Sequence[Change], unit: str, size: float
+    explanation: Explanation, headings: tuple[str, str], changes: Sequence[Change], unit: str = "ms", size: float = 1.0
 ) -> Table:
-    """Return a table of figures in fp32 and in the precision, with their difference."""
+    """Return a table of figures in fp32 and in the precision, with their difference.
+
+    ``headings`` are what the title adds to the subject, and that of the first column.
+    """
+    title, what = headings
     columns = [
         words(what, attrgetter("operator"), wrap=True),
         figures(f"{explanation.baseline.precision} ({unit})", attrgetter("before"), 3, per=size),
