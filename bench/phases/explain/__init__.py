@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bench.phases.speed import conduct
 from bench.results.records import Name, WorkClass
-from bench.spec.phase import Advice, Phase
+from bench.spec.phase import Phase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +38,6 @@ class Explained:
     """The figure."""
 
 
-def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
-    """Return what a run with this phase advises."""
-    from bench.phases.explain import next_step
-
-    return next_step.advice(folder, request)
-
-
 PHASE = Phase(
     name="explain",
     order=90,
@@ -57,7 +48,6 @@ PHASE = Phase(
     joint=True,
     trains_on_data=True,
     however_slow=True,
-    advice=advice,
     # Rounds of plain and profiled steps, and some steps that are observed.
     estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 20 * work.step_s)),
 )

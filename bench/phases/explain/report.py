@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
-from bench.phases.explain.reasons import CLASSES, Change, Explanation, Step, explanations
+from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations, in_module
 from bench.report.figures import chart
 from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
 from bench.report.format import capital, change, memory_unit, number, percent, signed
@@ -126,7 +126,7 @@ def sentences(explanation: Explanation) -> Iterator[str]:
         yield _largest_part(explanation)
     yield from _memory(explanation)
     if tries := ",".join(explanation.techniques):
-        yield f"Worth trying: {tries}. A run with --ladder --techniques {tries} measures it."
+        yield f"Worth trying: {tries}. The same run with --ladder --techniques {tries} measures it."
     baseline, arm = explanation.baseline, explanation.arm
     stretched = [step.profiled_ms / step.timed_ms for step in (baseline, arm)]
     if max(stretched) >= STRETCHED:
@@ -161,11 +161,30 @@ def _memory(explanation: Explanation) -> Iterator[str]:
     else:
         text += f", and {number(was / size, 3)} {unit} in fp32 ({change((now - was) / was)})"
     parts = []
-    for held in explanation.changed("held")[:3]:
-        if abs(held.after - held.before) >= SAME * max(was, now):
-            parts.append(f"{held.operator} {signed((held.after - held.before) / size, 3)} {unit}")
+    for operator, module, more in _changed_most(explanation):
+        if abs(more) >= SAME * max(was, now):
+            parts.append(f"{in_module(operator, module)} {signed(more / size, 1)} {unit}")
     by = f": {'; '.join(parts)}" if parts else ""
     yield f"{text}{by}. The peak comes at {explanation.arm.peak_at}."
+
+
+def _changed_most(explanation: Explanation) -> list[tuple[str, str, float]]:
+    """Return the operators whose tensors at the peak changed most, with the bytes that the precision holds more.
+
+    The module is named that has most of the change; none where several share it.
+    """
+    keys = ["name", "module"]
+    before, after = (step.of("held").groupby(keys)["value"].sum() for step in (explanation.baseline, explanation.arm))
+    more = after.sub(before, fill_value=0.0)
+    by_operator = more.groupby("name").sum()
+    changed = []
+    for operator in by_operator.abs().nlargest(NAMED).index:
+        by_module = more[operator]
+        module = by_module.abs().idxmax()
+        if abs(by_module[module]) < by_module.abs().sum() / 2:
+            module = ""
+        changed.append((operator, module, by_operator[operator]))
+    return changed
 
 
 # The figure.
