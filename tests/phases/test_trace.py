@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
+from torch.profiler import record_function
 
+from bench.phases.explain.observe import STEP, ModuleStack, open_profiler
 from bench.phases.explain.trace import (
     CLASSES,
+    Operator,
     decompose,
     kernel_class,
     on_matrix_units,
     operator_class,
-    profiled,
     range_class,
 )
 from bench.spec.errors import UnsupportedError
@@ -115,7 +119,8 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
     }
     step_time = decompose(trace.document(), gpu=True)
     assert step_time.calls == 3
-    assert step_time.operators_ms["aten::addmm", "matrix units", "8 4x8 8x8"] == 0.01
+    product = Operator("aten::addmm", "matrix units", "", "8 4x8 8x8", BF16)
+    assert step_time.operators_ms[product] == 0.01
 
 
 def test_the_optimizers_kernels_are_its_own_whatever_launches_them(trace):
@@ -167,6 +172,17 @@ def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(trace, operato
     assert classes(trace) == {expected: 40, "idle": 60}
 
 
+def test_a_forward_pass_within_the_backward_pass_is_computed_again(trace):
+    trace.range("module: body", 5, 10)
+    trace.op("aten::relu", 6, 8, FP32)
+    trace.range("autograd::engine::evaluate_function: Checkpoint", 20, 60)
+    trace.events[-1]["args"] = {"Sequence number": 7, "Fwd thread id": 1}
+    trace.range("module: body", 25, 10)
+    trace.op("aten::relu", 26, 8, FP32)
+    trace.op("aten::threshold_backward", 50, 20, FP32, FP32)
+    assert decompose(trace.document(), gpu=False).recomputed_ms == pytest.approx(0.008)
+
+
 def test_backward_is_traced_from_its_own_thread(trace):
     trace.range("autograd::engine::evaluate_function: ConvolutionBackward0", 10, 30, thread=2)
     by = trace.op("aten::convolution_backward", 12, 20, FP16, FP16, FP16, thread=2)
@@ -199,7 +215,7 @@ def test_a_gpus_trace_without_kernels_is_refused(trace):
         decompose(trace.document(), gpu=True)
 
 
-def test_a_real_step_has_its_operators():
+def test_a_real_step_has_its_operators_with_their_modules(tmp_path):
     layers = [layer for _ in range(3) for layer in (nn.Linear(256, 256), nn.ReLU())]
     model = nn.Sequential(*layers, nn.LayerNorm(256))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -212,9 +228,18 @@ def test_a_real_step_has_its_operators():
         optimizer.step()
 
     step()
-    step_time = decompose(profiled(step, 2, lambda: None, gpu=False), gpu=False, matrix_types=frozenset())
+    with open_profiler(gpu=False) as profiler, ModuleStack(marked=True):
+        for _ in range(2):
+            with record_function(STEP):
+                step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    step_time = decompose(trace, gpu=False, matrix_types=frozenset())
     assert set(step_time.ms) == set(CLASSES)
     assert not {"matrix units", "communication", "copies", "loss scaling"} & {k for k, v in step_time.ms.items() if v}
     some = ("other products", "elementwise", "normalisation and softmax", "casts and layout", "optimizer", "idle")
     assert all(step_time.ms[work] > 0 for work in some)
     assert step_time.ms["unknown"] < 0.1 * step_time.step_ms
+    products = {(it.name, it.module, it.dtype) for it in step_time.operators_ms if it.work == "other products"}
+    assert ("aten::addmm", "2", BF16) in products
+    assert {module for name, module, _ in products if name == "aten::mm"} >= {"0", "2", "4"}  # the backward pass

@@ -1,18 +1,13 @@
-"""Where a step's time goes, by class of work and by operator."""
+"""Where a step's time and memory go, by class of work, operator and module."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bench.phases.speed import conduct
 from bench.results.records import Name, WorkClass
-from bench.spec.phase import Advice, Phase
-
-Finding = Literal["step", "class", "operator", "types"]
-"""The kinds of figure."""
+from bench.spec.phase import Phase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,35 +19,34 @@ class Explained:
     precision: Name
     """The precision whose step it is about."""
     kind: Name
-    """The kind of figure, see below; others are those of earlier versions."""
+    """step, class, operator: of the step's time, in ms where no other unit is named; peak, held: bytes of tensors at
+    the peak of a step; unfolded, expanded: bytes that operators take inside, or that copies of expanded tensors take;
+    repeated: how often a tensor is cast; nonfinite: the first module with a result that is no number."""
     name: Name
-    """Which figure of its kind, see below."""
+    """Which figure of its kind: an operator, a class of work."""
     round: int | None = None
     """The round in which it was measured, from 0, where rounds repeat it."""
     work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
+    module: str = ""
+    """The innermost module that called an operator, in the forward pass."""
     detail: str = ""
-    """Sizes of the operands of an operator; some of the modules whose products are in a type."""
+    """Sizes of an operator's operands, or of the tensors that it made."""
+    dtype: str = ""
+    """The narrowest floating-point type of an operator's inputs, as torch.profiler calls it."""
     value: float
     """The figure."""
-
-
-def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
-    """Return what a run with this phase advises."""
-    from bench.phases.explain import next_step
-
-    return next_step.advice(folder, request)
 
 
 PHASE = Phase(
     name="explain",
     order=90,
-    summary="where a step's time goes, by class of work and by operator",
+    summary="where a step's time and memory go, by class of work, operator and module",
     details={Explained: "explain_figures.csv"},
     arms="together",
     conduct=conduct,
+    joint=True,
     trains_on_data=True,
-    advice=advice,
-    # Plain and profiled steps in turn, and steps on batches as they are loaded.
-    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 60 * work.step_s)),
+    # Rounds of plain and profiled steps, and some steps that are observed.
+    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 20 * work.step_s)),
 )

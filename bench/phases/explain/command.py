@@ -12,7 +12,7 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 
-PHASES = ("memory", "speed", "explain")
+PHASES = ("explain",)
 
 
 def start(words: Sequence[str]) -> Request | None:

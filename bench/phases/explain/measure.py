@@ -1,4 +1,4 @@
-"""The explain phase: where a step's time goes in each precision.
+"""The explain phase: where a step's time and memory go in each precision.
 
 Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. Plain and
 profiled steps of all arms take turns, so that their differences are of one moment of the machine.
@@ -7,44 +7,50 @@ profiled steps of all arms take turns, so that their differences are of one mome
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import statistics
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import record_function
 
+from bench.data import Shard
+from bench.data.batch import Batch, tensors
 from bench.data.prepare import is_synthetic
 from bench.devices.backend import backend_of
-from bench.measure.disturbance import Watch, open_watch
+from bench.measure.disturbance import open_watch
+from bench.measure.memory import states, updated
 from bench.measure.rounds import without_collection
-from bench.measure.warmup import warm_up
-from bench.phases.explain import Explained, Finding
-from bench.phases.explain.trace import Operator, StepTime, decompose, profiled
+from bench.phases.explain import Explained
+from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, Row, open_profiler
+from bench.phases.explain.trace import Operator, StepTime, decompose, operator_class
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.trial import Trial
+from bench.training import distributed
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
 
-WARM_UP_S = 3.0
+WARM_UP_S = 2.0
 WINDOW_S = 0.5
 """A block of plain or of profiled steps takes about as long."""
 STEPS = (2, 40)
-"""Fewest and most steps of a block."""
-ROUNDS = (7, 21)
+"""Fewest and most steps of a block, and of the warm-up at least the fewest."""
+ROUNDS = (2, 7)
 """Fewest and most rounds; more than the fewest while the budget lasts."""
-SETTLING_STEPS = 2
-"""Untimed steps at the head of a block."""
+SHARE_OF_BUDGET = 1 / 4
+"""The share of ``--time-budget`` after which no more rounds than the fewest begin."""
 OPERATORS = 100
 """The operators that are kept of a step, the longest."""
-IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
-"""Names of types in traces."""
 LOADER_STEPS = 5
 """Fewest steps on batches as they are loaded: the first may have been loaded before."""
-NAMED = 5
-"""Most modules that are named of a type."""
+IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
+"""Names of types in traces."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -55,17 +61,20 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [context.runner(name, batches) for name in trial.precisions]
     for runner in runners:
         runner.compile(context, send)
-    with open_watch(device) as watch, without_collection() as collect:
+    with (
+        open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch,
+        without_collection() as collect,
+    ):
         arms = [_Arm(context, runner, send) for runner in runners]
-        _take_turns(arms, trial.protocol.time_budget_s / 2, watch, collect)
+        _take_turns(arms, trial.protocol.time_budget_s * SHARE_OF_BUDGET, watch.poll, collect)
         disturbed, foreign_load_pct = watch.disturbance(), watch.foreign_load_pct()
     for arm in arms:
-        arm.send_steps()
+        arm.send_times()
         if foreign_load_pct is not None:
             arm.send_figure("step", "foreign load", foreign_load_pct)
         if not is_synthetic(context.data, trial.cell.data):
             arm.wait_for_the_loader()
-        arm.send_types()
+        arm.send_observed(batches)
     for runner in runners:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
@@ -75,32 +84,27 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
 
-def _take_turns(arms: list[_Arm], budget_s: float, watch: Watch, collect: Callable[[], object]) -> None:
+def _take_turns(arms: list[_Arm], budget_s: float, poll: Callable[[], object], collect: Callable[[], object]) -> None:
     """Run plain and profiled blocks of all arms in turn, in an order that changes from round to round.
-
-    The first round is not kept: arms that have just warmed up one after the other have yet to settle while the others
-    also run.
 
     Args:
         arms: warmed up.
         budget_s: seconds after which no more rounds than the fewest begin.
-        watch: names what disturbed the device.
+        poll: looks for what disturbs the device.
         collect: runs Python's garbage collector, which must not run within a block.
     """
     end = time.monotonic() + budget_s
-    for turn in range(ROUNDS[1] + 1):
-        if turn > ROUNDS[0] and time.monotonic() > end:
+    for turn in range(ROUNDS[1]):
+        if turn >= ROUNDS[0] and distributed.from_first(time.monotonic() > end):
             break
         for arm in arms if turn % 2 == 0 else reversed(arms):
-            arm.say(f"round {turn}, plain and profiled steps")
+            arm.say(f"round {turn + 1}, plain and profiled steps")
             arm.settle()
-            blocks = [arm.time_plain_steps, arm.profile_steps]
-            for block in blocks if turn // 2 % 2 == 0 else reversed(blocks):
-                block()
-                collect()
-        watch.poll()
-    for arm in arms:
-        del arm.timed_ms[0], arm.profiles[0]
+            arm.time_plain_steps()
+            collect()
+            arm.profile_steps()
+            collect()
+        poll()
 
 
 @dataclass(slots=True)
@@ -124,16 +128,28 @@ class _Arm:
 
     def __post_init__(self) -> None:
         self.say("warming up")
-        self.step_s = warm_up(self.runner, WARM_UP_S).step_ns / 1e9
+        self.runner.activate()
+        start, count = time.monotonic(), 0
+        while count < STEPS[0] or distributed.from_first(time.monotonic() - start < WARM_UP_S):
+            begun = time.monotonic()
+            self.runner.run(1)
+            self.runner.synchronize()
+            self.step_s = distributed.from_first(time.monotonic() - begun)
+            count += 1
         self.steps = max(STEPS[0], min(STEPS[1], math.ceil(WINDOW_S / max(1e-9, self.step_s))))
         self.taken_before = self.runner.taken_steps()
 
     def say(self, text: str) -> None:
         self.send(Progress(text=f"{self.runner.name}: {text}"))
 
-    def send_figure(self, kind: Finding, name: str, value: float, **more: Any) -> None:
+    def send_figure(self, kind: str, name: str, value: float, **more: Any) -> None:
         trial, precision = self.context.trial.id, self.runner.name
         self.send(Explained(trial=trial, precision=precision, kind=kind, name=name, value=value, **more))
+
+    def send_rows(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
+            self.send_figure(**row, work=work or "")
 
     def _queue(self, steps: int) -> None:
         self.queued += steps
@@ -141,7 +157,7 @@ class _Arm:
 
     def settle(self) -> None:
         self.runner.activate()
-        self._queue(SETTLING_STEPS)
+        self._queue(1)
         self.runner.synchronize()
 
     def time_plain_steps(self) -> None:
@@ -151,15 +167,31 @@ class _Arm:
         self.timed_ms.append(1e3 * (time.perf_counter() - start) / self.steps)
 
     def profile_steps(self) -> None:
+        """Profile a block of steps, after one that is not marked: the profiler's first step is slower."""
         backend = backend_of(self.context.device)
+        compiled = self.runner.arm.techniques.compile
+        modules = ModuleStack(marked=True)
+        with open_profiler(gpu=backend.is_gpu) as profiler:
+            self._queue(1)
+            self.runner.synchronize()
+            if not compiled:  # torch.compile would compile anew with hooks on its modules
+                modules.__enter__()
+            for _ in range(self.steps):
+                with record_function(STEP):
+                    self._queue(1)
+            self.runner.synchronize()
+            modules.__exit__()
+        with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:
+            path = Path(folder, "trace.json")
+            profiler.export_chrome_trace(str(path))
+            trace = json.loads(path.read_text(errors="replace"))
         matrix_types = frozenset(IN_TRACES[dtype] for dtype in backend.matrix_types())
-        trace = profiled(lambda: self._queue(1), self.steps, backend.synchronize, gpu=backend.is_gpu)
         self.profiles.append(decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types))
 
-    def send_steps(self) -> None:
+    def send_times(self) -> None:
         """Send the times of the rounds, the longest operators, and the share of skipped steps."""
         for number, (timed_ms, profile) in enumerate(zip(self.timed_ms, self.profiles, strict=True)):
-            figures = {"timed": timed_ms, "profiled": profile.step_ms}
+            figures = {"timed": timed_ms, "profiled": profile.step_ms, "recomputed": profile.recomputed_ms}
             figures["kernels" if self.runner.asynchronous else "operators"] = profile.calls
             if self.runner.asynchronous:
                 figures["scaling wait"] = profile.scaling_wait_ms
@@ -171,21 +203,23 @@ class _Arm:
         for profile in self.profiles:
             for operator, ms in profile.operators_ms.items():
                 every_ms[operator].append(ms)
-        medians = [(statistics.median(ms), *operator) for operator, ms in every_ms.items()]
-        for ms, name, work, sizes in sorted(medians, reverse=True)[:OPERATORS]:
-            self.send_figure("operator", name, ms, work=work, detail=sizes)
+        medians = {operator: statistics.median(ms) for operator, ms in every_ms.items()}
+        longest = sorted(medians, key=medians.__getitem__, reverse=True)[:OPERATORS]
+        for it in longest:
+            more = {"work": it.work, "module": it.module, "detail": it.sizes, "dtype": it.dtype}
+            self.send_figure("operator", it.name, medians[it], **more)
         taken = self.runner.taken_steps() - self.taken_before
         self.send_figure("step", "skipped", 100 * (1 - taken / self.queued))
 
     def wait_for_the_loader(self) -> None:
         """Train on some of the suite's own batches, and send the share of time spent waiting for them."""
         self.say("training on batches as they are loaded")
-        arm, epochs = self.runner.arm, map(self.context.open_batches().train, itertools.count(1))
+        shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
+        arm, epochs = self.runner.arm, map(self.context.open_batches(shard).train, itertools.count(1))
         batches = itertools.chain.from_iterable(epochs)
         steps = max(LOADER_STEPS, self.steps)
         self.runner.activate()
-        for batch in itertools.islice(batches, SETTLING_STEPS):
-            arm.step(arm, batch)
+        arm.step(arm, next(batches))
         self.runner.synchronize()
         waited_s, start = 0.0, time.perf_counter()
         for _ in range(steps):
@@ -199,16 +233,31 @@ class _Arm:
             waited_s = min(waited_s, max(0.0, elapsed_s - steps * self.step_s))
         self.send_figure("step", "waiting", 100 * waited_s / elapsed_s)
 
-    def send_types(self) -> None:
-        """Send the share of the FLOPs in each type, and modules whose products are in it."""
-        flops: dict[str, int] = defaultdict(int)
-        modules: dict[str, list[str]] = defaultdict(list)
-        for (module, dtype), count in self.runner.flops_by_module().items():
-            name = str(dtype).removeprefix("torch.")
-            flops[name] += count
-            if module:
-                modules[name].append(module)
-        for name, count in flops.items():
-            if count:
-                where = ", ".join(modules[name][:NAMED])
-                self.send_figure("types", name, 100 * count / sum(flops.values()), detail=where)
+    def send_observed(self, batches: list[Batch]) -> None:
+        """Send what holds memory at the peak of a step, and of a loss that is no number where it began."""
+        runner = self.runner.observable()
+        arm = runner.arm
+        modules = [module for module in (arm.model, arm.criterion) if module is not None]
+        optimizers = arm.optimizers.values()
+        own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        holders = PeakHolders(
+            self.context.device,
+            {
+                "parameters": [*own, *updated(optimizers)],
+                "optimizer state": states(optimizers),
+                "batches": tensors(batches),
+            },
+        )
+        runner.activate()
+        arm.zero_grad()
+        try:
+            with holders:
+                runner.run(1)
+        except Exception as error:  # a model that cannot be observed; that it trains is known
+            print(f"{runner.name}: its memory was not observed: {type(error).__name__}: {error}")
+            return
+        self.send_rows(holders.rows())
+        if not self.runner.finite():
+            with NonFinite() as watch:
+                runner.run(1)
+            self.send_rows(watch.rows())

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
-import numpy as np
 import pandas as pd
 
 from bench.report.format import number
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
-from bench.spec.precisions import BASELINE, find_precision, strayed
+from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.techniques import TECHNIQUES
-from bench.stats import Interval, rounds_interval
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
 MOST_UNKNOWN_PCT = 10
 """Of a step in operators of unknown kind above which no reason is given."""
-CERTAIN = 0.5
-"""The unexplained share is reported only where half its interval is at most this share of the difference."""
 CHANGED = 10
-"""Operators whose time changed most."""
+"""Operators whose time, or memory at the peak, changed most."""
+NAMED = 3
+"""Most modules that a reason names."""
+WIDE = ("float", "double", "c10::complex<float>")
+"""Types of operators that autocast left as they are, as a trace calls them."""
+LARGE = 0.05
+"""Share of the peak from which a copy of a tensor, or what an operator takes inside, is named."""
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,17 @@ class Step:
         classes = self.of("class").groupby("name")["value"].median()
         return {work: float(classes.get(work, 0.0)) for work in CLASSES}
 
+    @cached_property
+    def peak_bytes(self) -> float:
+        """The most that tensors held at once; 0 if it was not observed."""
+        return float(self.of("peak")["value"].sum())
+
+    @property
+    def peak_at(self) -> str:
+        """The operator that ran at the peak, with its module."""
+        (row,) = self.of("peak").to_dict("records")
+        return in_module(row["name"], row["module"])
+
     def in_ms(self, *classes: WorkClass) -> float:
         """Return the time that classes take."""
         return sum(self.ms[work] for work in classes)
@@ -82,16 +97,6 @@ class Step:
         return float(values.median()) if len(values) else 0.0
 
     @property
-    def rounds_ms(self) -> pd.Series[float]:
-        """The time without the profiler, by the round."""
-        return self.of("step", "timed").set_index("round")["value"]
-
-    @property
-    def unprofiled_rest(self) -> pd.Series[float]:
-        """The time without the profiler less the sum of the classes, in ms, by the round."""
-        return self.rounds_ms - self.of("class").groupby("round")["value"].sum()
-
-    @property
     def runs_on_gpu(self) -> bool:
         """Whether kernels were traced."""
         return self.figure("kernels") > 0
@@ -103,9 +108,29 @@ class Step:
         What the profiler adds lies between operators, so in the time in which nothing runs. On a CPU it is 0: an
         operator's time has that of calling it.
         """
+        if not self.runs_on_gpu:
+            return 0.0
         added_ms = max(0.0, self.profiled_ms - self.timed_ms)
         waiting_ms = self.ms["idle"] - added_ms - self.figure("scaling wait")
-        return 100 * max(0.0, waiting_ms) / (self.profiled_ms - added_ms) if self.runs_on_gpu else 0.0
+        return 100 * max(0.0, waiting_ms) / (self.profiled_ms - added_ms)
+
+    def by_module(self, *classes: WorkClass, types: tuple[str, ...] = ()) -> pd.Series[float]:
+        """Return the ms of operators of some classes, or those of them with inputs of these types, by their module."""
+        rows = self.of("operator")
+        rows = rows[rows["work"].isin(classes)]
+        if types:
+            rows = rows[rows["dtype"].isin(types)]
+        return rows.groupby("module")["value"].sum()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A figure of an operator in both steps."""
+
+    operator: str
+    """With the module that called it, and sizes."""
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,12 +141,12 @@ class Explanation:
     """The columns ``CELL``, ``workload`` and ``where``."""
     baseline: Step
     arm: Step
-    speedup: Interval
-    """Of the timed steps, from the rounds: for these figures alone, the speed phase has the result."""
-    unexplained: Interval | None
-    """Share of the steps' difference that the classes do not add up to, negative where they add up to more, from the
-    rounds; None where the difference's interval includes 0, or this one is too wide to tell."""
     reasons: list[Reason]
+
+    @property
+    def speedup(self) -> float:
+        """That of the timed steps, for these figures alone: the speed phase has the result."""
+        return self.baseline.timed_ms / self.arm.timed_ms
 
     @property
     def workload(self) -> str:
@@ -148,16 +173,24 @@ class Explanation:
                 possible.append(name)
         return possible
 
-    @property
-    def changed(self) -> list[tuple[str, float, float]]:
-        """The operators whose time changed most, with the sizes of their inputs, and the ms of both steps."""
-        times_ms = []
-        for step in (self.baseline, self.arm):
-            rows = step.of("operator")
-            times_ms.append(rows["value"].groupby(rows["name"] + " " + rows["detail"]).sum())
-        before, after = times_ms
-        largest = after.sub(before, fill_value=0.0).abs().nlargest(CHANGED)
-        return [(operator, before.get(operator, 0.0), after.get(operator, 0.0)) for operator in largest.index]
+    def changed(self, kind: str) -> list[Change]:
+        """Return the operators of a kind of figure that changed most between the two steps, in both directions."""
+        values: dict[str, list[float]] = {}
+        for place, step in enumerate((self.baseline, self.arm)):
+            for row in step.of(kind).to_dict("records"):
+                sizes = row["detail"]
+                if kind == "held":  # the type differs where the tensors are the same
+                    sizes = sizes.rpartition(" ")[0]
+                name = in_module(row["name"], row["module"], sizes)
+                values.setdefault(name, [0.0, 0.0])[place] += row["value"]
+        changes = [Change(operator=name, before=before, after=after) for name, (before, after) in values.items()]
+        return sorted(changes, key=lambda it: abs(it.after - it.before), reverse=True)[:CHANGED]
+
+
+def in_module(operator: str, module: str, sizes: str = "") -> str:
+    """Write an operator with the module that called it and its sizes."""
+    place = f" in {module}" if module else ""
+    return f"{operator.removeprefix('aten::')}{place} {sizes}".rstrip()
 
 
 def explanations(figures: pd.DataFrame) -> list[Explanation]:
@@ -172,29 +205,10 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
                 steps[step.precision] = step
         baseline = steps.pop(BASELINE, None)
         if baseline is not None:
-            explained += [_explain(cell, baseline, arm) for arm in steps.values()]
+            for arm in steps.values():
+                why = reasons(baseline, arm)
+                explained.append(Explanation(cell=cell, baseline=baseline, arm=arm, reasons=why))
     return explained
-
-
-def _explain(cell: Mapping[str, Any], baseline: Step, arm: Step) -> Explanation:
-    before, after = baseline.rounds_ms, arm.rounds_ms
-    speedup = rounds_interval(list(np.log((before / after).dropna()))).exp()
-    # In each round the time without the profiler less the sum of the classes is taken of both steps; where it is the
-    # same in both, their difference is explained. Of a difference within its noise there is no share.
-    unexplained = None
-    if speedup.low is not None and speedup.high is not None and not speedup.low <= 1 <= speedup.high:
-        rest_ms = (baseline.unprofiled_rest - arm.unprofiled_rest).dropna()
-        share = rounds_interval(list(rest_ms / (before - after).median()))
-        if share.half_width is None or share.half_width <= CERTAIN:
-            unexplained = share
-    return Explanation(
-        cell=cell,
-        baseline=baseline,
-        arm=arm,
-        speedup=speedup,
-        unexplained=unexplained,
-        reasons=reasons(baseline, arm),
-    )
 
 
 # The rules. Each reads measured figures alone, and is silent where they do not show its cause.
@@ -217,6 +231,12 @@ LAUNCH_BOUND = 35
 make the step at most 1.3 times as long."""
 RULES = (
     Rule(
+        "not finite",
+        lambda it: bool(it["nonfinite"]),
+        "the first module with a result that is no finite number, from finite ones, is {nonfinite}: keep it in fp32, "
+        "or let the command layers say which parts cannot be narrow",
+    ),
+    Rule(
         "launch-bound",
         lambda it: it["launching"] >= LAUNCH_BOUND,
         "launching limits it: the GPU waits for the host in {launching:.0f} % of the step, and there is one kernel "
@@ -228,13 +248,24 @@ RULES = (
         lambda it: it["scaling"] + it["scaling_wait"] >= 5 and it["launching"] < LAUNCH_BOUND,
         "loss scaling takes {scaling:.0f} % of the step, and its waits leave the GPU idle for {scaling_wait:.0f} % of "
         "it: each step checks whether gradients overflowed",
+        ("fused-optimizer",),
     ),
     Rule(
         "skipped steps",
         lambda it: it["skipped"] >= 2,
         "{skipped:.1f} % of the steps were skipped, because their gradients overflowed",
     ),
-    Rule("loader", lambda it: it["waiting"] >= 10, "training waits for batches {waiting:.0f} % of its time"),
+    Rule(
+        "loader",
+        lambda it: it["waiting"] >= 10,
+        "training waits for batches {waiting:.0f} % of its time: give the loader more workers, or less to do",
+    ),
+    Rule(
+        "communication",
+        lambda it: it["communication"] >= 15,
+        "communication between the devices takes {communication:.0f} % of the step ({fp32_communication:.0f} % in "
+        "fp32), and no precision here shortens it: larger batches or grad-accumulation make it rarer",
+    ),
     Rule(
         "no gain from products",
         lambda it: it["fp32_products"] >= 15 and it["ratio"] > 1 / 1.1 and it["launching"] < LAUNCH_BOUND,
@@ -242,13 +273,19 @@ RULES = (
     ),
     Rule(
         "no matrix units",
-        lambda it: it["is_narrow"] and it["on_gpu"] and it["products"] >= 15 and not it["matrix_units"],
-        "none of its products, {products:.0f} % of the step, ran on matrix units",
+        lambda it: it["is_narrow"] and it["on_gpu"] and it["products"] >= 15 and it["off_units"] >= 50,
+        "{off_units:.0f} % of its products' time ran on no matrix units{odd_sizes}",
     ),
     Rule(
         "autocast missed",
         lambda it: it["is_narrow"] and it["in_fp32"] >= 10,
-        "{in_fp32:.0f} % of its FLOPs were computed in fp32{modules}: autocast did not reach them",
+        "{in_fp32:.0f} % of the time of its products is computed in fp32{fp32_modules}: autocast did not reach them",
+    ),
+    Rule(
+        "left in fp32",
+        lambda it: it["is_narrow"] and it["wide"] >= 10,
+        "operators between the products that are computed in fp32 take {wide:.0f} % of its step{wide_modules}: each "
+        "costs two casts besides",
     ),
     Rule(
         "memory-bound",
@@ -259,14 +296,38 @@ RULES = (
     ),
     Rule(
         "casts",
-        lambda it: it["casts"] >= 10 and it["launching"] < LAUNCH_BOUND,  # many small ones are launches
-        "casts and changes of layout that it adds take {casts:.0f} % of its step",
+        lambda it: it["casts"] >= 15 and it["launching"] < LAUNCH_BOUND,  # many small ones are launches
+        "casts and changes of layout that it adds take {casts:.0f} % of its step{cast_modules}",
+    ),
+    Rule(
+        "repeated casts",
+        lambda it: it["casts"] >= 15 and bool(it["repeated"]),
+        "the same tensors are cast several times in one step: {repeated}; cast once, and within one autocast context, "
+        "they would be cast once",
+    ),
+    Rule(
+        "expanded",
+        lambda it: bool(it["expanded"]),
+        "a tensor that is a view of less memory in fp32 is copied whole in another type: {expanded}; cast it before "
+        "it is expanded",
+    ),
+    Rule(
+        "workspace",
+        lambda it: bool(it["unfolded"]),
+        "an operator takes several times the memory of its tensors: {unfolded}; the library has fallen back to an "
+        "algorithm that unfolds its input, which another version of torch or cuDNN may not",
+        ("channels-last",),
     ),
     Rule(
         "optimizer-bound",
         lambda it: it["optimizer"] >= 30,
         "the optimizer takes {optimizer:.0f} % of the step: {optimizer_ms} ms, and {fp32_optimizer_ms} ms in fp32",
         ("fused-optimizer",),
+    ),
+    Rule(
+        "recomputation",
+        lambda it: it["recomputed"] >= 15,
+        "activation checkpointing computes {recomputed:.0f} % of the step a second time",
     ),
     Rule(
         "copies",
@@ -277,14 +338,18 @@ RULES = (
 
 
 def _figures(baseline: Step, arm: Step) -> Figures:
-    """Return what the rules read: shares of the arm's step in per cent, or of the baseline's (``fp32_``)."""
+    """Return what the rules read: shares of the arm's step in per cent, or of the baseline's (``fp32_``), and names."""
     precision = find_precision(arm.precision)
-    in_fp32 = arm.of("types", "float32")
-    modules = ", ".join(name for name in in_fp32["detail"] if name)
+    in_fp32 = arm.by_module(*PRODUCTS, types=WIDE)
+    wide = arm.by_module("elementwise", types=WIDE).drop("", errors="ignore")  # the loss is computed in fp32
     casts_ms = arm.ms["casts and layout"] - baseline.ms["casts and layout"]
+    added_casts = arm.by_module("casts and layout").sub(baseline.by_module("casts and layout"), fill_value=0.0)
+    products_ms = arm.in_ms(*PRODUCTS)
+    large = LARGE * arm.peak_bytes
     return {
         "on_gpu": arm.runs_on_gpu,
         "is_narrow": precision is None or precision.compute != "float32",
+        "nonfinite": _added("nonfinite", baseline, arm),
         "launching": arm.launching_pct,
         "fp32_launching": baseline.launching_pct,
         "kernel_us": 1e3 * arm.timed_ms / (arm.figure("kernels") or math.inf),
@@ -292,28 +357,63 @@ def _figures(baseline: Step, arm: Step) -> Figures:
         "scaling_wait": 100 * arm.figure("scaling wait") / arm.profiled_ms,
         "skipped": arm.figure("skipped"),
         "waiting": arm.figure("waiting"),
+        "communication": arm.pct("communication"),
+        "fp32_communication": baseline.pct("communication"),
         "products": arm.pct(*PRODUCTS),
         "fp32_products": baseline.pct(*PRODUCTS),
-        "ratio": arm.in_ms(*PRODUCTS) / (baseline.in_ms(*PRODUCTS) or math.inf),
-        "matrix_units": arm.ms["matrix units"],
-        "in_fp32": in_fp32["value"].sum(),
-        "modules": f", in {modules}" if modules else "",
+        "ratio": products_ms / (baseline.in_ms(*PRODUCTS) or math.inf),
+        "off_units": 100 * arm.ms["other products"] / (products_ms or math.inf),
+        "odd_sizes": _odd_sizes(arm),
+        "in_fp32": 100 * in_fp32.sum() / (products_ms or math.inf),
+        "fp32_modules": _longest(in_fp32, 0.0),
+        "wide": 100 * wide.sum() / arm.profiled_ms,
+        "wide_modules": _longest(wide, 0.0),
         "fp32_moving": baseline.pct("normalisation and softmax", "elementwise"),
         "casts": 100 * casts_ms / arm.profiled_ms,
+        "cast_modules": _longest(added_casts, 0.05 * arm.profiled_ms),
+        "repeated": _added("repeated", baseline, arm),
+        "expanded": _added("expanded", baseline, arm, large, MIB),
+        "unfolded": _added("unfolded", baseline, arm, large, MIB),
         "optimizer": arm.pct("optimizer"),
         "optimizer_ms": number(arm.ms["optimizer"], 3),
         "fp32_optimizer_ms": number(baseline.ms["optimizer"], 3),
+        "recomputed": 100 * arm.figure("recomputed") / arm.profiled_ms,
         "copies": arm.pct("copies"),
     }
 
 
+def _longest(ms: pd.Series[float], least_ms: float) -> str:
+    """Name the modules that operators take most time in, each with more than the least."""
+    longest = ms[(ms.index != "") & (ms > least_ms)].nlargest(NAMED)
+    parts = [f"{module} ({number(value, 2)} ms)" for module, value in longest.items()]
+    return f", most of all in {', '.join(parts)}" if parts else ""
+
+
+def _added(kind: str, baseline: Step, arm: Step, least: float = 0.0, unit: float = 1.0) -> str:
+    """Name what the arm has of a kind and fp32 has not, with its module, detail and value in a unit."""
+    before = {(row["name"], row["module"]) for row in baseline.of(kind).to_dict("records")}
+    parts = []
+    for row in arm.of(kind).to_dict("records"):
+        if (row["name"], row["module"]) not in before and row["value"] >= least:
+            place = in_module(row["name"], row["module"], row["detail"])
+            parts.append(f"{place} ({number(row['value'] / unit, 3)} {'MiB' if unit == MIB else 'times'})")
+    return "; ".join(parts[:NAMED])
+
+
+def _odd_sizes(arm: Step) -> str:
+    """Name products on no matrix units that have a size which is no multiple of 8, which tensor cores want in fp16."""
+    rows = arm.of("operator")
+    odd = []
+    for row in rows[rows["work"] == "other products"].nlargest(CHANGED, "value").to_dict("records"):
+        sizes = sorted({int(size) for size in re.findall(r"\d+", row["detail"]) if int(size) % 8})
+        if sizes and sizes[-1] > 8:
+            place = in_module(row["name"], row["module"])
+            odd.append(f"{place} has a size of {sizes[-1]}, no multiple of 8")
+    return f": {'; '.join(odd[:NAMED])}" if odd else ""
+
+
 def reasons(baseline: Step, arm: Step) -> list[Reason]:
-    """Return the causes that hold a precision back; one sentence alone where too much is unknown or fp32 was none."""
-    types = baseline.of("types")
-    computed = " ".join(types["name"] + types["value"].map(":{:.0f}%".format))
-    if other := strayed(baseline.precision, computed, ""):
-        sentence = f"{baseline.precision} {other}, so this is no comparison with FP32 and no reason is given"
-        return [Reason("other types", sentence)]
+    """Return the causes that hold a precision back; one sentence alone where too much is unknown."""
     unknown_pct = max(baseline.pct("unknown"), arm.pct("unknown"))
     if unknown_pct > MOST_UNKNOWN_PCT:
         operators = pd.concat([baseline.of("operator"), arm.of("operator")])

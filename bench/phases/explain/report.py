@@ -1,52 +1,33 @@
-"""The section "Why?": where a step's time goes in each precision, what holds it back, and why memory rises or falls."""
+"""The section "Why?": where a step's time and memory go in each precision, and what holds it back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from bench.phases.explain.reasons import CLASSES, Explanation, explanations
-from bench.phases.memory.report import memory_held
+from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations, in_module
 from bench.report.figures import chart
-from bench.report.figures.chart import MEMORY_KINDS, PLAIN, WORK, Axis, Bar, Chart, Line, Mark, Panel
-from bench.report.format import (
-    capital,
-    change,
-    known,
-    memory_unit,
-    number,
-    percent,
-    records,
-    share,
-    signed,
-    spread,
-    times,
-)
+from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
+from bench.report.format import capital, change, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
-from bench.report.reading.load import CELL, SUBJECT, Runs, load
+from bench.report.reading.load import SUBJECT, Runs, load
 from bench.report.tables.table import Table, figures, table, words
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
-from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
 BUSY_PCT = 10.0
 """Share of a CPU's cores from which other programs are reported."""
-STRETCHED = 1.5
+STRETCHED = 1.05
 """How many times as long a step takes under the profiler, from which that is reported."""
-LEAST_CHANGE = 0.05
-"""Share of all changes of memory below which a kind's change is not named."""
 SAME = 0.01
-"""Share of the peak up to which a change of memory, or a part of it, is not reported."""
-FP32 = 0.10
-"""The same of activations in fp32."""
-Row = Mapping[Hashable, Any]
+"""Share of the peak up to which a change of memory is not reported."""
+REST = "other"
+PARTS = {"parameters": "parameters", "optimizer state": "optimizer", "batches": "gradients", **WORK, REST: chart.SOFT}
+"""The tints of a step's parts, in their order: what was there before it, and classes of work."""
 
 
 def explained(runs: Runs) -> list[Explanation]:
@@ -76,189 +57,186 @@ def explain(folders: list[Path]) -> list[Findings]:
 
 
 def findings(runs: Runs) -> list[Findings]:
-    """Return the findings of each recipe, or why there are none although they were asked for."""
+    """Return the findings of each recipe."""
     by_workload: dict[str, list[Explanation]] = {}
     for explanation in explained(runs):
         by_workload.setdefault(explanation.workload, []).append(explanation)
-    if not by_workload:
-        return _unexplained(runs.trials)
-    held, found = memory_held(runs.trials), []
+    found = []
     for name, (workload, group) in zip(slugs([*by_workload]), by_workload.items(), strict=True):
         answers, tables = [], []
         for explanation in group:
             classes = time_by_class(explanation)
             reasons = list(sentences(explanation))
-            if pair := memory_pair(held, explanation.cell, explanation.arm.precision):
-                reasons += memory_sentences(*pair)
-            result = gain(explanation)
+            result = f"{number(explanation.speedup, 3)}× in the steps of this phase"
             answers.append(Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes))
-            tables += [classes, *filter(None, [most_changed(explanation)])]
-        charts = [stacked(f"{name}-why", group)]
+            tables += [classes, *operators_changed(explanation)]
+        charts = [chart_of(f"{name}-why", group)]
         found.append(Findings(heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables))
     return found
-
-
-def _unexplained(trials: pd.DataFrame) -> list[Findings]:
-    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
-    if rows.empty:
-        return []
-    details = [str(detail) for detail in rows["detail"] if known(detail) and detail]
-    reason = details[0] if details else f"it takes {BASELINE} and another precision"
-    return [Findings(findings=[Finding(subject="No explanation", result=reason)])]
-
-
-# Tables and sentences on time.
 
 
 def time_by_class(explanation: Explanation) -> Table:
     """Return the time of one precision's step by class of work, and of the baseline's."""
     baseline, arm = explanation.baseline, explanation.arm
-    times_ms = [(work, baseline.ms[work], arm.ms[work]) for work in CLASSES if baseline.ms[work] or arm.ms[work]]
-    of_steps = [
-        ("all, profiled", baseline.profiled_ms, arm.profiled_ms),
-        ("the step, not profiled", baseline.timed_ms, arm.timed_ms),
-    ]
-    compared = _compared(explanation, "", "class of work", [*times_ms, *of_steps])
-    assert compared is not None  # steps without time in any class are not explained
-    return compared
+    rows = []
+    for work in CLASSES:
+        if baseline.ms[work] or arm.ms[work]:
+            rows.append(Change(operator=work, before=baseline.ms[work], after=arm.ms[work]))
+    extra_ms = [step.timed_ms - step.profiled_ms for step in (baseline, arm)]
+    rows.append(Change(operator="the profiler's own time", before=extra_ms[0], after=extra_ms[1]))
+    rows.append(Change(operator="the step", before=baseline.timed_ms, after=arm.timed_ms))
+    return _compared(explanation, ("", "class of work"), rows)
 
 
-def most_changed(explanation: Explanation) -> Table | None:
-    """Return the operators whose time in a step changed most; None where none were kept."""
-    title, what = ": operators whose time changed most", "operator, sizes of its inputs"
-    return _compared(explanation, title, what, explanation.changed)
+def operators_changed(explanation: Explanation) -> Iterator[Table]:
+    """Yield the operators whose time, and whose memory at the peak, changed most."""
+    if rows := explanation.changed("operator"):
+        headings = ": operators whose time changed most", "operator, its module, sizes of its inputs"
+        yield _compared(explanation, headings, rows)
+    if rows := explanation.changed("held"):
+        unit, size, _ = memory_unit(max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes))
+        headings = ": memory at the peak that changed most", "what holds it: operator, its module, shape"
+        yield _compared(explanation, headings, rows, unit, size)
 
 
 def _compared(
-    explanation: Explanation, title: str, what: str, times_ms: Sequence[tuple[str, float, float]]
-) -> Table | None:
-    """Return a table of times in ms in fp32 and in the precision, with their difference."""
+    explanation: Explanation, headings: tuple[str, str], changes: Sequence[Change], unit: str = "ms", size: float = 1.0
+) -> Table:
+    """Return a table of figures in fp32 and in the precision, with their difference.
+
+    ``headings`` are what the title adds to the subject, and that of the first column.
+    """
+    title, what = headings
     columns = [
-        words(what, itemgetter(0), wrap=True),
-        figures(f"{explanation.baseline.precision} (ms)", itemgetter(1), 3),
-        figures(f"{explanation.arm.precision} (ms)", itemgetter(2), 3),
-        figures("change (ms)", lambda row: row[2] - row[1], lambda ms: signed(ms, 3)),
+        words(what, attrgetter("operator"), wrap=True),
+        figures(f"{explanation.baseline.precision} ({unit})", attrgetter("before"), 3, per=size),
+        figures(f"{explanation.arm.precision} ({unit})", attrgetter("after"), 3, per=size),
+        figures(f"change ({unit})", lambda row: row.after - row.before, lambda value: signed(value, 3), per=size),
     ]
-    return table(explanation.subject + title, times_ms, columns)
-
-
-def gain(explanation: Explanation) -> str:
-    """Write the speedup with its interval, and the unexplained part."""
-    center, low, high = explanation.speedup.ends
-    text = times(center, low, high)
-    if low is not None and high is not None:
-        text += f" {spread(low, high)}"
-    text += " in the rounds of this phase"
-    if explanation.unexplained is not None:
-        text += f"; unexplained {share(explanation.unexplained)} of the difference"
-    return text
+    shown = table(explanation.subject + title, changes, columns)
+    assert shown is not None  # there are changes
+    return shown
 
 
 def sentences(explanation: Explanation) -> Iterator[str]:
-    """Yield the causes, the techniques to try against them, and what to doubt."""
+    """Yield the causes, what holds the memory, the techniques to try, and what to doubt."""
     for reason in explanation.reasons:
         yield f"{capital(reason.sentence)}."
     if not explanation.reasons:
-        yield "No rule found a cause."
+        yield _largest_part(explanation)
+    yield from _memory(explanation)
     if tries := ",".join(explanation.techniques):
-        yield f"Worth trying: {tries}. A run with --ladder --techniques {tries} measures it."
+        yield f"Worth trying: {tries}. The same run with --ladder --techniques {tries} measures it."
     baseline, arm = explanation.baseline, explanation.arm
     stretched = [step.profiled_ms / step.timed_ms for step in (baseline, arm)]
     if max(stretched) >= STRETCHED:
         yield (
-            f"Under the profiler {baseline.precision}'s step takes {number(stretched[0], 2)} times as long and "
-            f"{arm.precision}'s {number(stretched[1], 2)} times, so the classes, and the causes, are rough."
+            f"Under the profiler {baseline.precision}'s step takes {number(stretched[0], 3)} times as long and "
+            f"{arm.precision}'s {number(stretched[1], 3)} times."
         )
     busy = baseline.figure("foreign load")
     if busy >= BUSY_PCT:
         yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
 
 
-# Memory.
+def _largest_part(explanation: Explanation) -> str:
+    """Say what the precision's step spends most time in, where no rule found a cause."""
+    baseline, arm = explanation.baseline, explanation.arm
+    work = max(CLASSES, key=lambda work: arm.ms[work])
+    return (
+        f"No rule found a cause. The largest part of its step is {work}: {arm.pct(work):.0f} %, "
+        f"{number(arm.ms[work], 3)} ms, and {number(baseline.ms[work], 3)} ms in fp32."
+    )
 
 
-def memory_pair(held: pd.DataFrame, cell: Mapping[str, Any], precision: str) -> tuple[Row, Row] | None:
-    """Return the rows of ``memory_held`` of the baseline and of a precision in a cell; None if there are not both."""
-    here = held.merge(pd.DataFrame([cell])[CELL], on=CELL)
-    rows = {row["precision"]: row for row in records(here)}
-    if BASELINE not in rows or precision not in rows:
-        return None
-    return rows[BASELINE], rows[precision]
-
-
-def memory_sentences(before: Row, after: Row) -> Iterator[str]:
-    """Yield why the peak of the tensors rose or fell, and the size of autocast's copies and of activations in fp32."""
-    was, now = before["tracked_peak_bytes"], after["tracked_peak_bytes"]
+def _memory(explanation: Explanation) -> Iterator[str]:
+    """Yield how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
+    was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
+    if not was or not now:
+        return
     unit, size, _ = memory_unit(max(was, now))
-
-    def amount(value: float) -> str:
-        return f"{number(value / size, 3)} {unit}"
-
-    text = "Memory: the most that tensors of a step hold at once"
+    text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
     if abs(now - was) < SAME * was:
-        yield f"{text} is {amount(now)}, as in fp32 within {percent(SAME)}."
+        text += f", as in fp32 within {percent(SAME)}"
     else:
-        moves = "rises" if now > was else "falls"
-        parts = ", ".join(_changed_kinds(before, after, amount))
-        yield f"{text} {moves} from {amount(was)} to {amount(now)} ({change((now - was) / was)}): {parts}."
-    copies, most = after["weight_copy_bytes"], after["most_weight_copy_bytes"]
-    if known(copies) and most >= SAME * now:
-        yield (
-            f"Autocast's 16-bit copies of weights take up to {amount(most)} during a step; at the moment of the peak "
-            f"{amount(copies) if copies else 'none is held'}."
-        )
-    kept = after["fp32_activation_bytes"]
-    if kept >= FP32 * now:
-        part = percent(kept / after["activation_bytes"])
-        yield f"{amount(kept)} of its activations, {part}, are kept in fp32 for the backward pass."
+        text += f", and {number(was / size, 3)} {unit} in fp32 ({change((now - was) / was)})"
+    parts = []
+    for operator, module, more in _changed_most(explanation):
+        if abs(more) >= SAME * max(was, now):
+            parts.append(f"{in_module(operator, module)} {signed(more / size, 1)} {unit}")
+    by = f": {'; '.join(parts)}" if parts else ""
+    yield f"{text}{by}. The peak comes at {explanation.arm.peak_at}."
 
 
-def _changed_kinds(before: Row, after: Row, amount: Callable[[float], str]) -> list[str]:
-    """Return the kinds of tensors that changed, the largest change first."""
-    changes = pd.Series({kind: after[column] - before[column] for kind, column in MEMORY_KINDS.items()})
-    sizes = changes.abs().sort_values(ascending=False, kind="stable")
-    named = []
-    for kind in sizes[sizes >= LEAST_CHANGE * sizes.sum()].index:
-        sign = "+" if changes[kind] > 0 else ""
-        named.append(f"{kind} {sign}{amount(changes[kind])}")
-    return named
+def _changed_most(explanation: Explanation) -> list[tuple[str, str, float]]:
+    """Return the operators whose tensors at the peak changed most, with the bytes that the precision holds more.
+
+    The module is named that has most of the change; none where several share it.
+    """
+    keys = ["name", "module"]
+    before, after = (step.of("held").groupby(keys)["value"].sum() for step in (explanation.baseline, explanation.arm))
+    more = after.sub(before, fill_value=0.0)
+    by_operator = more.groupby("name").sum()
+    changed = []
+    for operator in by_operator.abs().nlargest(NAMED).index:
+        by_module = more[operator]
+        module = by_module.abs().idxmax()
+        if abs(by_module[module]) < by_module.abs().sum() / 2:
+            module = ""
+        changed.append((operator, module, by_operator[operator]))
+    return changed
 
 
 # The figure.
 
 
-def stacked(name: str, explained: Sequence[Explanation]) -> Chart:
-    """Describe the steps of one workload, a panel for each device and batch size; ``name`` is that of its files."""
-    cells: dict[tuple[str, float], list[Explanation]] = {}
+def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
+    """Describe the steps of one workload: two panels, time and memory, for each device and batch size."""
+    cells: dict[str, list[Step]] = {}
     for explanation in explained:
-        cells.setdefault((explanation.where, explanation.cell["batch_size"]), []).append(explanation)
-    panels = [_panel(f"{where}, batch {batch:.0f}", arms) for (where, batch), arms in cells.items()]
-    steps = [step for explanation in explained for step in (explanation.baseline, explanation.arm)]
-    legend = [(work, WORK[work]) for work in CLASSES if any(step.ms[work] for step in steps)]
+        title = f"{explanation.where}, batch {explanation.cell['batch_size']:.0f}"
+        cells.setdefault(title, [explanation.baseline]).append(explanation.arm)
+    panels, shown = [], set[str]()
+    for title, steps in cells.items():
+        unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
+        times = {step.precision: dict(step.ms) for step in steps}
+        memory = {step.precision: _held(step, size) for step in steps}
+        panels.append(_panel(f"{title}: time", "ms a step", times))
+        panels.append(_panel(f"{title}: memory at the peak", unit, memory))
+        for parts in (*times.values(), *memory.values()):
+            shown.update(part for part, value in parts.items() if value)
     return Chart(
         name=name,
-        caption=f"Where a step's time goes: {explained[0].workload}",
-        about="Each bar is a step under torch.profiler, each instant in one class. The solid line is the step timed "
-        "without the profiler. Panels have axes of their own.",
+        caption=f"Where a step's time and memory go: {explained[0].workload}",
+        about="Time under torch.profiler, each instant in one class of work; tensors at the peak of a step, by the "
+        "class of the operator that made them. Panels have axes of their own.",
         panels=panels,
-        legend=[*legend, ("reached, not profiled", chart.SOLID)],
+        legend=[(part, tint) for part, tint in PARTS.items() if part in shown],
     )
 
 
-def _panel(title: str, explained: Sequence[Explanation]) -> Panel:
-    steps = [explained[0].baseline, *(explanation.arm for explanation in explained)]
+def _held(step: Step, size: float) -> dict[str, float]:
+    """Return what holds memory at the peak, in a unit; what has no class of work, such as views, is the rest."""
+    held = step.of("held")
+    parts = held["work"].where(held["work"] != "", held["name"])
+    amounts = held["value"].groupby(parts.where(parts.isin([*PARTS]), REST)).sum() / size
+    rest = step.peak_bytes / size - amounts.drop(REST, errors="ignore").sum()
+    return {**amounts, REST: rest}
+
+
+def _panel(title: str, unit: str, steps: Mapping[str, Mapping[str, float]]) -> Panel:
+    """Describe a stacked bar for each precision."""
     marks: list[Mark] = []
-    for place, step in enumerate(steps):
+    for place, (precision, parts) in enumerate(steps.items()):
         start = 0.0
-        for work, ms in step.ms.items():
-            if ms:
-                marks.append(Bar(x=(start, start + ms), low=place + 0.15, high=place + 0.85, tint=WORK[work]))
-                start += ms
-        timed = [(step.timed_ms, place + 0.05), (step.timed_ms, place + 0.95)]
-        marks.append(Line(points=timed, tint=PLAIN, dots=False))
-    longest_ms = max(max(step.timed_ms, step.profiled_ms) for step in steps)
-    x = Axis(label="ms a step", low=0.0, high=1.03 * longest_ms)
-    return chart.rows_panel(title, x, [step.precision for step in steps], marks)
+        for part, tint in PARTS.items():
+            value = parts.get(part, 0.0)
+            if value > 0:
+                ends = (start, start + value)
+                marks.append(Bar(x=ends, low=place + 0.15, high=place + 0.85, tint=tint))
+                start += value
+    longest = max(sum(parts.values()) for parts in steps.values())
+    return chart.rows_panel(title, Axis(label=unit, low=0.0, high=1.03 * longest), [*steps], marks)
 
 
 REPORT = PhaseReport(findings=lambda material: findings(material.runs))

@@ -9,24 +9,19 @@ units (NVIDIA's tensor cores, AMD's matrix cores), and the class where no operat
 
 from __future__ import annotations
 
-import json
 import re
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, get_args
-
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.measure.operations import is_product
 from bench.results.records import WorkClass
 from bench.spec.errors import UnsupportedError
 
-STEP = "training step"
-"""The name of the ranges that mark the steps of a trace."""
+STEP, MODULE = "training step", "module: "
+"""Ranges that mark the steps of a trace, and the modules' forward passes, as ``observe`` names them."""
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cpu_op", "user_annotation")
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
@@ -34,6 +29,7 @@ CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 FLOATS = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
+    "c10::complex<float>": 8,
 }  # fmt: skip
 """The names that a trace gives to floating-point types, and their bytes."""
 SMALL = frozenset(name for name, size in FLOATS.items() if size < 4)
@@ -124,8 +120,19 @@ BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
 """Names that prove nothing: on matrix units where the operator's inputs have a small type."""
 
 
-Operator = tuple[str, WorkClass, str]
-"""An operator's name, its class of work, and the sizes of its inputs, as in ``128x64 64x64``."""
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What some time of a step is spent in."""
+
+    name: str
+    """An operator's, or that of a kernel whose operator is unknown."""
+    work: WorkClass
+    module: str
+    """The innermost module that called it, in the forward pass; empty where none did."""
+    sizes: str
+    """Of its inputs, as in ``128x64 64x64``."""
+    dtype: str
+    """The narrowest floating-point type of its inputs, as the trace calls it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,9 +144,11 @@ class StepTime:
     step_ms: float
     """From the beginning of the first step to the end of the last one's work, over the steps."""
     operators_ms: dict[Operator, float]
-    """The time of each operator, or kernel of an unknown one, overlaps with other work included."""
+    """The time of each, overlaps with other work included."""
     calls: float
     """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
+    recomputed_ms: float
+    """The part of the operators' time that is spent in forward passes within the backward pass."""
     scaling_wait_ms: float
     """The part of ``idle`` in which the GPU waits because the host has waited for GradScaler's check of a step."""
 
@@ -154,6 +163,14 @@ class _Event:
     """Of its inputs: lengths, or for a list of tensors the lengths of each."""
     is_range: bool
     """Whether it is a range that a program named, and no operator."""
+    sequence: int | None
+    """By which autograd knows it: an operator of the forward pass and its backward pass have the same."""
+    is_backward: bool
+    """Whether it is, or runs within, a backward pass."""
+    module: str = ""
+    """The innermost module in whose forward pass, or the backward pass of that, it runs."""
+    is_recomputed: bool = False
+    """Whether it is a forward pass within a backward pass, as of activation checkpointing."""
     parent: _Event | None = None
     children: list[_Event] = field(default_factory=list)
 
@@ -188,33 +205,6 @@ class _Segment:
     name: str
 
 
-def profiled(step: Callable[[], object], steps: int, synchronize: Callable[[], object], *, gpu: bool) -> dict[str, Any]:
-    """Run steps under torch.profiler and return the trace, parsed.
-
-    Another step runs first, unmarked, because the profiler's first step is slower. Host and device are idle when the
-    first marked step begins.
-
-    Args:
-        step: does one training step, and on a GPU does not wait for it.
-        steps: how many to mark.
-        synchronize: waits for the device.
-        gpu: whether kernels are to be traced.
-    """
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-    with profile(activities=activities, record_shapes=True) as profiler:
-        step()
-        synchronize()
-        for _ in range(steps):
-            with record_function(STEP):
-                step()
-        synchronize()
-    with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        loaded: dict[str, Any] = json.loads(path.read_text(errors="replace"))
-    return loaded
-
-
 def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> StepTime:
     """Divide the steps of a trace by class of work.
 
@@ -247,11 +237,16 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
         # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
         launched = next((at for at in starts if at >= wait.end), end)
         scaling_wait_us += _exclusive(segments, wait.start, launched)["idle"]
+    recomputed_us = 0.0
+    for segment in segments:
+        if segment.operator is not None and segment.operator.is_recomputed:
+            recomputed_us += segment.end - segment.start
     return StepTime(
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators_ms={operator: us / each for operator, us in _by_operator(segments).items()},
         calls=len(segments if gpu else {id(segment.operator) for segment in segments}) / len(marks),
+        recomputed_ms=recomputed_us / each,
         scaling_wait_ms=scaling_wait_us / each,
     )
 
@@ -270,6 +265,8 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
             types=tuple(arguments.get("Input type", ())),
             sizes=arguments.get("Input Dims", []),
             is_range=raw["cat"] == "user_annotation",
+            sequence=arguments.get("Sequence number"),
+            is_backward=arguments.get("Fwd thread id", 0) > 0,
         )
         host.append(event)
         threads[raw.get("tid")].append(event)
@@ -284,7 +281,25 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dic
                 event.parent = open_events[-1]
                 open_events[-1].children.append(event)
             open_events.append(event)
+    _name_modules(host)
     return host, by_id
+
+
+def _name_modules(host: Iterable[_Event]) -> None:
+    """Give each event the module that it belongs to: the ranges around it say it, in a backward pass its sequence."""
+    modules: dict[int, str] = {}
+    for event in sorted(host, key=lambda event: (event.start, -event.end)):
+        if event.parent is not None:
+            event.module = event.parent.module
+            event.is_backward = event.is_backward or event.parent.is_backward
+            event.is_recomputed = event.parent.is_recomputed
+        if event.name.startswith(MODULE):
+            event.module = event.name.removeprefix(MODULE)
+            event.is_recomputed = event.is_backward
+        elif event.sequence is not None and event.is_backward and not event.is_recomputed:
+            event.module = modules.get(event.sequence, event.module)
+        elif event.sequence is not None:
+            modules[event.sequence] = event.module
 
 
 def _scaler_waits(host: Iterable[_Event]) -> Iterator[_Event]:
@@ -359,12 +374,13 @@ def _by_operator(segments: Iterable[_Segment]) -> dict[Operator, float]:
     """Add up the µs of each operator that decides the class of segments; sizes of lists and numbers are left out."""
     us: defaultdict[Operator, float] = defaultdict(float)
     for segment in segments:
-        name, sizes = segment.name, ""
+        operator = Operator(segment.name, segment.work, "", "", "")
         if segment.operator is not None:
             event = segment.operator.deciding()
             shapes = ["x".join(map(str, size)) for size in event.sizes if size and isinstance(size[0], int)]
-            name, sizes = event.name, " ".join(shapes)
-        us[name, segment.work, sizes] += segment.end - segment.start
+            dtype = min((kind for kind in event.types if kind in FLOATS), key=FLOATS.__getitem__, default="")
+            operator = Operator(event.name, segment.work, event.module, " ".join(shapes), dtype)
+        us[operator] += segment.end - segment.start
     return us
 
 

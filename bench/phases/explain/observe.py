@@ -1,0 +1,266 @@
+"""Observes single training steps: where their time goes, what holds memory at the peak, what is not finite.
+
+It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it.
+
+The operators of a backward pass belong to the module whose forward pass recorded them: both have the same sequence
+number of autograd.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.profiler import ProfilerActivity, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+STEP = "training step"
+"""The name of the ranges that mark the steps of a trace."""
+MODULE = "module: "
+"""The beginning of the name of a range that marks a module's forward pass; the module's own name follows."""
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
+"""Names by which DistributedDataParallel, torch.compile and FSDP hold a model."""
+CASTS = ("_to_copy", "clone")
+KEPT = 40
+"""Groups of tensors that are kept, the largest."""
+UNFOLDED = 3
+"""How many times the bytes of its inputs and results an operator takes inside, from which that is kept: the library
+has fallen back to an algorithm that unfolds a copy."""
+
+Group = tuple[str, str, str]
+"""The operator that made tensors, the module that called it, and their shape and type."""
+Row = dict[str, Any]
+"""A figure: its kind, name, module, detail and value."""
+
+
+class ModuleStack:
+    """The modules whose forward passes run, in this thread."""
+
+    def __init__(self, *, marked: bool = False) -> None:
+        self.marked = marked
+        """Whether a trace shows each as a range."""
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._running: list[tuple[str, Any]] = []
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> ModuleStack:
+        self._handles = [
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(self._end, always_call=True),
+        ]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    @property
+    def innermost(self) -> str:
+        """The name of the innermost module; empty outside of all."""
+        return self._running[-1][0] if self._running else ""
+
+    def name(self, module: nn.Module) -> str:
+        """Return a module's name within the outermost module that was called; that one has the name of its class."""
+        if module not in self._names:
+            for path, each in module.named_modules():
+                parts = [part for part in path.split(".") if part not in WRAPPERS]
+                self._names.setdefault(each, ".".join(parts) or type(each).__name__)
+        return self._names[module]
+
+    def _begin(self, module: nn.Module, _inputs: object) -> None:
+        name, mark = self.name(module), None
+        if self.marked:
+            mark = record_function(MODULE + name)
+            mark.__enter__()
+        self._running.append((name, mark))
+
+    def _end(self, _module: nn.Module, _inputs: object, _output: object) -> None:
+        _, mark = self._running.pop()
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+
+def open_profiler(*, gpu: bool) -> torch.profiler.profile:
+    """Return a profiler of operators with the shapes of their inputs, and on a GPU of kernels."""
+    activities = [ProfilerActivity.CPU]
+    if gpu:
+        activities.append(ProfilerActivity.CUDA)
+    return torch.profiler.profile(activities=activities, record_shapes=True)
+
+
+class PeakHolders(TorchDispatchMode):
+    """Groups the bytes that are alive by the operator and module that made them, at the peak of a step.
+
+    Tensors are counted storage by storage, below autocast and autograd. On CUDA, the allocator's own peak around an
+    operator shows what it takes beyond its result: workspaces, and copies that it drops before it returns.
+    """
+
+    def __init__(self, device: torch.device, there: Mapping[str, Iterable[Tensor]]) -> None:
+        """Begin with the tensors that are there before the step, by what they are."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.modules = ModuleStack()
+        self.peak_bytes, self.running = 0, ("", "")
+        self._device, self._cuda = device.type, device.type == "cuda"
+        self._bytes = 0
+        self._alive: Counter[Group] = Counter()
+        self._at_peak: Counter[Group] = Counter()
+        self._unfolded: Counter[Group] = Counter()
+        self._expanded: Counter[Group] = Counter()
+        self._repeated: Counter[Group] = Counter()
+        self._casts: Counter[int] = Counter()
+        """By the storage that is cast."""
+        self._module_of: dict[int, str] = {}
+        self._known: set[int] = set()
+        for what, tensors in there.items():
+            for tensor in tensors:
+                self._see(tensor, (what, "", ""))
+
+    def __enter__(self) -> Any:
+        self.modules.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.modules.__exit__(*error)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Do an operator, and note the storages that it makes."""
+        before = 0
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+        result = func(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        name, module = func.overloadpacket.__name__, self._module()
+        group = name, module, _shape(tensors[0]) if tensors else ""
+        if self._cuda:
+            kept = max(0, torch.cuda.memory_allocated() - before)
+            inside = torch.cuda.max_memory_allocated() - before - kept
+            operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if inside > UNFOLDED * sum(tensor.nbytes for tensor in (*operands, *tensors)):
+                self._unfolded[group] = max(self._unfolded[group], inside)
+        if name in CASTS and isinstance(args[0], Tensor):
+            self._note_copy(group, args[0], tensors[0])
+        for tensor in tensors:
+            self._see(tensor, (name, module, _shape(tensor)))
+        return result
+
+    def rows(self) -> Iterator[Row]:
+        """Yield what was alive at the peak, what was taken inside, and what was copied whole or cast repeatedly."""
+        name, module = self.running
+        yield _row("peak", name, module, "", self.peak_bytes)
+        counted = {
+            "held": self._at_peak,
+            "unfolded": self._unfolded,
+            "expanded": self._expanded,
+            "repeated": self._repeated,
+        }
+        for kind, values in counted.items():
+            for (name, module, detail), value in values.most_common(KEPT):
+                yield _row(kind, name, module, detail, value)
+
+    def _module(self) -> str:
+        """Return the module of the operator that runs, and note it for its backward pass."""
+        node = torch._C._current_autograd_node()
+        if node is not None and not self.modules.innermost:
+            return self._module_of.get(node._sequence_nr(), "")
+        # The node that records the operator was made just before, and took the last number.
+        self._module_of[torch.autograd._get_sequence_nr() - 1] = self.modules.innermost
+        return self.modules.innermost
+
+    def _note_copy(self, group: Group, source: Tensor, result: Tensor) -> None:
+        """Note a copy of a tensor that was a view of less memory, and a tensor that is cast more than once."""
+        stored = source.untyped_storage()
+        if 2 * stored.nbytes() // source.element_size() < result.numel():
+            self._expanded[group] += result.nbytes
+        if source.dtype != result.dtype:
+            self._casts[stored._cdata] += 1
+            if self._casts[stored._cdata] > 1:
+                self._repeated[group] = max(self._repeated[group], self._casts[stored._cdata])
+
+    def _see(self, tensor: Tensor, group: Group) -> None:
+        if tensor.device.type != self._device:
+            return
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        if storage._cdata in self._known or not size:
+            return
+        self._known.add(storage._cdata)
+        self._alive[group] += size
+        self._bytes += size
+        weakref.finalize(storage, self._forget, storage._cdata, group, size)
+        if self._bytes > self.peak_bytes:
+            self.peak_bytes, self.running = self._bytes, group[:2]
+            self._at_peak = +self._alive
+
+    def _forget(self, key: int, group: Group, size: int) -> None:
+        self._known.discard(key)
+        self._casts.pop(key, None)
+        self._alive[group] -= size
+        self._bytes -= size
+
+
+class NonFinite:
+    """Finds the first modules whose output, or the gradient that they pass on, is not finite though all before it was.
+
+    Reading each tensor waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self.modules = ModuleStack()
+        self.found: dict[str, tuple[str, str]] = {}
+        """The module and its class, by the direction: forward or backward."""
+        self._handle: Any = None
+
+    def __enter__(self) -> NonFinite:
+        self.modules.__enter__()
+        self._handle = register_module_forward_hook(self._look)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.remove()
+        self.modules.__exit__(*error)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the modules."""
+        for direction, (name, kind) in self.found.items():
+            yield _row("nonfinite", kind, name, direction, 1)
+
+    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        name, kind = self.modules.name(module), type(module).__name__
+        if "forward" not in self.found and _is_finite(inputs) and not _is_finite(output):
+            self.found["forward"] = (name, kind)
+        arrived = []
+
+        def arrive(gradient: Tensor) -> None:
+            arrived.append(_is_finite(gradient))
+
+        def leave(gradient: Tensor) -> None:
+            if "backward" not in self.found and all(arrived) and not _is_finite(gradient):
+                self.found["backward"] = (name, kind)
+
+        for tensors, hook in ((output, arrive), (inputs, leave)):
+            for tensor in tree_leaves(tensors):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    with suppress(RuntimeError):  # a view that a later operator has changed in place
+                        tensor.register_hook(hook)
+
+
+def _is_finite(tensors: Any) -> bool:
+    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return all(bool(torch.isfinite(leaf.detach()).all()) for leaf in leaves)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) + f" {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _row(kind: str, name: str, module: str, detail: str, value: float) -> Row:
+    return {"kind": kind, "name": name, "module": module, "detail": detail, "value": value}

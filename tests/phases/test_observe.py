@@ -1,0 +1,100 @@
+"""What holds memory at the peak of a step, what is copied, and what is not finite: on small models."""
+
+import pytest
+import torch
+from torch import nn
+
+from bench.phases.explain.observe import NonFinite, PeakHolders
+
+BATCH = 32
+
+
+class Expanded(nn.Module):
+    """A small table that is expanded over the batch: a view in fp32, a whole copy under autocast."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, 64, 64))
+        self.head = nn.Linear(64, 8)
+
+    def forward(self, inputs):
+        return self.head(torch.matmul(inputs, self.table.expand(len(inputs), -1, -1)))
+
+
+def train(model, inputs, dtype, times=1):
+    for _ in range(times):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+            loss = model(inputs).float().square().mean()
+        loss.backward()
+
+
+def observed(model, inputs, dtype, times=1):
+    """Return the figures of a step by their kind."""
+    train(model, inputs, dtype)
+    model.zero_grad()
+    holders = PeakHolders(torch.device("cpu"), {"parameters": model.parameters(), "batches": [inputs]})
+    with holders:
+        train(model, inputs, dtype, times)
+    kinds = {}
+    for row in holders.rows():
+        kinds.setdefault(row["kind"], []).append(row)
+    return kinds
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_what_is_held_adds_up_to_the_peak(dtype):
+    kinds = observed(Expanded(), torch.randn(BATCH, 16, 64), dtype)
+    (peak,) = kinds["peak"]
+    assert sum(row["value"] for row in kinds["held"]) == peak["value"]
+    parameters = 4 * (64 * 64 + 64 * 8 + 8)
+    assert {"parameters": parameters, "batches": 4 * BATCH * 16 * 64}.items() <= {
+        row["name"]: row["value"] for row in kinds["held"]
+    }.items()
+
+
+def test_an_expanded_table_is_copied_whole_under_autocast_alone():
+    inputs = torch.randn(BATCH, 16, 64)
+    assert "expanded" not in observed(Expanded(), inputs, "fp32")
+    (copy,) = observed(Expanded(), inputs, "bf16")["expanded"]
+    assert (copy["name"], copy["module"], copy["value"]) == ("_to_copy", "Expanded", 2 * BATCH * 64 * 64)
+
+
+def test_operators_of_the_backward_pass_belong_to_their_module():
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+    held = observed(model, torch.randn(BATCH, 64), "fp32")["held"]
+    gradients = {row["module"] for row in held if row["name"] == "mm"}
+    assert gradients <= {"0", "2"}
+    assert gradients
+
+
+def test_weights_that_each_micro_batch_casts_are_counted():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1))
+    inputs = torch.randn(BATCH, 64)
+    assert "repeated" not in observed(model, inputs, "bf16")
+    repeated = observed(model, inputs, "bf16", times=4)["repeated"]
+    assert {row["module"] for row in repeated if row["value"] == 4} == {"0", "1"}
+
+
+class Roots(nn.Module):
+    def forward(self, inputs):
+        return (inputs * 0).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("broken", "direction", "module"),
+    [(nn.Linear(4, 4), "forward", "1"), (Roots(), "backward", "1")],
+)
+def test_the_first_module_that_makes_no_number_is_named(broken, direction, module):
+    if isinstance(broken, nn.Linear):
+        nn.init.constant_(broken.weight, float("inf"))
+    model = nn.Sequential(nn.Linear(4, 4), broken, nn.Linear(4, 4))
+    with NonFinite() as watch:
+        train(model, torch.randn(2, 4), "fp32")
+    found = {row["detail"]: row["module"] for row in watch.rows()}
+    assert found[direction] == module
+
+
+def test_a_healthy_step_is_finite():
+    with NonFinite() as watch:
+        train(Expanded(), torch.randn(BATCH, 16, 64), "fp32")
+    assert list(watch.rows()) == []
