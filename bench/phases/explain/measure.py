@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
-from bench.data import Shard
 from bench.data.batch import Batch, tensors
 from bench.data.prepare import is_synthetic
 from bench.devices.backend import backend_of
@@ -214,8 +213,7 @@ class _Arm:
     def wait_for_the_loader(self) -> None:
         """Train on some of the suite's own batches, and send the share of time spent waiting for them."""
         self.say("training on batches as they are loaded")
-        shard = Shard(rank=distributed.rank(), ranks=distributed.ranks())
-        arm, epochs = self.runner.arm, map(self.context.open_batches(shard).train, itertools.count(1))
+        arm, epochs = self.runner.arm, map(self.context.open_batches().train, itertools.count(1))
         batches = itertools.chain.from_iterable(epochs)
         steps = max(LOADER_STEPS, self.steps)
         self.runner.activate()

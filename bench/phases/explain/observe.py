@@ -124,10 +124,10 @@ class PeakHolders(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         self.modules.__enter__()
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.modules.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,7 +172,7 @@ class PeakHolders(TorchDispatchMode):
         if node is not None and not self.modules.innermost:
             return self._module_of.get(node._sequence_nr(), "")
         # The node that records the operator was made just before, and took the last number.
-        self._module_of[torch.autograd._get_sequence_nr() - 1] = self.modules.innermost
+        self._module_of[torch._C._autograd._get_sequence_nr() - 1] = self.modules.innermost
         return self.modules.innermost
 
     def _note_copy(self, group: Group, source: Tensor, result: Tensor) -> None:

@@ -26,7 +26,13 @@ STRETCHED = 1.05
 SAME = 0.01
 """Share of the peak up to which a change of memory is not reported."""
 REST = "other"
-PARTS = {"parameters": "parameters", "optimizer state": "optimizer", "batches": "gradients", **WORK, REST: chart.SOFT}
+PARTS: dict[str, str] = {
+    "parameters": "parameters",
+    "optimizer state": "optimizer",
+    "batches": "gradients",
+    **{str(work): tint for work, tint in WORK.items()},
+    REST: chart.SOFT,
+}
 """The tints of a step's parts, in their order: what was there before it, and classes of work."""
 
 
@@ -199,7 +205,7 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     panels, shown = [], set[str]()
     for title, steps in cells.items():
         unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
-        times = {step.precision: dict(step.ms) for step in steps}
+        times = {step.precision: {str(work): ms for work, ms in step.ms.items()} for step in steps}
         memory = {step.precision: _held(step, size) for step in steps}
         panels.append(_panel(f"{title}: time", "ms a step", times))
         panels.append(_panel(f"{title}: memory at the peak", unit, memory))
@@ -227,7 +233,7 @@ def _held(step: Step, size: float) -> dict[str, float]:
 def _panel(title: str, unit: str, steps: Mapping[str, Mapping[str, float]]) -> Panel:
     """Describe a stacked bar for each precision."""
     marks: list[Mark] = []
-    for place, (precision, parts) in enumerate(steps.items()):
+    for place, parts in enumerate(steps.values()):
         start = 0.0
         for part, tint in PARTS.items():
             value = parts.get(part, 0.0)
