@@ -73,8 +73,8 @@ MEASURED = {
     "test_underflow_stalls_without_loss_scaling_and_with_nothing_else",
     "--suite underflow --phases numerics --precisions fp32,amp-fp16,amp-fp16-noscale": f"{NUMERICS}"
     "test_underflow_stalls_without_loss_scaling_and_with_nothing_else",
-    "--suite gpt --clip-grad 1": "tests/phases/test_train.py::"
-    "test_clipped_gradients_move_weights_no_further_than_their_norm_allows",
+    "--suite gpt --clip-grad 1": "tests/training/test_step.py::"
+    "test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_ones",
     "--suite gpt --data text:FILE": TEXT,
     "--suite lstm --phases train,numerics --precisions fp32,amp-fp16-noscale,amp-fp16": PLAN,
     "explain --suite resnet50": EXPLAINED,

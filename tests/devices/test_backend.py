@@ -16,7 +16,7 @@ REACHES_CUDA = re.compile(r"""torch\.cuda(?!\.amp|\.is_bf16)|import cuda\b|torch
 
 def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
     modules = [path for path in BENCH.rglob("*.py") if REACHES_CUDA.search(path.read_text())]
-    inside_a_script = {"hook.py"}  # it runs in a script's process, and imports nothing of ours
+    inside_a_script = {"hook.py", "observe.py"}  # which run in a script's process, and import nothing of ours
     assert {path.parent.name for path in modules if path.name not in inside_a_script} == {"devices"}, modules
 
 

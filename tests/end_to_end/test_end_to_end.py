@@ -220,7 +220,7 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
         (("--precisions", "tf32"), "cannot do tf32"),
         (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
         (("--sweep", "depth=3,4"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
-        (("--sweep", "width=3,deep"), "--sweep width must be a whole number, not 'deep'"),
+        (("--sweep", "width=3,deep"), "--sweep width must be a whole number of at most 1e+18, not 'deep'"),
         (("--out", "images"), "exists already"),
     ],
 )

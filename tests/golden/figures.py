@@ -88,8 +88,9 @@ def figures(runs: list[Path], cwd: Path) -> Figures:
 def explanations(runs: list[Path]) -> Figures:
     return {
         f"{one.workload}: {one.subject}": {
-            "speedup": list(one.speedup.ends),
+            "speedup": one.speedup,
             "step_ms": {step.precision: step.timed_ms for step in (one.baseline, one.arm)},
+            "peak_bytes": {step.precision: step.peak_bytes for step in (one.baseline, one.arm)},
             "class_ms": {step.precision: dict(step.ms) for step in (one.baseline, one.arm)},
             "reasons": {reason.rule: list(reason.techniques) for reason in one.reasons},
         }

@@ -146,7 +146,7 @@ def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
 def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_path, capsys):
     for part in scale.PARTS:
         scale.child(part, 20, 2, tmp_path / "run")
-    assert "20 trials" in capsys.readouterr().out
+    assert "Trials: 20" in capsys.readouterr().out
     runs = load([tmp_path / "run"])
     assert len(runs.trials) == 4 * (2 + 3 * 2)
     assert len(runs.details["blocks"]) == 4 * 3 * 2 * 4

@@ -103,7 +103,6 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_tri
     assert line["gradients of"] == "layers' outputs"
     headers = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
     assert [line[header] for header in headers] == shown
-    assert line["most in fp16 zero (layer)"] == f"{shown[1]} % (0)"
 
 
 @pytest.fixture

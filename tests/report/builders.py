@@ -21,6 +21,7 @@ from bench.report import report
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.reading.load import Runs, load
 from bench.report.tables.table import Material
+from bench.results.columns import cells
 from bench.results.records import (
     Block,
     Device,
@@ -102,7 +103,9 @@ class RunBuilder:
     def append(self, *records: Block | EpochResult | Numeric | Explained) -> RunBuilder:
         """Append rows of details to their files."""
         files = {Block: "blocks.csv", EpochResult: "epochs.csv", Numeric: "numerics_figures.csv"}
-        self.store._append(files | {Explained: "explain_figures.csv"}, records)
+        files |= {Explained: "explain_figures.csv"}
+        for record in records:
+            self.store._files[files[type(record)]].append([cells(record)])
         return self
 
     def speed(

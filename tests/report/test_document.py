@@ -84,7 +84,7 @@ def test_a_comparison_is_a_document(tmp_path):
     assert exported["failures"]
 
 
-@pytest.mark.parametrize("option", ["--published", "--figures=all", "--out=there"])
+@pytest.mark.parametrize("option", ["--out=there"])
 def test_json_goes_with_no_option_of_the_page(option):
     with pytest.raises(UsageError, match=option.split("=")[0]):
         parse(["report", "--json", option, "run"])

@@ -80,7 +80,6 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
         assert "<img" not in text
         assert "<script>alert" not in text
     result = load(tmp_path / "run")
-    assert any("<img" in layer for layer in result.details["numerics_figures"]["layer"])
     assert any("<img" in cause for cause in result.blocks["discarded"].cat.categories)
 
 

@@ -66,7 +66,9 @@ def go_on(prepared, tmp_path):
     """Return a function that runs what it is given prepared, in a folder or on from what is there."""
 
     def go_on(folder=tmp_path, **changed):
-        execute(prepared(**changed), folder, LAUNCHER, 0.0)
+        run = prepared(**changed)
+        remaining(run.plan, folder)  # as the command line does
+        execute(run, folder, LAUNCHER, 0.0)
 
     return go_on
 
@@ -207,13 +209,12 @@ def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
         open_folder(request)
 
 
-@pytest.mark.parametrize("fault", ["speed.csv", "blocks.csv", "run.json", LOCK])
+@pytest.mark.parametrize("fault", ["speed.csv", "run.json", LOCK])
 def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(*, tmp_path, go_on, tiny_trial, cpu, fault):
     go_on()
     speed = replace(tiny_trial, phase="speed")
     store = Store(tmp_path)
-    time_ms = -1.0 if fault == "blocks.csv" else 1.0  # which its report would refuse
-    store.add_results(speed, cpu, [result()], [replace(block(speed), time_ms=time_ms)])
+    store.add_results(speed, cpu, [result()], [block(speed)])
     if fault == "run.json":
         (tmp_path / fault).unlink()
     if fault == "speed.csv":
@@ -253,18 +254,6 @@ def next_of(tmp_path):
         return reporting.next_step(run.folder, reporting.advice_of(run.folder))
 
     return next_of
-
-
-def test_the_next_step_after_an_explanation_is_a_ladder_to_the_techniques_of_its_reasons(next_of, monkeypatch):
-    explained = [
-        SimpleNamespace(arm=SimpleNamespace(precision=name), techniques=techniques)
-        for name, techniques in (("amp-fp16", ["compile"]), ("tf32", []), ("amp-fp16", ["fused-optimizer"]))
-    ]
-    monkeypatch.setattr("bench.phases.explain.next_step.explained", lambda _runs: explained)
-    argv = ["explain", "--suite", "mlp", "--gpus=0", "--precisions", "amp-fp16", "--out", "x", "--quick"]
-    ladder = "--suite mlp --gpus=0 --ladder --precisions fp32,amp-fp16 --techniques compile,fused-optimizer"
-    assert f"`python run_bench.py {ladder}`" in next_of(phases=["speed", "explain"], argv=argv)
-    parse(ladder.split())
 
 
 def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(next_of, monkeypatch):

@@ -34,7 +34,8 @@ def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
     for metric in reversed(learned()):  # the first one counts
         for arm, contrast in changes[metric].items():
             judged[arm] = (parity(contrast), float(contrast.change.n))
-    return pd.DataFrame.from_dict(judged, "index", columns=["accuracy_verdict", "accuracy_change_seeds"])
+    table = pd.DataFrame.from_dict(judged, "index", columns=["accuracy_verdict", "accuracy_change_seeds"])
+    return table.astype({"accuracy_change_seeds": float})  # also where nothing was trained
 
 
 def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
