@@ -14,7 +14,7 @@ from bench.results.records import Numeric, TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.trial import Trial
 from perf.synthetic_fleet import GIB
-from tests.phases.test_explain_reasons import FP32, GAINS, figure, step
+from tests.phases.test_explain_reasons import FP32, GAINS, figure, held, step
 from tests.phases.test_numerics_report import figures
 from tests.report import fleet
 from tests.report.builders import GPU, RunBuilder, block, capped, timed
@@ -60,6 +60,8 @@ def explain(run: RunBuilder) -> None:
         product = {"work": "other products", "detail": "128x512 512x512"}
         rows.append(figure(name, "operator", "aten::addmm", product_ms, **product))
         rows.append(figure(name, "operator", "aten::_to_copy", copy_ms, work="casts and layout", detail="512x512"))
+    rows += held("fp32", ("convolution", "body.0", 60), ("relu", "body.1", 40))
+    rows += held("amp-bf16", ("_to_copy", "body.0", 30), ("relu", "body.1", 20))
     known = [{name: value for name, value in row.items() if not pd.isna(value)} for row in rows]
     explained = [Explained(trial=trial.id, **row) for row in known]
     run.add(trial, *(TrialResult(precision=name, status="ok") for name in trial.precisions), records=explained)
