@@ -78,7 +78,7 @@ MEASURED = {
     "--suite gpt --data text:FILE": TEXT,
     "--suite lstm --phases train,numerics --precisions fp32,amp-fp16-noscale,amp-fp16": PLAN,
     "explain --suite resnet50": EXPLAINED,
-    "layers --suite my_model.py --precision amp-bf16": LAYERS,
+    "layers --suite my_model.py --precisions amp-bf16": LAYERS,
     "--suite resnet50 --phases inference": f"{GPUS}test_inference_agrees_with_fp32",
     "--suite resnet50 --set recipe=published": "tests/suites/test_suites.py::test_a_recipe_has_its_published_figures",
     "script --inject fp32,amp-bf16 -- train.py": SCRIPT,

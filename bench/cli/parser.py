@@ -77,7 +77,10 @@ def parse(argv: Sequence[str]) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are UsageErrors."""
+    """An ArgumentParser whose errors are UsageErrors, and whose options are typed whole."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError instead of printing the usage and exiting."""
@@ -202,6 +205,8 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
     if "gpus" in given and "on" in given:
         raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
+    if ("start" in given) != ("from_epoch" in given):
+        raise UsageError("--from RUN and --from-epoch K go together: give both.")
     if "on" in given and ("keep_checkpoints" in given or "start" in given):
         raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
     if phases and "suites" in given:

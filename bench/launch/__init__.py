@@ -104,7 +104,7 @@ def open_launcher(request: Request) -> Launcher:
         if launcher is not None:
             return launcher
     if request.on is not None or request.script is not None:
-        raise UsageError(f"No folder of bench/ has a launcher for {request.on or 'scripts'}.")
+        raise UsageError(f"There is no launcher for {request.on or 'scripts'}; --on ray is one (docs/clusters.md).")
     from bench.launch.local import LocalLauncher
 
     require_one_task()

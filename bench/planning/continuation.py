@@ -22,8 +22,6 @@ def continued(plan: Plan, request: Request) -> Plan:
     Raises:
         UsageError: there is no such checkpoint, or that run trained another recipe.
     """
-    if (request.start is None) != (request.from_epoch is None):
-        raise UsageError("--from RUN and --from-epoch K go together: give both.")
     if request.start is None:
         return plan
     kept = [entry for entry in read_run(request.start).get("planned", []) if entry.get("recipe")]

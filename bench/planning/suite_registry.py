@@ -131,7 +131,9 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
     named = [name for name, _ in (*request.parameters, *request.sweep)]
     for name in named:  # ignoring one would give wrong results
         if name not in known:
-            raise UsageError(f"No suite here has a parameter '{name}'. Available: {', '.join(sorted(known))}.")
+            raise UsageError(
+                f"No suite here has a parameter '{name}'.{nearest(name, known)} Available: {', '.join(sorted(known))}."
+            )
     if on_cpu:
         refs = [_smaller(ref, named) for ref in refs]
     if "batch_size" not in dict(request.sweep):

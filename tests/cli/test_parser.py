@@ -123,6 +123,8 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--on ray --gpus 0", "--gpus names GPUs of this machine"),
         ("--accelerators V100", "add --on ray"),
         ("--on ray --accelerators V100+A100", "not 'V100+A100'"),
+        ("--suite mlp --from results/A", "--from-epoch K go together"),
+        ("--suit mlp", "Unrecognized arguments: --suit mlp"),
         ("--on ://x", "such as ray or ray://HOST:PORT, not '://x'"),
         ("--gpus V100", "--on ray --accelerators TYPES"),
         ("--gpus 0+1@2", "--on ray --accelerators TYPES"),

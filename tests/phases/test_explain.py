@@ -200,7 +200,7 @@ def test_a_loader_that_waits_is_found(tiny_trial, cpu, monkeypatch):
                 yield torch.ones(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
 
     monkeypatch.setattr(explain, "is_synthetic", lambda *_: False)
-    monkeypatch.setattr(explain.Context, "open_batches", lambda _self, _shard: Sleeping())
+    monkeypatch.setattr(explain.Context, "open_batches", lambda _self: Sleeping())
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert "loader" in {reason.rule for reason in explanation.reasons}
 

@@ -51,7 +51,6 @@ def test_any_precision_continues_from_fp32_else_from_the_only_precision_of_the_r
         ({"clip_grad": 1.0}, 2, r"--clip-grad: 1\.0, there None"),
         ({}, 3, "no checkpoint of epoch 3"),
         ({}, 5, "leaves no epoch to train"),
-        ({}, None, "--from RUN and --from-epoch K go together"),
     ],
 )
 def test_another_recipe_and_a_checkpoint_that_is_not_there_are_refused_by_name(

@@ -194,5 +194,5 @@ def test_a_target_accuracy_that_no_test_set_can_show_is_warned_of(prepared, word
 
 
 def test_a_search_for_modules_needs_no_fp32_beside_it(prepared):
-    run = prepared("layers --precision amp-bf16")
+    run = prepared("layers --precisions amp-bf16")
     assert not [warning for warning in run.warnings if "not among the precisions" in warning]

@@ -56,8 +56,8 @@ def explain(folders: list[Path]) -> list[Findings]:
     found = findings(load(folders))
     if not any(group.heading for group in found):
         raise UsageError(
-            "There is nothing to explain: no run there has two precisions that its phase explain measured. "
-            "python run_bench.py explain --suite NAME measures that."
+            "There is nothing to explain: no run there measured the phase explain in fp32 and another precision. "
+            "python run_bench.py explain --suite NAME measures it."
         )
     return found
 
