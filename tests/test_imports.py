@@ -22,8 +22,7 @@ for name in sys.argv[1:]:
 """
 WITHOUT_TORCH = (
     *("bench.spec", "bench.stats", "bench.results", "bench.planning", "bench.report", "bench.launch", "bench.cli"),
-    *("bench.run", "bench.compare", "bench.doctor.command", "bench.doctor.doctor", "bench.ray"),
-    *(f"bench.script.{name}" for name in ("command", "launcher", "prepare", "steps", "terminal")),
+    *("bench.run", "bench.compare", "bench.doctor.command", "bench.doctor.doctor", "bench.ray", "bench.script"),
     *("suites", "run_bench"),
     *(f"bench.phases.{path.parent.name}.report" for path in ROOT.glob("bench/phases/*/report.py")),
 )

@@ -21,8 +21,10 @@ from contextlib import suppress
 from importlib.machinery import PathFinder
 from typing import Any
 
-import ampmeter_overlay as overlay  # type: ignore[import-not-found]
-from ampmeter_overlay import wrap
+try:
+    import ampmeter_overlay as overlay  # type: ignore[import-not-found]
+except ModuleNotFoundError:  # not the copy in a script's process
+    from bench.script import overlay
 
 VARIABLE = "AMPMETER_HOOK"
 """The variable with the settings, as JSON: those that ``bench.script.launcher`` writes."""
@@ -206,7 +208,7 @@ def install(recorder: Recorder) -> None:
     watch_forward(recorder)
     watch_loader(recorder)
 
-    @wrap(torch, "save")  # which opens its file in C++
+    @overlay.wrap(torch, "save")  # which opens its file in C++
     def _(old, obj, f, *args, **kwargs):
         recorder.marks.add("checkpoint")
         return old(obj, recorder.overlay.writing(f), *args, **kwargs)
@@ -236,7 +238,7 @@ def watch_steps(recorder: Recorder) -> None:
     register_optimizer_step_pre_hook(before_step)
     register_optimizer_step_post_hook(after_step)
 
-    @wrap(torch.amp.GradScaler, "_maybe_opt_step")
+    @overlay.wrap(torch.amp.GradScaler, "_maybe_opt_step")
     def _(old, self, optimizer, *args, **kwargs):
         before = recorder.calls
         result = old(self, optimizer, *args, **kwargs)
@@ -251,7 +253,7 @@ def watch_backward(recorder: Recorder) -> None:
 
     scaling = recorder.scaling
 
-    @wrap(torch.amp.GradScaler, "scale")
+    @overlay.wrap(torch.amp.GradScaler, "scale")
     def _(old, self, outputs):
         if scaling is not None and self is not scaling.scaler and self.is_enabled():
             recorder.refuse("it scales its loss itself: give the option that turns that on in --arm, not --inject")
@@ -259,7 +261,7 @@ def watch_backward(recorder: Recorder) -> None:
         recorder.scaled = (result, outputs)
         return result
 
-    @wrap(torch.autograd, "backward")  # Tensor.backward calls it
+    @overlay.wrap(torch.autograd, "backward")  # Tensor.backward calls it
     def _(old, tensors, *args, **kwargs):
         recorder.begins()
         recorder.note_loss(tensors)
@@ -269,7 +271,7 @@ def watch_backward(recorder: Recorder) -> None:
             scaling.backward(old, tensors, *args, **kwargs)
         recorder.scaled = (None, None)
 
-    @wrap(torch.autograd, "grad")
+    @overlay.wrap(torch.autograd, "grad")
     def _(old, *args, **kwargs):
         if not torch.compiler.is_compiling():
             recorder.begins()
@@ -317,12 +319,12 @@ def watch_forward(recorder: Recorder) -> None:
 
     module.__call__ = outermost  # type: ignore[method-assign]
 
-    @wrap(module, "eval")
+    @overlay.wrap(module, "eval")
     def _(old, self):
         recorder.marks.add("evaluation")
         return old(self)
 
-    @wrap(torch, "compile")
+    @overlay.wrap(torch, "compile")
     def _(old, model=None, **kwargs):
         compiled = old(model, **kwargs)
         if dtype is None or model is None or isinstance(model, module):
@@ -347,7 +349,7 @@ def watch_loader(recorder: Recorder) -> None:
     """Note how long the script waits for a DataLoader, and where an epoch begins."""
     from torch.utils.data import dataloader
 
-    @wrap(dataloader._BaseDataLoaderIter, "__next__")
+    @overlay.wrap(dataloader._BaseDataLoaderIter, "__next__")
     def _(old, self):
         started = time.perf_counter()
         try:
@@ -355,7 +357,7 @@ def watch_loader(recorder: Recorder) -> None:
         finally:
             recorder.data_s = (recorder.data_s or 0.0) + time.perf_counter() - started
 
-    @wrap(dataloader.DataLoader, "__iter__")
+    @overlay.wrap(dataloader.DataLoader, "__iter__")
     def _(old, self):
         recorder.marks.add("epoch")
         return old(self)
@@ -365,11 +367,11 @@ def redirect_safetensors(recorder: Recorder) -> None:
     """Hook into safetensors, which has just been imported; its parts for torch and others call these functions."""
     import safetensors
 
-    @wrap(safetensors, "serialize_file")
+    @overlay.wrap(safetensors, "serialize_file")
     def _(old, tensor_dict, filename, *args, **kwargs):
         return old(tensor_dict, recorder.overlay.writing(filename), *args, **kwargs)
 
-    @wrap(safetensors, "safe_open")
+    @overlay.wrap(safetensors, "safe_open")
     def _(old, filename, *args, **kwargs):
         return old(recorder.overlay.reading(filename), *args, **kwargs)
 
