@@ -53,7 +53,7 @@ def test_the_steps_measure_both_sides_and_compare_them(bash, tmp_path):
     script = steps()
     for _job in range(2):  # the first one's checkout is still there
         assert bash(script["Check out the base"], BASE=base).returncode == 0
-    quick = script["Measure both by turns and compare"].replace("3%", "1000% --pairs 2")
+    quick = script["Measure both by turns and compare"].replace("3%", "100% --pairs 2")
     quick = quick.replace("--target-ci 1%", "--time-budget 1s --gpus cpu --precisions fp32")
     measured = bash(quick)
     assert measured.returncode == 0, measured.stderr
