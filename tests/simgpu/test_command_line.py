@@ -110,7 +110,7 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
     (server.folder / "tiny.py").write_text(
         tiny.replace("from torch import nn", "import torch\n        from torch import nn")
     )
-    words = ("--gpus", 0, "--precision", "amp-fp16", "--suite", "tiny.py", "--quick")
+    words = ("--gpus", 0, "--precisions", "amp-fp16", "--suite", "tiny.py", "--quick")
     done = server.run("layers", *words, "--out", "out")
     assert "keep 2 in fp32, as in --precisions amp-fp16:keep=2" in done.stdout
     assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout

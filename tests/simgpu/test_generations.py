@@ -86,18 +86,17 @@ def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, nat
     server = host(name)
     done = server.run("list", "--gpus", "--json")
     assert json.loads(done.stdout)["devices"][0]["native_bf16"] is native
-    assert ("bfloat16 is emulated (torch.cuda" in server.run("list", "--gpus").stdout) != native
+    assert ("bfloat16 is emulated" in server.run("list", "--gpus").stdout) != native
 
 
 @pytest.mark.parametrize("is_script", [False, True])
-def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_exits_with_1(host, is_script):
+def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(host, is_script):
     server = host("T4")
     (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
     started = ["script", "--inject", "fp32,amp-bf16"] if is_script else ["--precisions", "fp32,amp-bf16"]
     asked = ["--", "train.py"] if is_script else ["--suite", "mlp", "--set", "width=8", "--phases", "speed"]
-    done = server.run(*started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked, code=1)
-    assert "It can do: fp32, amp-fp16" in done.stdout
-    assert "Next:" not in done.stdout
+    done = server.run(*started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked, code=2)
+    assert "It can do: fp32, amp-fp16" in done.stderr
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -57,4 +57,4 @@ def test_at_the_power_limit_both_speedups_are_shown_and_the_advice_follows_the_o
 def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):
     memory = [row for row in hot.rows("out") if row["phase"] == "memory"]
     assert all(float(row["gpu_used_bytes"]) >= float(row["driver_used_bytes"]) > 300 * 2**20 for row in memory)
-    assert "| allocated (MiB) |" in text_of(hot.folder / "reports" / "out" / "report.html")
+    assert "| peak (MiB) |" in text_of(hot.folder / "reports" / "out" / "report.html")

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
+import pandas as pd
+
 from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations, in_module
 from bench.report.figures import chart
 from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
-from bench.report.format import capital, change, memory_unit, number, percent, signed
+from bench.report.format import capital, change, known, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import SUBJECT, Runs, load
@@ -17,6 +19,7 @@ from bench.report.tables.table import Table, figures, table, words
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
+from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
 BUSY_PCT = 10.0
@@ -63,10 +66,12 @@ def explain(folders: list[Path]) -> list[Findings]:
 
 
 def findings(runs: Runs) -> list[Findings]:
-    """Return the findings of each recipe."""
+    """Return the findings of each recipe, or why there are none although they were asked for."""
     by_workload: dict[str, list[Explanation]] = {}
     for explanation in explained(runs):
         by_workload.setdefault(explanation.workload, []).append(explanation)
+    if not by_workload:
+        return _unexplained(runs.trials)
     found = []
     for name, (workload, group) in zip(slugs([*by_workload]), by_workload.items(), strict=True):
         answers, tables = [], []
@@ -79,6 +84,15 @@ def findings(runs: Runs) -> list[Findings]:
         charts = [chart_of(f"{name}-why", group)]
         found.append(Findings(heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables))
     return found
+
+
+def _unexplained(trials: pd.DataFrame) -> list[Findings]:
+    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
+    if rows.empty:
+        return []
+    details = [str(detail) for detail in rows["detail"] if known(detail) and detail]
+    reason = details[0] if details else f"it takes {BASELINE} and another precision"
+    return [Findings(findings=[Finding(subject="No explanation", result=reason)])]
 
 
 def time_by_class(explanation: Explanation) -> Table:
