@@ -14,6 +14,7 @@ from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
+from bench.report.reading.trials import read_details
 from bench.results.records import Environment
 from bench.results.run_json import planned as describe_planned
 from bench.results.store import Store, stored_results
@@ -111,6 +112,8 @@ def remaining(plan: Plan, folder: Path | None) -> Plan:
     """
     if folder is None:
         return plan
+    if (folder / "run.json").exists():
+        read_details(folder)  # refuses what a report would refuse
     known, fits = stored_results(folder), memory_trials(plan)
 
     def is_left(planned: Trial) -> bool:
