@@ -441,7 +441,7 @@ class Environment:
     openmp: str | None = None
     """How long OpenMP's threads spin while they wait, as NAME=VALUE."""
     machines: tuple[Environment, ...] = ()
-    """Of a cluster: each node's own, with the device that it is a part of; the fields above then tell of all."""
+    """The environment of each node of a cluster, with its devices; the fields above describe all nodes together."""
     removed_variables: tuple[str, ...] = ()
     """Environment variables that override how fp32 is multiplied, unset for the run, as NAME=VALUE."""
     variables: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ WINDOWS = 10
 WARMING = "warm-up"
 """Why an iteration does not count that belongs to the warm-up."""
 FEWEST = 4
-"""Steps with which an iteration can be told: its optimizers take turns, which is seen after three times."""
+"""Fewest steps that show one iteration: the order of its optimizers must repeat three times."""
 
 
 class RefusedError(Exception):
