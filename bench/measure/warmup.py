@@ -20,7 +20,7 @@ WINDOW_AGREEMENT = 0.01
 larger."""
 WINDOW_S, WINDOW_STEPS = 0.2, 25
 """A window has as many steps as fit into this time, but no more than these."""
-SWITCH_S, SWITCH_STEPS = 0.03, 4
+SWITCH_S, SWITCH_STEPS = 0.03, 8
 """After a switch of arms steps run untimed for this long, at least one, and no more than these: caches are cold. Where
 step times after switches were watched, they reached their plateau within three steps."""
 LONG_STEP_NS = 1e9
