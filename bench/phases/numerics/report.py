@@ -217,7 +217,8 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
 def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     """Return a panel over powers of two; float16's zeros and subnormals are shaded, and zeros stand to the left."""
     arms = chart.arms(rows)
-    highest = max(0, int(pd.to_numeric(rows["name"], errors="coerce").max()))
+    powers = pd.to_numeric(rows["name"], errors="coerce").dropna()  # where all are zero there are none
+    highest = max([0, *powers.astype(int)])
     zero = LOWEST - 3 - len(arms)
     low, high = SHARES
     marks: list[Mark] = [
