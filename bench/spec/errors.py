@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Collection, Iterable
 
 SIMILAR = 0.65
-"""Likeness, by difflib's ratio, from which on a word is suggested for another."""
+"""Likeness, by difflib's ratio, from which on a word is suggested for another: of depth and width it is 0.60, of fp16
+and amp-fp16 0.67."""
 
 
 class UsageError(Exception):

@@ -103,6 +103,16 @@ def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limi
     assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [-25 - 16]  # at fp32's, GradScaler's first
 
 
+def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
+    rows = run.details["numerics_figures"]
+    run.details["numerics_figures"] = rows[(rows["kind"] != "gradient") | (rows["name"] == "zero")]
+    ((_, chart),) = charts(material_of(run))
+    drawn = [mark for mark in chart.panels[0].marks if isinstance(mark, Line) and mark.tint == "amp-fp16"]
+    line, zeros = ([y for _, y in mark.points if y > 0] for mark in drawn)
+    assert line == []
+    assert zeros == [pytest.approx(100.0)]
+
+
 @pytest.mark.parametrize("kind", ["gradient", "output_gradient"])
 @pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**24])
 def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind):

@@ -207,7 +207,8 @@ def test_a_closure_and_torch_autograd_grad_are_right(train):
     step = "optimizer.step(lambda: (loss.backward(), loss)[1])"
     penalty = "penalty = torch.autograd.grad(loss, model[0].weight, create_graph=True)[0].square().sum(); "
     text = LOOP.format(optimizer=SGD, attacked=False, step=f"{penalty}loss = loss + penalty; {step}")
-    outside, _ = train(text, by_hand=False, phase="memory")
+    outside, record = train(text, by_hand=False, phase="memory")
+    assert any("torch.autograd.grad runs without the loss scale" in warning for warning in record["warnings"])
     assert len(outside) >= 14
     timed, _ = train(text, by_hand=False)
     assert timed[:14] == outside[:14]

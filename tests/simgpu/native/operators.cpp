@@ -73,8 +73,8 @@ static Tensor copied_to(const Tensor& tensor, at::Device gpu) {
   return copy;
 }
 
-// A CPU's generator for each of CUDA's, seeded like it. The weak pointer keeps a later generator from the address of one that
-// is gone: with the same seed it would go on where that one had got to.
+// A CPU's generator for each of CUDA's, seeded like it. The weak pointer keeps the address of one that is gone from a
+// later generator, which with the same seed would go on where that one had got to.
 static at::Generator as_cpu(const at::Generator& generator) {
   struct Made {
     c10::weak_intrusive_ptr<c10::GeneratorImpl> cuda;
