@@ -61,7 +61,7 @@ def test_warm_up_waits_for_allocations_to_end():
     assert result.steps > 300
 
 
-@pytest.mark.parametrize(("step_ns", "untimed"), [(0.05 * MS, 4), (10 * MS, 3), (500 * MS, 1), (2000 * MS, 0)])
+@pytest.mark.parametrize(("step_ns", "untimed"), [(0.05 * MS, 12), (10 * MS, 3), (500 * MS, 1), (2000 * MS, 0)])
 def test_steps_after_a_switch_are_untimed(step_ns, untimed):
     machine, arm = one(step_ns)
     (plan,) = prepare([arm], 3.0, clock=machine.clock)
