@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
-SIMILAR = 0.5
+SIMILAR = 0.65
 """Likeness, by difflib's ratio, from which on a word is suggested for another."""
 
 

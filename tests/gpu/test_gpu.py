@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.data import random_batches
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.doctor.probes import training_runner
@@ -17,6 +18,7 @@ from bench.planning.batch_sizes import common_multiple
 from bench.results.records import Device, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.spec.protocol import Protocol
+from bench.spec.suite import Data
 from bench.training import amp
 from bench.training.arms import TrainingRunner
 from tests.arms import arms
@@ -31,6 +33,14 @@ def run(trial, device):
     ending = LocalLauncher().run(trial, device, messages.append)
     assert ending.kind == "done", ending.text
     return [message for message in figured(trial, messages) if isinstance(message, TrialResult)]
+
+
+def test_random_batches_follow_from_the_seed_however_many_were_drawn_before():
+    draws = [random_batches(Data(input_shape=(3,), classes=2), batch_size=4, count=2, device=GPU, seed=0) for _ in range(4)]
+    for drawn in draws[1:]:
+        for (inputs, targets), (first_inputs, first_targets) in zip(drawn, draws[0], strict=True):
+            assert torch.equal(inputs, first_inputs)
+            assert torch.equal(targets, first_targets)
 
 
 def test_cuda_and_nvml_mean_the_same_gpu(environment, device):

@@ -73,17 +73,22 @@ static Tensor copied_to(const Tensor& tensor, at::Device gpu) {
   return copy;
 }
 
-// A CPU's generator for each of CUDA's, seeded like it.
+// A CPU's generator for each of CUDA's, seeded like it. The weak pointer keeps a later generator from the address of one that
+// is gone: with the same seed it would go on where that one had got to.
 static at::Generator as_cpu(const at::Generator& generator) {
+  struct Made {
+    c10::weak_intrusive_ptr<c10::GeneratorImpl> cuda;
+    at::Generator cpu;
+  };
   static std::mutex mutex;
-  static std::map<void*, at::Generator> made;
+  static std::map<void*, Made> made;
   std::lock_guard<std::mutex> lock(mutex);
   void* key = generator.unsafeGetGeneratorImpl();
   auto found = made.find(key);
-  if (found != made.end() && found->second.current_seed() == generator.current_seed()) return found->second;
+  if (found != made.end() && found->second.cpu.current_seed() == generator.current_seed()) return found->second.cpu;
   auto fresh = at::detail::getDefaultCPUGenerator().clone();
   fresh.set_current_seed(generator.current_seed());
-  made[key] = fresh;
+  made.insert_or_assign(key, Made{c10::weak_intrusive_ptr<c10::GeneratorImpl>(generator.getIntrusivePtr()), fresh});
   return fresh;
 }
 
