@@ -130,7 +130,6 @@ class MadeUpMachine(Launcher):
             parts["row"] = Training(
                 total_s=13.0 * trial.epochs,
                 checkpoint_bytes=40 * MIB,
-                checkpoint_16bit_bytes=20 * MIB,
                 data_storage="device",
             )
         switches = Switches(

@@ -36,7 +36,9 @@ def run(trial, device):
 
 
 def test_random_batches_follow_from_the_seed_however_many_were_drawn_before():
-    draws = [random_batches(Data(input_shape=(3,), classes=2), batch_size=4, count=2, device=GPU, seed=0) for _ in range(4)]
+    draws = [
+        random_batches(Data(input_shape=(3,), classes=2), batch_size=4, count=2, device=GPU, seed=0) for _ in range(4)
+    ]
     for drawn in draws[1:]:
         for (inputs, targets), (first_inputs, first_targets) in zip(drawn, draws[0], strict=True):
             assert torch.equal(inputs, first_inputs)
@@ -86,7 +88,6 @@ def test_what_was_allocated_and_freed_before_is_in_no_peak():
     held = torch.empty(2**20, dtype=torch.uint8, device=GPU)
     peak = backend.peak_memory()
     assert peak.allocated - before == held.nbytes
-    assert peak.active - before == held.nbytes
     assert peak.allocated < peak.reserved < 256 * 2**20  # torch reserves blocks of 2 MiB for small tensors
 
 

@@ -119,8 +119,7 @@ def test_an_accuracy_that_16_bits_cost_shows_against_that_of_fp32(bench):
     still = lambda parameters: torch.optim.SGD(parameters, lr=0.0)  # noqa: E731
     bench.change(model=close, data=data, optimizer=still)
     _, mixed = bench.run(arms=arms("amp-bf16"))
-    rows, plain = bench.run(arms=arms("fp32"))
-    assert rows[-1].train_accuracy_pct == 50.0  # of the training images that are looked at, half are of either class
+    _, plain = bench.run(arms=arms("fp32"))
     assert (mixed.row.test_accuracy_pct, plain.row.test_accuracy_pct) == (25.0, 75.0)
 
 
@@ -153,7 +152,7 @@ def test_energy_is_what_all_counters_moved_while_training_and_not_while_testing(
 def test_the_target_that_was_asked_for_is_in_the_result(bench):
     rows, result = bench.run(target_accuracy_pct=1.0)
     assert result.row.total_s == pytest.approx(rows[-1].elapsed_s + sum(row.test_s for row in rows))
-    assert result.row.checkpoint_16bit_bytes == result.row.checkpoint_bytes / 2 > 0
+    assert result.row.checkpoint_bytes == 4 * (192 * 16 + 16 + 16 * 2 + 2)  # fp32
     reached = next(row.elapsed_s for row in rows if row.test_accuracy_pct >= 1.0)
     assert (result.row.target_accuracy_pct, result.row.time_to_accuracy_s) == (1.0, reached)
 

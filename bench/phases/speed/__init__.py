@@ -58,14 +58,9 @@ class Speed:
     """Its standard error over the rounds; empty of a single one."""
     skipped_steps: DerivedCount | None = None
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
-    step_p50_ms: float | None = None
-    """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU; of
-    several devices, here and in the next two rows, the largest of theirs."""
-    step_p95_ms: float | None = None
-    """95th percentile of the same."""
     host_ratio: float | None = None
-    """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed;
-    empty where a GradScaler waits for the GPU in each step."""
+    """GPU: host time to queue one step over its time on the GPU, of several GPUs the largest; near 1 or above,
+    launching limits the speed; empty where a GradScaler waits for the GPU in each step, and where steps are long."""
     disturbance: str = ""
     """What disturbed the device while timing, or empty: heat that held its clocks down or another program that computed
     for a twentieth of the time or more, a compilation, a GPU that was lost."""
@@ -210,7 +205,7 @@ MEDIANS: tuple[str, ...] = (
     "pct_of_peak",
     "host_ratio",
 )
-MEDIANS += ("step_p50_ms", "step_p95_ms", "block_steps", "communication_pct", "compile_s")
+MEDIANS += ("block_steps", "communication_pct", "compile_s")
 PHASE = Phase(
     name="speed",
     order=40,

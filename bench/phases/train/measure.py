@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
@@ -169,9 +167,6 @@ def _tested(
         "test_accuracy_pct": accuracy_pct,
         "test_s": time.monotonic() - start,
     }
-    if accuracy_pct is not None:
-        images = heartbeat("batch of training images", batches.train_sample())
-        tested["train_accuracy_pct"] = evaluate(arm, images)[1]
     return tested
 
 
@@ -205,7 +200,6 @@ def _training(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches,
         total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
         target_accuracy_pct=trial.target_accuracy_pct,
         checkpoint_bytes=stored_bytes(arm.model),
-        checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
         regression=batches.data.target_shape is not None and quality is None,

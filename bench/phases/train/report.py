@@ -153,7 +153,6 @@ def _cost(rows: list[Row]) -> Table | None:
             figures("total time (s)", _total_s),
             figures("time to accuracy (s)", _time_to_accuracy),
             figures("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
-            figures("checkpoint in 16 bit (MiB)", "checkpoint_16bit_bytes", per=MIB),
             figures("energy (kJ)", "train_energy_j", per=1000),
         ),
     ]
