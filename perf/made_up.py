@@ -201,5 +201,4 @@ class MadeUpMachine(Launcher):
             loss_scale=None,
             skipped_steps=0,
             samples_per_s=50_000 / train_s,
-            energy_j=400 * train_s,
         )

@@ -336,7 +336,6 @@ class _Cell:
             learning_rate=0.1,
             loss_scale=65536.0 if trial.precisions[0] == "amp-fp16" else None,
             skipped_steps=0,
-            energy_j=epoch_s * self.gpu.watts * 0.8,
         )
 
 

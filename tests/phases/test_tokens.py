@@ -47,7 +47,7 @@ def test_a_training_has_the_entropy_of_a_markov_chain_next_to_its_loss_and_no_ac
 
 
 @pytest.mark.parametrize("techniques", [(), ("prefetcher",)])
-def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypatch, techniques):
+def test_an_epoch_is_drawn_before_its_clock(trial, cpu, monkeypatch, techniques):
     events = []
 
     def noted(event, called):
@@ -55,9 +55,8 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypa
 
     monkeypatch.setattr(batches.TokenBatches, "train", noted("draw", batches.TokenBatches.train))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
-    monkeypatch.setattr(train, "_read_j", noted("counter", lambda boards: []))
     run_phase(trial, cpu, "train", "fp32", techniques=techniques, epochs=2)
-    assert events == 2 * ["draw", "counter", "clock", "counter"]
+    assert events == 2 * ["draw", "clock"]
 
 
 def test_speed_is_in_tokens_too(trial, cpu):

@@ -13,7 +13,6 @@ from bench.results.records import (
     Diverging,
     Operations,
     Positive,
-    Signed,
     TrialResult,
 )
 from bench.spec.metric import Metric
@@ -66,10 +65,6 @@ class Speed:
     for a twentieth of the time or more, a compilation, a GPU that was lost."""
     power_capped: bool | None = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
-    communication_pct: Signed | None = None
-    """Several devices: share of a step by which it is longer than one without communication (`no_sync`), from ABBA
-    rounds: sending gradients beyond what overlaps with backward, broadcasting batch norm's buffers, and waiting for
-    the slowest device in each step."""
     foreign_load_pct: float | None = None
     """CPU: share of the machine's cores that other programs took while timing."""
     switches_per_s: float | None = None
@@ -197,15 +192,8 @@ METRICS = (
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = (
-    "tokens_per_s",
-    "flops_per_step",
-    "tflops",
-    "peak_tflops",
-    "pct_of_peak",
-    "host_ratio",
-)
-MEDIANS += ("block_steps", "communication_pct", "compile_s")
+MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio")
+MEDIANS += ("block_steps", "compile_s")
 PHASE = Phase(
     name="speed",
     order=40,

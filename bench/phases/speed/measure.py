@@ -10,14 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
 from bench.measure.operations import peak_tflops
-from bench.measure.rounds import Sizes, compare
 from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
@@ -34,8 +32,6 @@ LONGEST_STEP_S = 0.2
 """In longer steps the host has launched all kernels long before they are done."""
 CEILING_S = 0.3
 """Time for finding the rate of large matrix products, for each arm."""
-COMMUNICATION_SHARE = 0.3
-"""Share of the time budget that the comparison with silent steps may take in addition."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -60,12 +56,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 continue
             status, detail = paired.judge(index)
             switches = runner.switches_after_a_step()
-            speed = paired.speed(index, context.data.tokens_per_sample)
+            speed = replace(paired.speeds[index], tokens_per_sample=context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
-                speed = replace(
-                    speed,
-                    communication_pct=communication_pct(runner, paired.plans[index].sizes, trial),
-                )
                 speed = _with_limits(speed, runner, paired.step_ns(index) / 1e9, send)
             result = runner.result(
                 status,
@@ -98,35 +90,6 @@ def _observe(runner: TrainingRunner) -> Operations:
         operations,
         flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)),
     )
-
-
-class SilentRunner(TrainingRunner):
-    """An arm whose processes do not average their gradients."""
-
-    def run(self, steps: int) -> None:
-        """Queue steps that do not communicate."""
-        forward: Any = self.arm.forward
-        with forward.no_sync():
-            super().run(steps)
-
-
-def communication_pct(runner: TrainingRunner, sizes: Sizes, trial: Trial) -> float | None:
-    """Return the share of a step by which communication makes it longer; None where one process trains alone.
-
-    Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
-    backward costs nothing and is not in the share. In it are sending gradients, broadcasting the first process's
-    buffers, and each step's wait for the slowest process; silent steps wait for each other once a block. The arm has
-    been timed before, for its processes' weights drift apart here.
-    """
-    if distributed.ranks() == 1:
-        return None
-    silent = SilentRunner(runner.name, runner.arm, runner.batches)
-    budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
-    protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
-    clock = distributed.clock()
-    comparison = compare([runner, silent], [sizes, sizes], protocol, seed=trial.seed, clock=clock)
-    speedup = comparison.speedups[1]
-    return None if speedup is None else 100 * (1 - 1 / speedup.center)
 
 
 def _with_limits(speed: Speed, runner: TrainingRunner, step_s: float, send: Callable[[Message], None]) -> Speed:
