@@ -130,7 +130,6 @@ class MadeUpMachine(Launcher):
             parts["row"] = Training(
                 total_s=13.0 * trial.epochs,
                 checkpoint_bytes=40 * MIB,
-                checkpoint_16bit_bytes=20 * MIB,
                 data_storage="device",
             )
         switches = Switches(
@@ -202,5 +201,4 @@ class MadeUpMachine(Launcher):
             loss_scale=None,
             skipped_steps=0,
             samples_per_s=50_000 / train_s,
-            energy_j=400 * train_s,
         )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -277,14 +276,11 @@ class _Cell:
         ]
         results = []
         for name in fitting:
-            median_ms = statistics.median(block.time_ms / 5 for block in blocks if block.precision == name)
             speed = Speed(
                 steady=True,
                 warmup_steps=20,
                 switch_warmup_steps=2,
                 samples_per_step=batch,
-                step_p50_ms=median_ms,
-                step_p95_ms=1.03 * median_ms,
                 host_ratio=0.95 if is_limited else 0.3,
                 peak_tflops=self.gpu.fp32_tflops * CEILING[name],
                 paired=paired,
@@ -315,7 +311,6 @@ class _Cell:
         training = Training(
             total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
             checkpoint_bytes=int(0.1 * GIB),
-            checkpoint_16bit_bytes=int(0.05 * GIB),
             data_storage="device",
         )
         result = _result(precision, row=training)
@@ -341,7 +336,6 @@ class _Cell:
             learning_rate=0.1,
             loss_scale=65536.0 if trial.precisions[0] == "amp-fp16" else None,
             skipped_steps=0,
-            energy_j=epoch_s * self.gpu.watts * 0.8,
         )
 
 

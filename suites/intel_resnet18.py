@@ -44,7 +44,7 @@ def suite(
 
         from bench.training.pretrained import pretrained
 
-        return pretrained(resnet18, weights, data, head="fc")
+        return pretrained(resnet18, weights, data)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim

@@ -44,7 +44,7 @@ def suite(
             built: nn.Module = vit_b_16(num_classes=num_classes, image_size=image_size)
             return built
 
-        return pretrained(build, weights, data, head="heads.head")
+        return pretrained(build, weights, data)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim

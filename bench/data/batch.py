@@ -16,12 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._pytree import (
-    GetAttrKey,
     TreeSpec,
-    keystr,
     register_pytree_node,
     tree_flatten,
-    tree_flatten_with_path,
     tree_unflatten,
 )
 
@@ -101,26 +98,19 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
         purpose: for the message.
 
     Raises:
-        UsageError: a part of the batch cannot be cut; it is named.
+        UsageError: a part of the batch cannot be cut.
     """
     leaves, structure = _flatten(batch)
-    for number, leaf in enumerate(leaves):
+    for leaf in leaves:
         is_cut = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples
         if not is_cut and not isinstance(leaf, int | float | None):
-            name, _ = named_leaves(batch)[number]
-            raise UsageError(f"{purpose} cannot cut {name}, which has no first dimension of {samples} samples.")
+            kind = f"tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise UsageError(f"{purpose} cannot cut a {kind} of the batch, which has {samples} samples.")
     chunks = []
     for part in parts:
         cut_leaves = [leaf[part] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         chunks.append(tree_unflatten(cut_leaves, structure))
     return chunks
-
-
-def named_leaves(batch: Batch) -> list[tuple[str, Any]]:
-    """Return a batch's leaves, each with its name: ``batch['labels']``, ``batch[0]``, ``batch.image``."""
-    _flatten(batch)  # registers what torch's trees cannot open yet
-    pairs, _ = tree_flatten_with_path(batch)
-    return [(f"batch{keystr(path)}", leaf) for path, leaf in pairs]
 
 
 def _flatten(batch: Batch) -> tuple[list[Any], TreeSpec]:
@@ -139,13 +129,10 @@ def _register(kind: type[Any]) -> None:
     def open_node(node: Any) -> tuple[list[Any], Any]:
         return [getattr(node, name) for name in names], node
 
-    def open_named(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
-        return [(GetAttrKey(name), getattr(node, name)) for name in names], node
-
     def build(values: Any, original: Any) -> Any:
         node = copy(original)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(node, name, value)  # the class may be frozen
         return node
 
-    register_pytree_node(kind, open_node, build, flatten_with_keys_fn=open_named)
+    register_pytree_node(kind, open_node, build)

@@ -24,8 +24,6 @@ from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import NO_DATA, Data, Suite
 
-TRAIN_SAMPLE = 2000
-"""Most training images on which training accuracy is evaluated."""
 POOL_BYTES = 512 * 2**20
 """Memory of the distinct batches that a synthetic epoch cycles through: a few would be learned by heart, and their
 gradients vanish."""
@@ -107,10 +105,6 @@ class Batches(ABC):
         """Yield this rank's shard of every test batch, in order."""
         return iter(())
 
-    def train_sample(self) -> Iterator[Batch]:
-        """Yield a sample of what is trained on, as ``test`` does; nothing where there is no accuracy."""
-        return iter(())
-
     def _parts(self, total: int) -> list[slice]:
         """Divide samples into batches and return this rank's shard of each that is not empty."""
         parts = []
@@ -172,19 +166,8 @@ class ImageBatches(Batches):
 
         The last batch may be smaller; an empty shard of it is left out.
         """
-        return self._plain(self._test, torch.arange(len(self._test)))
-
-    def train_sample(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a fixed, evenly spaced sample of training images as ``test`` does.
-
-        It has at most 2,000 images, and no more than the test set.
-        """
-        total = len(self._train)
-        count = min(total, len(self._test), TRAIN_SAMPLE)
-        return self._plain(self._train, torch.arange(count) * total // count)
-
-    def _plain(self, images: Images, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for pixels, labels in images.take(order, self._parts(len(order))):
+        order = torch.arange(len(self._test))
+        for pixels, labels in self._test.take(order, self._parts(len(order))):
             yield self._normalized(sampling.resize(pixels, self._size)), labels
 
 
@@ -356,11 +339,6 @@ class SuiteBatches(Batches):
         if self.suite.evaluate is not None:
             return (to_device(batch, self.device) for batch in batches)
         return (self._shared(batch) for batch in batches)
-
-    def train_sample(self) -> Iterator[Batch]:
-        """Yield the first batches of training as ``test`` does: of 2,000 samples at most."""
-        first = islice(self.loaded(1), max(1, TRAIN_SAMPLE // self.batch_size))
-        return (self._shared(batch) for batch in first)
 
     def _shared(self, batch: Batch) -> Batch:
         """Return this rank's shard of a batch, on the device."""

@@ -34,11 +34,8 @@ class PeakMemory:
 
     allocated: int | None = None
     reserved: int | None = None
-    active: int | None = None
     resident: int | None = None
     """Of the process, in host memory."""
-    retries: int | None = None
-    """How often the allocator freed its cache to find memory, since the process began."""
 
 
 class Backend(ABC):

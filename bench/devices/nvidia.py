@@ -87,8 +87,6 @@ class Cuda(Backend):
         return PeakMemory(
             allocated=statistics["allocated_bytes.all.peak"],
             reserved=statistics["reserved_bytes.all.peak"],
-            active=statistics["active_bytes.all.peak"],
-            retries=statistics["num_alloc_retries"],
         )
 
 

@@ -153,7 +153,7 @@ def tensor_bytes(
         parameters = updated(optimizers)
         for module in modules:
             parameters += [*module.parameters(), *module.buffers()]
-        watch = _Watch(device, [*parameters, *states(optimizers), *held], parameters)
+        watch = _Watch(device, [*parameters, *states(optimizers), *held])
         with watch:
             step()
         gradients = [parameter.grad for parameter in updated(optimizers) if parameter.grad is not None]
@@ -173,27 +173,21 @@ class _Storage:
     """A storage seen; it may be gone by now."""
 
     bytes: int
-    dtype: torch.dtype
-    """That of the tensor that it was first seen in."""
     kept: bool = False
     """Whether the forward pass made it and the backward pass found it there."""
-    copies_weight: bool = False
-    """Whether it is a 16-bit copy of an fp32 parameter."""
 
 
 class _Watch(TorchDispatchMode):
     """Watches storages come and go, and remembers which were there at the peak."""
 
-    def __init__(self, device: torch.device, there: Iterable[Tensor], parameters: Iterable[Tensor]) -> None:
+    def __init__(self, device: torch.device, there: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device_type, self._backward_began = device.type, False
-        self._bytes = self._copy_bytes = 0
-        self._peak_bytes = self._most_copy_bytes = 0
+        self._bytes = self._peak_bytes = 0
         self._at_peak = set[_Storage]()
         self._alive: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
         self._see(there)
         self._before = self._storages()
-        self._parameters = self._find(parameters)
 
     def __torch_dispatch__(
         self,
@@ -208,9 +202,6 @@ class _Watch(TorchDispatchMode):
                 storage.kept = True
         result = function(*args, **(kwargs or {}))
         self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-        is_narrowed = function is torch.ops.aten._to_copy.default and result.element_size() < args[0].element_size()
-        if is_narrowed and self._find(args[:1]) & self._parameters:
-            self._see_copy(result)
         return result
 
     def bytes_at_peak(self, tensors: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
@@ -220,20 +211,10 @@ class _Watch(TorchDispatchMode):
             for storage in self._find(of_kind):
                 kinds.setdefault(storage, kind)
         sizes = dict.fromkeys((*tensors, "activation_bytes", "temporary_bytes"), 0)
-        copies = fp32_activations = 0
         for storage in self._at_peak:
             kind = kinds.get(storage, "activation_bytes" if storage.kept else "temporary_bytes")
             sizes[kind] += storage.bytes
-            if storage.copies_weight:
-                copies += storage.bytes
-            if kind == "activation_bytes" and storage.dtype == torch.float32:
-                fp32_activations += storage.bytes
-        return sizes | {
-            "tracked_peak_bytes": self._peak_bytes,
-            "weight_copy_bytes": copies,
-            "most_weight_copy_bytes": self._most_copy_bytes,
-            "fp32_activation_bytes": fp32_activations,
-        }
+        return sizes | {"tracked_peak_bytes": self._peak_bytes}
 
     def _storages(self) -> set[_Storage]:
         """Return the storages that are alive."""
@@ -250,25 +231,14 @@ class _Watch(TorchDispatchMode):
             # torch keeps one Python object for each storage for as long as the storage lives, so its id is the key.
             key = id(storage)
             if tensor.device.type == self._device_type and key not in self._alive:
-                seen = _Storage(storage.nbytes(), tensor.dtype)
+                seen = _Storage(storage.nbytes())
                 self._alive[key] = weakref.ref(storage, partial(self._forget, key)), seen
                 self._bytes += seen.bytes
         if self._bytes > self._peak_bytes:
             self._peak_bytes, self._at_peak = self._bytes, self._storages()
 
-    def _see_copy(self, copy: Tensor) -> None:
-        """Note that a tensor is a narrow copy of a parameter."""
-        for storage in self._find([copy]):
-            if not storage.copies_weight:
-                storage.copies_weight = True
-                self._copy_bytes += storage.bytes
-        self._most_copy_bytes = max(self._most_copy_bytes, self._copy_bytes)
-
     def _forget(self, key: int, _storage: object) -> None:
-        storage = self._alive.pop(key)[1]
-        self._bytes -= storage.bytes
-        if storage.copies_weight:
-            self._copy_bytes -= storage.bytes
+        self._bytes -= self._alive.pop(key)[1].bytes
 
 
 def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:

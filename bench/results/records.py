@@ -259,11 +259,6 @@ class EpochResult:
     """Optimizer steps that the GradScaler skipped."""
     samples_per_s: Positive | None = None
     """Training samples per second of the epoch."""
-    energy_j: float | None = None
-    """Energy that the board drew while the epoch trained; of several devices, the sum of their boards'."""
-    train_accuracy_pct: float | None = None
-    """Accuracy after the epoch, in the own precision, on as many training images as there are test images, 2,000 at
-    most: always the same, not augmented; in no time of this row."""
     start_s: float | None = None
     """When its training began, seconds since 1970, on the clock of telemetry.csv."""
     figures: dict[str, float | None] = field(default_factory=dict)

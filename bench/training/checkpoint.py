@@ -112,12 +112,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return None
 
 
-def stored_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Return the bytes of the tensors in the model's state dict, floating-point ones in ``dtype``."""
+def stored_bytes(model: nn.Module) -> int:
+    """Return the bytes of the tensors in the model's state dict."""
     state = model.state_dict(keep_vars=True).values()
     tensors = {id(value): value for value in state if isinstance(value, Tensor)}  # weights of several layers once
-    total = 0
-    for tensor in tensors.values():
-        kind = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-        total += tensor.numel() * kind.itemsize
-    return total
+    return sum(tensor.nbytes for tensor in tensors.values())

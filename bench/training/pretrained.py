@@ -33,17 +33,17 @@ def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
     build_model(suite, suite.data)
 
 
-def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, head: str = "") -> nn.Module:
-    """Build a torchvision model with initial weights; its head is a new one where the number of classes differs.
+def pretrained(build: Callable[..., nn.Module], weights: str, data: Data) -> nn.Module:
+    """Build a torchvision model with initial weights.
 
-    On the meta device, where tensors have no values, none are loaded.
+    Its head, the last layer that has weights, is a new one where the number of classes differs. On the meta device,
+    where tensors have no values, none are loaded.
 
     Args:
         build: torchvision's function, called with ``num_classes``.
         weights: ``none``, ``imagenet`` or ``pretrained`` (torchvision's default weights of this model), or the path of
             a state dict.
         data: has the number of classes.
-        head: name of the layer that has the classes; empty is the last one that has weights.
 
     Raises:
         UsageError: the weights cannot be had, or are not this model's.
@@ -53,13 +53,7 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data, *, hea
         name = build.__name__
         is_published = weights in PUBLISHED
         state = _download(name) if is_published else _read(Path(weights))
-        head = head or _last_layer(model)
-        _load(
-            model,
-            state,
-            head,
-            f"torchvision's weights of {name}" if is_published else f"'{weights}'",
-        )
+        _load(model, state, f"torchvision's weights of {name}" if is_published else f"'{weights}'")
     return model
 
 
@@ -103,8 +97,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _load(model: nn.Module, state: dict[str, Tensor], head: str, where: str) -> None:
+def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     """Load ``state``; the model keeps its own head if that has other shapes."""
+    head = _last_layer(model)
     own_head = {}
     for name, value in model.state_dict().items():
         if name.startswith(f"{head}."):

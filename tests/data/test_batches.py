@@ -109,17 +109,6 @@ def test_the_test_set_is_whole_in_order_and_not_augmented(open_, folder, stored,
         assert labels.tolist() == [0] * 5 + [1] * 5
 
 
-@pytest.mark.parametrize(("most", "rows"), [(2000, [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]), (4, [0, 3, 6, 9])])
-def test_the_training_sample_is_spread_over_the_images_and_not_augmented(
-    open_, folder, stored, monkeypatch, *, most, rows
-):
-    monkeypatch.setattr(batches_module, "TRAIN_SAMPLE", most)
-    batches = open_(batch_size=3, **AUGMENTED)
-    inputs, labels = joined(batches.train_sample())
-    assert_normalised(inputs, stored(folder / "train")[rows], batches.data)
-    assert labels.tolist() == [row // 6 for row in rows]
-
-
 @pytest.mark.parametrize("ranks", [2, 3, 6])
 def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
     # The last of three batches has two images, fewer than there may be ranks.

@@ -29,7 +29,7 @@ SAME = (
     *("epochs", "seeds", "epoch_s", "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high", "data_wait_pct"),
     *("accuracy_pct", "accuracy_sd_points", "accuracy_change_points", "accuracy_change_low_points"),
     *("accuracy_change_high_points", "train_loss", "test_loss", "loss_change_nats", "loss_change_low_nats"),
-    *("loss_change_high_nats", "loss_above_entropy_nats", "train_samples_per_s", "train_energy_j", "diverged_seeds"),
+    *("loss_change_high_nats", "loss_above_entropy_nats", "train_samples_per_s", "diverged_seeds"),
     *("script_wait_pct", "script_loss", "script_loss_change"),
 )
 """The figures of an arm that the program calls by the same name."""

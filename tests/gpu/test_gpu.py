@@ -88,7 +88,6 @@ def test_what_was_allocated_and_freed_before_is_in_no_peak():
     held = torch.empty(2**20, dtype=torch.uint8, device=GPU)
     peak = backend.peak_memory()
     assert peak.allocated - before == held.nbytes
-    assert peak.active - before == held.nbytes
     assert peak.allocated < peak.reserved < 256 * 2**20  # torch reserves blocks of 2 MiB for small tensors
 
 
@@ -199,7 +198,7 @@ def test_the_phases_run_on_the_gpu(device, trial):
         (energy,) = run(replace(trial, phase="energy", arms=arms(name)), device)
         assert energy.status == "ok", energy.detail
         assert energy.row.energy_j_per_step > 0
-    # A tenth of one process's time is enough for 20 single steps of a slow host; any interval is narrow enough.
+    # One process with time for a few rounds of a slow host; any interval is narrow enough.
     longer = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
     speed = run(replace(trial, phase="speed", arms=arms(*names), protocol=longer), device)
     assert [result.precision for result in speed] == list(names)

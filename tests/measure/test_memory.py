@@ -139,8 +139,6 @@ class Training:
         self.step()  # the optimizer's state
         kinds = tensor_bytes(self.step, CPU, modules=[self.model], optimizers=[self.optimizer], held=self.batch)
         peak = MemoryPeak(**kinds)
-        assert kinds.pop("weight_copy_bytes") <= kinds.pop("most_weight_copy_bytes") <= peak.tracked_peak_bytes
-        assert kinds.pop("fp32_activation_bytes") <= peak.activation_bytes
         assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
         assert min(kinds.values()) >= 0
         return peak
@@ -197,8 +195,6 @@ def test_activations_are_what_forward_keeps_for_backward_and_smaller_under_autoc
     assert kept <= full.activation_bytes <= kept + 2048 * 64 * FLOAT + 64
     assert mixed.activation_bytes < 0.75 * full.activation_bytes
     assert mixed.tracked_peak_bytes < full.tracked_peak_bytes
-    assert full.fp32_activation_bytes == full.activation_bytes
-    assert mixed.fp32_activation_bytes <= 2 * 2048 * 64 * FLOAT + 64  # the output and what the loss makes of it
     assert (mixed.parameter_bytes, mixed.optimizer_bytes) == (full.parameter_bytes, full.optimizer_bytes)
 
 
@@ -209,10 +205,6 @@ def test_autocasts_copies_of_weights_are_activations():
     full, mixed = (Training(model, sgd, torch.randn(2, 8), autocast=on).counted() for on in (False, True))
     assert full.activation_bytes < 20_000
     assert mixed.activation_bytes >= HALF * 512 * 512
-    weights_and_biases = 512 * 512 + 512 + 2 * 8 * 512 + 512 + 8
-    assert HALF * 512 * 512 <= mixed.weight_copy_bytes <= HALF * weights_and_biases
-    assert HALF * (512 * 512 + 8 * 512 + 512 * 8) <= mixed.most_weight_copy_bytes <= HALF * weights_and_biases
-    assert full.most_weight_copy_bytes == 0
 
 
 def test_what_forward_makes_and_drops_is_temporary():

@@ -12,7 +12,7 @@ import pytest
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu
+from tests.devices.fake_nvml import FakeDriver, FakeGpu
 from tests.phases.test_energy_stream import NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
@@ -103,75 +103,3 @@ def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards
     monitor = open_monitor()
     meter = GpuMeter(monitor, "MIG-s")
     assert (meter.energy_j(), meter.power_w(), monitor.describe("MIG-s")["power_limit_w"]) == (None, None, None)
-
-
-def test_a_board_with_slices_keeps_its_memory_where_utilisation_is_not_supported(monkeypatch):
-    # github.com/XuehaiPan/nvitop/issues/5: an A100 of 42,505,273,344 B in MIG mode, driver 470.42.01.
-    total, used = 42_505_273_344, 14_987_362_304
-    no_rates = {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
-    gpu = FakeGpu("GPU-a", memory_total=total, memory_used=used, memory_reserved=0, errors=no_rates)
-    FakeDriver([gpu], missing=fake.DRIVER_470, version="470.42.01").install(monkeypatch)
-    sample = open_monitor().sample("GPU-a", "0")
-    assert (sample.utilization_pct, sample.memory_used_bytes) == (None, used)
-
-
-class Board(NamedTuple):
-    """Readings of a board by nvidia-smi, which asks NVML; None where it reported that there is no such reading."""
-
-    source: str
-    driver: str
-    power_w: float | None
-    """Instantaneous where the driver told it."""
-    average_w: float | None
-    limit_w: float
-    utilization_pct: int | None
-    reasons: int = 0
-
-
-EXPORTER = "github.com/utkuozdemir/nvidia_gpu_exporter, internal/integration/testdata"
-TELEGRAF = "github.com/influxdata/telegraf, plugins/inputs/nvidia_smi/testdata"
-BOARDS = {
-    "A100 80 GB in MIG mode": Board(f"{TELEGRAF}/a100-sxm4-v12.xml", "535.54.03", 67.03, None, 500.0, None),
-    "H100 under load": Board(f"{EXPORTER} (h100-80gb-hbm3, load)", "590.48.01", 625.68, 631.95, 700.0, 100),
-    "RTX 2080 SUPER idle": Board(f"{EXPORTER} (rtx-2080-super, idle)", "595.71.05", 39.32, None, 250.0, 0, reasons=4),
-    "GT 1030": Board(f"{TELEGRAF}/gt-1030.xml", "470.74", None, None, 30.0, 0, reasons=1),
-}
-
-
-def board_of(name: str) -> tuple[FakeGpu, FakeDriver]:
-    """Return a board that answers as it did where it was recorded, and its driver."""
-    board = BOARDS[name]
-    errors = {} if board.utilization_pct is not None else {"nvmlDeviceGetUtilizationRates": fake.NOT_SUPPORTED}
-    gpu = FakeGpu(
-        "GPU-a",
-        power_w=board.power_w or 0.0,
-        average_power_w=board.average_w,
-        has_power_instant=board.average_w is not None,
-        power_limit_w=board.limit_w,
-        utilization_pct=board.utilization_pct or 0,
-        reasons=board.reasons,
-        errors=errors if board.power_w else {**errors, **NO_POWER},
-        slices=[FakeGpu("MIG-s")] if "MIG" in name else [],
-    )
-    missing = fake.DRIVER_470 if board.driver.startswith("470.") else ()
-    return gpu, FakeDriver([gpu], clock=FakeClock(), missing=missing, version=board.driver)
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_a_boards_readings_are_those_that_its_driver_told_and_its_power_is_right_or_unknown(monkeypatch, record, name):
-    board, (gpu, driver) = BOARDS[name], board_of(name)
-    driver.install(monkeypatch)
-    monitor = open_monitor()
-    sample = monitor.sample("GPU-a", "0")
-    assert (sample.power_w, sample.utilization_pct) == (board.power_w, board.utilization_pct)
-    assert (monitor.driver_version(), monitor.describe("GPU-a")["power_limit_w"]) == (board.driver, board.limit_w)
-    assert sample.throttle_reasons == {0: "none", 1: "idle", 4: "sw_power_cap"}[board.reasons]
-    if "MIG" in name:  # the board's power is no slice's
-        assert energy_source(GpuMeter(monitor, "MIG-s")) is None
-        assert "shares its board's power" in monitor.energy_problem("MIG-s")
-    gpu.errors |= NO_COUNTER
-    window = record(gpu)
-    assert (window is None) == (board.power_w is None)
-    if window is not None:
-        assert window.power_w == pytest.approx(board.power_w, rel=1e-3)  # not the average, which lags by a second
-        assert judged(window, limit_w=board.limit_w) == ""

@@ -9,7 +9,6 @@ import pytest
 
 from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
-from bench.phases.train import measure as train
 from bench.planning.abilities import refusal_reason
 from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError
@@ -142,9 +141,7 @@ def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
             (),
             "of 3 devices that train, 2 can be asked for energy from here",
         )
-    assert train._counting_boards(device) == ()
     monkeypatch.setattr(distributed, "ranks", lambda: 2)
     with ExitStack() as stack:
         meters, _ = energy._open_meters(device, stack)
     assert [meter.uuid for meter in meters] == ["GPU-a", "GPU-b"]
-    assert [meter.uuid for meter in train._counting_boards(device)] == ["GPU-a", "GPU-b"]

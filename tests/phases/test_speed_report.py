@@ -12,7 +12,7 @@ from bench.report.analysis.summary import summarise
 from bench.report.page import compose
 from bench.report.reading.load import load
 from bench.report.tables.table import Table
-from bench.results.records import Status, TrialResult
+from bench.results.records import TrialResult
 from bench.results.store import Store
 from bench.spec.trial import SuiteRef
 from tests.report.builders import GPU, RunBuilder, environment, timed
@@ -108,18 +108,15 @@ def measured(
     paces: Sequence[float],
     *,
     techniques: tuple[str, ...] = (),
-    status: Status = "ok",
-    **figures: float | tuple[float, ...],
 ) -> None:
     on = CPU if placement.startswith("cpu") else GPU
     joined = "+" in placement and on is GPU
     run.device = replace(on, placement=placement, name=f"2 × {on.name}" if joined else on.name, names=(on.name,))
     for replicate, pace in enumerate(paces):
-        each = {name: value[replicate] if isinstance(value, tuple) else value for name, value in figures.items()}
-        speed = timed(1000 * batch / pace, batch, **each)
+        speed = timed(1000 * batch / pace, batch)
         trial = run.trial("speed", ["fp32"], batch, replicate=replicate)
         trial = replace(trial, cell=replace(trial.cell, techniques=techniques))
-        run.add(trial, TrialResult(precision="fp32", status=status, row=speed))
+        run.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
 
 
 def claim(run: RunBuilder, **changed: Any) -> None:
@@ -143,11 +140,11 @@ def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_sam
     run = RunBuilder(tmp_path / "run")
     measured(run, "0", 64, (1000.0, 1000.0, 1000.0))
     measured(run, "0", 32, (800.0, 800.0, 800.0))
-    measured(run, "0+1", 64, (1500.0, 1500.0, 1500.0), communication_pct=(10.0, 12.0, 14.0))
+    measured(run, "0+1", 64, (1500.0, 1500.0, 1500.0))
     table = table_of(run.folder)
     assert [row[1:] for row in table.rows] == [
-        ["fp32", "64", "strong", "1,500", "GPU 0", "1,000", "1.500 [1.500, 1.500]", "75.0", "12"],
-        ["fp32", "64", "weak, 32 a device", "1,500", "GPU 0", "800.0", "1.875 [1.875, 1.875]", "93.8", "12"],
+        ["fp32", "64", "strong", "1,500", "GPU 0", "1,000", "1.500 [1.500, 1.500]", "75.0"],
+        ["fp32", "64", "weak, 32 a device", "1,500", "GPU 0", "800.0", "1.875 [1.875, 1.875]", "93.8"],
     ]
     assert [column.header for column in table.columns if column.align == "left"] == [
         *("devices", "precision", "scaling", "one device")
@@ -172,13 +169,12 @@ def test_the_reference_is_a_device_of_the_same_run(tmp_path: Path) -> None:
     other, run = (RunBuilder(tmp_path / name) for name in ("other", "run"))
     measured(other, "0", 64, (500.0,) * 3)
     claim(other)
-    measured(run, "0+1", 64, (1500.0,), communication_pct=-0.5)
+    measured(run, "0+1", 64, (1500.0,))
     assert tables_of(other.folder, run.folder) == []
     measured(run, "0", 64, (1000.0, 1000.0))
     claim(run)
     (row,) = table_of(other.folder, run.folder).rows
     assert row[5:7] == ["GPU 0", "1,000"]
-    assert row[-1] == "−0.50"
 
 
 def test_another_device_of_the_run_and_another_batch_size_are_no_scaling(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ def test_a_training_has_the_entropy_of_a_markov_chain_next_to_its_loss_and_no_ac
     on_a_chain = on_tokens.cell.data.kind == "markov"
     assert training.entropy_nats == (chain().entropy_nats if on_a_chain else None)
     assert training.test_loss == epoch.test_loss > (training.entropy_nats or 0)
-    assert (training.test_accuracy_pct, epoch.train_accuracy_pct, epoch.samples) == (None, None, 12)
+    assert (training.test_accuracy_pct, epoch.samples) == (None, 12)
 
 
 @pytest.mark.parametrize("techniques", [(), ("prefetcher",)])
-def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypatch, techniques):
+def test_an_epoch_is_drawn_before_its_clock(trial, cpu, monkeypatch, techniques):
     events = []
 
     def noted(event, called):
@@ -55,9 +55,8 @@ def test_an_epoch_is_drawn_before_its_counter_and_its_clock(trial, cpu, monkeypa
 
     monkeypatch.setattr(batches.TokenBatches, "train", noted("draw", batches.TokenBatches.train))
     monkeypatch.setattr(train, "train_epoch", noted("clock", train.train_epoch))
-    monkeypatch.setattr(train, "_read_j", noted("counter", lambda boards: []))
     run_phase(trial, cpu, "train", "fp32", techniques=techniques, epochs=2)
-    assert events == 2 * ["draw", "counter", "clock", "counter"]
+    assert events == 2 * ["draw", "clock"]
 
 
 def test_speed_is_in_tokens_too(trial, cpu):

@@ -58,7 +58,6 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     assert {row["status"] for row in trials.values()} <= {"ok", "unconverged"}
     both = trials["V100+V100", "memory"]
     assert both["all_devices_bytes"] > both["peak_resident_bytes"]
-    assert trials["V100+V100", "speed"]["communication_pct"] > 0
     losses = [trials[place, "train"]["train_loss"] for place in ("V100", "V100+V100")]
     assert math.isclose(*losses, rel_tol=1e-3)
     machines = json.loads((folder / "run.json").read_text())["environment"]["machines"]

@@ -28,7 +28,6 @@ def together(
     speeds: dict[str, list[list[float]]],
     *,
     status: Status = "ok",
-    host_ratios: tuple[float | None, ...] = (None,) * 9,
     operations: Operations | None = None,
 ) -> Ladder:
     """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
@@ -47,9 +46,9 @@ def together(
                 precision=name,
                 status=status if replicate == 0 else "ok",
                 operations=operations,
-                row=timed(8.0, 64, host_ratio=host_ratios[step]),
+                row=timed(8.0, 64),
             )
-            for step, (name, processes) in enumerate(speeds.items())
+            for name in speeds
         ]
         builder.add(trial, *results, records=blocks)
     return ablation_of(builder)
@@ -77,6 +76,6 @@ def whole(builder: RunBuilder) -> RunBuilder:
     peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
     drift = [1 + 0.1 * number for number in (-2, -1, 0, 1, 2)]
     speeds = {name: [[8 / step_ms / slower for slower in drift]] * 3 for name, step_ms in STEPS_MS.items()}
-    together(builder, speeds, host_ratios=(0.9, 0.2, 0.9))
+    together(builder, speeds)
     name = "amp-bf16+set-to-none+non-blocking"
     return builder.lost("speed", name, "unsupported", "no GPU", batch=64, ablation=True)

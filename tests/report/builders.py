@@ -202,8 +202,6 @@ class RunBuilder:
                 rows = [replace(row, data_wait_s=wait_pct / 100 * seconds) for row in rows]
             if samples_per_s is not None:
                 rows = [replace(row, samples=round(samples_per_s * seconds)) for row in rows]
-            if (joules := chosen.pop("train_energy_j", None)) is not None:
-                rows = [replace(row, energy_j=joules / epochs) for row in rows]
             of_last = {name: chosen.pop(name) for name in [*chosen] if hasattr(rows[-1], name)}
             rows[-1] = replace(rows[-1], **of_last)
             training = Training(total_s=seconds * epochs, **chosen)

@@ -54,7 +54,6 @@ def test_an_impossible_value_is_refused_with_file_line_and_column(run, name, col
 
 def test_what_diverged_may_be_nan_or_infinite_and_differences_may_be_negative(run, speed):
     spoil(run / "epochs.csv", 2, train_loss="inf", test_loss="nan")
-    spoil(speed, 2, communication_pct="-1")
     assert len(load([run]).details["epochs"]) == 4
 
 

@@ -1,29 +1,22 @@
 """Two ranks against one process with the whole batch: gradients, batch norm, evaluation; placements and refusals."""
 
-import itertools
 import math
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from bench.data import Shard, random_batches
-from bench.measure.warmup import prepare
+from bench.data import Shard
 from bench.phases.memory import MemoryPeak
-from bench.phases.speed.measure import communication_pct
-from bench.planning import suite_registry
 from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
 from bench.spec.placement import Placement
-from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data
 from bench.training import distributed
-from bench.training.arms import BATCHES, TrainingRunner
 from bench.training.distributed import synchronised_norms
-from bench.training.step import build_arm, evaluate, training_step
+from bench.training.step import evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
 from tests.rows import trial_figures, trial_rows
@@ -181,40 +174,6 @@ def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
         assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], local[0])
 
 
-class Talks(nn.Module):
-    """A model whose steps wait, and three times as long where gradients are sent, as DistributedDataParallel's do."""
-
-    def __init__(self, inner, wait):
-        super().__init__()
-        self.inner, self.wait, self.talks = inner, wait, True
-
-    def forward(self, inputs):
-        for _ in range(3 if self.talks else 1):
-            self.wait()
-        return self.inner(inputs)
-
-    @contextmanager
-    def no_sync(self):
-        self.talks = False
-        yield
-        self.talks = True
-
-
-def test_communication_is_the_share_of_a_step_that_sending_takes(tiny_trial, monkeypatch):
-    suite = suite_registry.load(suite_registry.refer("mlp", {"width": "4", "depth": "1"}))
-    arm = build_arm(suite, suite.data, PRECISIONS["fp32"], CPU, seed=0)
-    moments = [0]
-    arm = replace(arm, forward=Talks(arm.model, lambda: moments.append(moments[-1] + 10_000_000)))
-    batches = random_batches(suite.data, batch_size=2, count=BATCHES, device=CPU, seed=0)
-    runner = TrainingRunner("fp32", arm, itertools.cycle(batches))
-    (plan,) = prepare([runner], 1.0, clock=lambda: moments[-1])
-    assert communication_pct(runner, plan.sizes, tiny_trial) is None  # it trains alone
-    monkeypatch.setattr(distributed, "ranks", lambda: 2)
-    monkeypatch.setattr(distributed, "gathered", lambda local: (local,))
-    monkeypatch.setattr(distributed, "clock", lambda: lambda: moments[-1])
-    assert communication_pct(runner, plan.sizes, tiny_trial) == pytest.approx(100 * 2 / 3, abs=1e-6)
-
-
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
     devices = [
         MemoryPeak(peak_allocated_bytes=10, model_bytes=3),
@@ -264,7 +223,6 @@ def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path,
     ):  # of all parts of a batch, which is as large
         assert both[figure] == alone[figure] != ""
     assert "" not in (
-        both["communication_pct"],
         both["peak_tflops"],
         done["cpu+cpu", "memory"]["all_devices_bytes"],
     )

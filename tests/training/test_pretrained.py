@@ -20,7 +20,7 @@ def resnet18(num_classes):
 
 def build(weights, classes=2):
     torch.manual_seed(1)
-    return pretrained(resnet18, str(weights), Data(input_shape=(4,), classes=classes), head="1")
+    return pretrained(resnet18, str(weights), Data(input_shape=(4,), classes=classes))
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
     torch.manual_seed(3)
     original = whole(num_classes=1000)
     torch.save(original.state_dict(), hub / ResNet18_Weights.DEFAULT.url.rsplit("/", 1)[-1])
-    model = pretrained(whole, "imagenet", Data(input_shape=(3, 32, 32), classes=6), head="fc")
+    model = pretrained(whole, "imagenet", Data(input_shape=(3, 32, 32), classes=6))
     assert torch.equal(model.conv1.weight, original.conv1.weight)
     assert model.fc.out_features == 6
 

@@ -36,7 +36,7 @@ DISAGREE = 0.1
 """Counter and power agree within 1 % (github.com/ml-energy/zeus, issue 12), and a sensor is right within 5 % (NVML);
 where they differ by more than this, one of them is wrong."""
 LONG_STEP_S = 0.1
-"""Power that is read once in a step longer than this is that of one part of it."""
+"""Where the host waits for each of longer steps, power is read at the same part of each."""
 ABOVE_LIMIT = 1.25
 """A mean power above this multiple of the limit that is enforced is a sensor's fault."""
 AHEAD = 3
@@ -104,8 +104,6 @@ class Window:
     """When it began, seconds since 1970."""
     sampled_w: float | None = None
     """Mean of the power readings before it, whatever the source; None if half of them are unknown."""
-    is_in_step: bool = False
-    """Whether power was read at the same part of each of long steps, as where the host waits for each of them."""
 
     @property
     def step_s(self) -> float:
@@ -123,7 +121,7 @@ def measure(load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int =
         burst: steps queued at a time.
     """
     stream = Stream(load, burst)
-    powers = _Powers(meters, stream, next_s=time.monotonic() + LEAD_IN_S)
+    powers = _Powers(meters, next_s=time.monotonic() + LEAD_IN_S)
     stream.run(LEAD_IN_S + seconds, powers.read)
     first = [stream.tick(meter) for meter in meters]
     start_s = time.time()
@@ -140,7 +138,6 @@ def measure(load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int =
         steps=steps,
         start_s=start_s,
         sampled_w=sampled_w,
-        is_in_step=length_s / steps > LONG_STEP_S and powers.is_once_a_burst(),
     )
 
 
@@ -155,16 +152,17 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
         disturbed: what disturbed it meanwhile; empty if nothing is known.
     """
     causes = []
-    for when, stretch in (("while steps ran", window), ("idle", idle)):
-        if stretch is None or stretch.source != "counter" or not stretch.sampled_w or stretch.is_in_step:
+    is_long = window.step_s > LONG_STEP_S
+    for when, stretch in (("while steps ran", None if is_long else window), ("idle", idle)):
+        if stretch is None or stretch.source != "counter" or not stretch.sampled_w:
             continue
         counted_w, sampled_w = stretch.power_w, stretch.sampled_w
         if abs(counted_w / sampled_w - 1) > DISAGREE:
             causes.append(f"{when} its counter rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W")
     if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
         causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
-    if window.source == "power" and window.is_in_step:
-        causes.append("its power was read at the same part of each step, because the host waits for each")
+    if window.source == "power" and is_long:
+        causes.append("its power was read a few times in each step, perhaps always at the same part")
     if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
         causes.append("counter and power of a Grace Hopper are its module's, CPU and memory included")
     if disturbed:
@@ -177,12 +175,9 @@ class _Powers:
     """The sum of the meters' powers, sampled while steps run."""
 
     meters: Sequence[GpuMeter]
-    stream: Stream
     next_s: float
     """When to read next."""
     samples_w: list[float | None] = field(default_factory=list)
-    done: list[int] = field(default_factory=list)
-    """How many steps were done at each sample."""
 
     def read(self) -> None:
         """Read them, if the driver may have renewed them since the last time."""
@@ -190,16 +185,11 @@ class _Powers:
             return
         self.next_s = time.monotonic() + POWER_PERIOD_S
         self.samples_w.append(distributed.total([meter.power_w() or None for meter in self.meters]))
-        self.done.append(self.stream.done)
 
     def mean_w(self) -> float | None:
         """Return the mean power, None if half the readings are unknown; they come at an even pace."""
         known = [power_w for power_w in self.samples_w if power_w is not None]
         return statistics.fmean(known) if len(known) > len(self.samples_w) / 2 else None
-
-    def is_once_a_burst(self) -> bool:
-        """Return whether no two samples fell into the same burst."""
-        return len(set(self.done)) == len(self.done)
 
 
 def _mean_power_w(

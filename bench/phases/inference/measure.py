@@ -66,14 +66,15 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)
-    paired = measure(trial, runners, device, send, batches=batches, samples=context.samples_per_step(batches))
+    samples = context.samples_per_step(batches)
+    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
     last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
     agreement_pct, error = agreement(runners[0], runner, inputs)
     speedup = paired.comparison.speedups[last]
     status, detail = paired.judge(last)
-    detail = detail or paired.disturbance
+    detail = detail or paired.speeds[last].disturbance
     switches = runner.switches_after_a_step()
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
@@ -86,7 +87,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             row=Inference(
                 latency_p50_ms=float(p50),
                 latency_p95_ms=float(p95),
-                inference_samples_per_s=paired.samples / (paired.step_ns(last) / 1e9),
+                inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
                 inference_speedup=speedup.center if speedup else None,
                 inference_speedup_low=speedup.low if speedup else None,
                 inference_speedup_high=speedup.high if speedup else None,

@@ -16,7 +16,7 @@ from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.analysis.judge import judge_speedups
 from bench.report.analysis.summary import other_types
-from bench.report.analysis.verdict import LAUNCH_BOUND, marked
+from bench.report.analysis.verdict import marked
 from bench.report.document import interval
 from bench.report.format import MIB, UNKNOWN, known, ratio, signed
 from bench.report.parts import Finding, Findings, PhaseReport
@@ -34,22 +34,15 @@ ABOUT = (
     "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
     "process, on batches in host memory; where they do not fit into memory together, each by itself, "
     '"apart". Intervals are 95 %, over processes, or within the only one. Peak memory is of each alone, without an '
-    "interval. Limited by: launch, where queueing kernels takes the host 80 % of the GPU's time; else arithmetic, "
-    "memory traffic included. The verdict advises the lowest step that is faster than fp32 and that no higher one is "
+    "interval. The verdict advises the lowest step that is faster than fp32 and that no higher one is "
     "shown to beat. Of the gains that a ladder shows at most 5 % are expected to be chance. A gain is shown where the "
     "whole interval clears the A/A noise"
 )
-LIMITS = {
-    "launch": "limited by launching kernels, not by arithmetic",
-    "arithmetic": "limited by arithmetic",
-    "launch or arithmetic": "limited by launching kernels or by arithmetic",
-}
 IN_DOCUMENT = (
     "added",
     "builds_on",
     "status",
     "detail",
-    "limit",
     "step_ms",
     "peak_memory_bytes",
     "memory_change_ratio",
@@ -77,7 +70,6 @@ class Ladder:
     - step (an AblationStep), added, builds_on, status, detail
     - over_fp32, over_previous: contrasts of its speed, or None; word: the verdict on the first
     - step_ms, memory_bytes; memory_change: a share of fp32's, NaN where it is within the resolution
-    - limit: what limits it, in a word
     """
 
     def gain(self, lower: AblationStep | None, higher: AblationStep) -> Contrast | None:
@@ -150,18 +142,7 @@ def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mappin
         "word": "",
         "peak_memory_bytes": peak.values.max() if peak else math.nan,
         "memory_change_ratio": change.shown.center - 1 if change and change.is_resolvable else math.nan,
-        "limit": _limit(timed),
     }
-
-
-def _limit(timed: pd.DataFrame) -> str:
-    """Return what limits a step: launching kernels, or arithmetic."""
-    if timed.empty:
-        return UNKNOWN
-    host_ratio = timed["host_ratio"].median()
-    if known(host_ratio):
-        return "launch" if host_ratio >= LAUNCH_BOUND else "arithmetic"
-    return "arithmetic" if timed.iloc[0]["device_kind"] == "cpu" else "launch or arithmetic"
 
 
 def _judge(rows: list[Row]) -> None:
@@ -202,7 +183,6 @@ COLUMNS = (
     figures("over the one it builds on [95 % interval]", lambda row: _gain(row["over_previous"])),
     words("measured in", lambda row: row["over_previous"] and measured_in(row["over_previous"])),
     figures("peak memory (MiB)", "peak_memory_bytes", per=MIB),
-    words("limited by", "limit"),
     words("status", _status),
 )
 
@@ -249,13 +229,13 @@ def _lowest_unbeaten(ladder: Ladder, faster: list[Row]) -> Row:
 
 
 def _evidence(ladder: Ladder, row: Row) -> str:
-    """Write how fast a step is, with the caveats of ``marked``, how much memory it takes, and what limits it."""
+    """Write how fast a step is, with the caveats of ``marked``, and how much memory it takes."""
     word = row["word"] + (" ≠" if ladder.other_types else "")
     marks = marked(word, measured_in(row["over_fp32"]), row["status"])
     memory = (
         f" at {signed(100 * row['memory_change_ratio'], 0)} % peak memory" if known(row["memory_change_ratio"]) else ""
     )
-    return f"{_gain(row['over_fp32'])}× as fast as fp32 ({marks}){memory}; {LIMITS[row['limit']]}"
+    return f"{_gain(row['over_fp32'])}× as fast as fp32 ({marks}){memory}"
 
 
 # What the report takes.

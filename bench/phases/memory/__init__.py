@@ -44,20 +44,13 @@ class MemoryPeak:
     included."""
     temporary_bytes: int | None = None
     """Everything else, the batches included."""
-    weight_copy_bytes: int | None = None
-    """Of these kinds, the 16-bit copies of fp32 parameters that autocast makes."""
-    most_weight_copy_bytes: int | None = None
-    """The most that such copies held at once, at any moment of the step."""
-    fp32_activation_bytes: int | None = None
-    """Of ``activation_bytes``, those in fp32."""
+    all_devices_bytes: int | None = None
+    """Several devices: the sum of their peaks; the other figures of memory are the largest device's."""
 
     @property
     def headline_bytes(self) -> int | None:
         """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
         return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
-
-    all_devices_bytes: int | None = None
-    """Several devices: the sum of their peaks; the other figures of memory are the largest device's."""
 
     @classmethod
     def of_all(cls, peaks: Sequence[MemoryPeak]) -> MemoryPeak:

@@ -13,7 +13,6 @@ from bench.results.records import (
     Diverging,
     Operations,
     Positive,
-    Signed,
     TrialResult,
 )
 from bench.spec.metric import Metric
@@ -58,23 +57,14 @@ class Speed:
     """Its standard error over the rounds; empty of a single one."""
     skipped_steps: DerivedCount | None = None
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
-    step_p50_ms: float | None = None
-    """Median of single steps after the timing: between CUDA events on a GPU, readings of the clock on a CPU; of
-    several devices, here and in the next two rows, the largest of theirs."""
-    step_p95_ms: float | None = None
-    """95th percentile of the same."""
     host_ratio: float | None = None
-    """GPU: host time to queue one step over its time on the GPU; near 1 or above, launching limits the speed;
-    empty where a GradScaler waits for the GPU in each step."""
+    """GPU: host time to queue one step over its time on the GPU, of several GPUs the largest; near 1 or above,
+    launching limits the speed; empty where a GradScaler waits for the GPU in each step, and where steps are long."""
     disturbance: str = ""
     """What disturbed the device while timing, or empty: heat that held its clocks down or another program that computed
     for a twentieth of the time or more, a compilation, a GPU that was lost."""
     power_capped: bool | None = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
-    communication_pct: Signed | None = None
-    """Several devices: share of a step by which it is longer than one without communication (`no_sync`), from ABBA
-    rounds: sending gradients beyond what overlaps with backward, broadcasting batch norm's buffers, and waiting for
-    the slowest device in each step."""
     foreign_load_pct: float | None = None
     """CPU: share of the machine's cores that other programs took while timing."""
     switches_per_s: float | None = None
@@ -202,15 +192,8 @@ METRICS = (
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = (
-    "tokens_per_s",
-    "flops_per_step",
-    "tflops",
-    "peak_tflops",
-    "pct_of_peak",
-    "host_ratio",
-)
-MEDIANS += ("step_p50_ms", "step_p95_ms", "block_steps", "communication_pct", "compile_s")
+MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio")
+MEDIANS += ("block_steps", "compile_s")
 PHASE = Phase(
     name="speed",
     order=40,

@@ -5,21 +5,17 @@ The floor phase times the baseline against itself, for the A/A noise.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
 
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
 from bench.measure.operations import peak_tflops
-from bench.measure.rounds import Sizes, compare
 from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
@@ -30,17 +26,12 @@ from bench.training import distributed
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.training.pipeline import from_host
 
-FEWEST_STEPS, MOST_STEPS = 20, 200
-"""Single steps that are timed, if they fit into the time budget."""
 SINGLE_STEPS = 10
 """Steps that are queued one at a time, for the host's share."""
-TAIL_SHARE, LEAST_TAIL_S = 0.1, 2.0
-"""Share of the time budget that single steps may take in addition; on a GPU at least two seconds, for only they show
-whether the host launches kernels more slowly than the GPU runs them."""
+LONGEST_STEP_S = 0.2
+"""In longer steps the host has launched all kernels long before they are done."""
 CEILING_S = 0.3
 """Time for finding the rate of large matrix products, for each arm."""
-COMMUNICATION_SHARE = 0.3
-"""Share of the time budget that the comparison with silent steps may take in addition."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -65,13 +56,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 continue
             status, detail = paired.judge(index)
             switches = runner.switches_after_a_step()
-            speed = paired.speed(index, context.data.tokens_per_sample)
+            speed = replace(paired.speeds[index], tokens_per_sample=context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
-                speed = replace(
-                    speed,
-                    communication_pct=communication_pct(runner, paired.plans[index].sizes, trial),
-                )
-                speed = _with_limits(speed, runner, trial, send)
+                speed = _with_limits(speed, runner, paired.step_ns(index) / 1e9, send)
             result = runner.result(
                 status,
                 detail,
@@ -105,84 +92,33 @@ def _observe(runner: TrainingRunner) -> Operations:
     )
 
 
-class SilentRunner(TrainingRunner):
-    """An arm whose processes do not average their gradients."""
-
-    def run(self, steps: int) -> None:
-        """Queue steps that do not communicate."""
-        forward: Any = self.arm.forward
-        with forward.no_sync():
-            super().run(steps)
-
-
-def communication_pct(runner: TrainingRunner, sizes: Sizes, trial: Trial) -> float | None:
-    """Return the share of a step by which communication makes it longer; None where one process trains alone.
-
-    Steps are timed against steps under DistributedDataParallel's ``no_sync``, in ABBA rounds. What overlaps with
-    backward costs nothing and is not in the share. In it are sending gradients, broadcasting the first process's
-    buffers, and each step's wait for the slowest process; silent steps wait for each other once a block. The arm has
-    been timed before, for its processes' weights drift apart here.
-    """
-    if distributed.ranks() == 1:
-        return None
-    silent = SilentRunner(runner.name, runner.arm, runner.batches)
-    budget_s = COMMUNICATION_SHARE * trial.protocol.process_s
-    protocol = replace(trial.protocol, replicates=1, most_replicates=1, time_budget_s=budget_s)
-    clock = distributed.clock()
-    comparison = compare([runner, silent], [sizes, sizes], protocol, seed=trial.seed, clock=clock)
-    speedup = comparison.speedups[1]
-    return None if speedup is None else 100 * (1 - 1 / speedup.center)
-
-
-def _with_limits(speed: Speed, runner: TrainingRunner, trial: Trial, send: Callable[[Message], None]) -> Speed:
-    """Time single steps and large matrix products, the device's own limit; of several devices, their sum."""
-    send(Progress(text=f"{runner.name}: single steps, and the rate of large matrix products"))
-    budget_s = max(TAIL_SHARE * trial.protocol.process_s, LEAST_TAIL_S * runner.asynchronous)
-    speed = replace(speed, **step_times(runner, budget_s))
+def _with_limits(speed: Speed, runner: TrainingRunner, step_s: float, send: Callable[[Message], None]) -> Speed:
+    """Time the host, and large matrix products, the device's own limit; of several devices, their sum."""
+    send(Progress(text=f"{runner.name}: the host's share, and the rate of large matrix products"))
+    ratio = host_ratio(runner, step_s)
     peak = distributed.total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
-    return replace(speed, peak_tflops=peak)
+    return replace(speed, host_ratio=ratio, peak_tflops=peak)
 
 
-def step_times(runner: TrainingRunner, budget_s: float) -> dict[str, Any]:
-    """Time single steps of a warm arm that run back to back, and on a GPU the host's share of a step alone.
+def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
+    """Return the host's time to queue a step over the GPU's to run it, a median; of several GPUs, the largest.
 
-    The times are those between events, without waiting; of processes that train together, the slowest's.
-
-    Returns:
-        Figures of ``Speed``; none where 20 steps take longer than the budget. A CPU has no ``host_ratio``, because it
-        does both itself, nor has a GradScaler, which waits for the GPU in each step.
+    None on a CPU, which does both itself, with a GradScaler, which waits for the GPU in each step, and where
+    ``step_s``, the time of a step, is so long that launching cannot limit it.
     """
+    step_s = max(distributed.gathered(step_s))  # all processes decide alike
+    if not runner.asynchronous or runner.arm.scaled or step_s > LONGEST_STEP_S:
+        return None
     runner.activate()
-    clock = distributed.clock()  # one for all, so that all run as many steps
-    start = clock()
-    runner.run(1)
-    runner.synchronize()
-    steps = min(MOST_STEPS, int(1e9 * budget_s / (clock() - start)))
-    if steps < FEWEST_STEPS:
-        return {}
     backend = backend_of(runner.arm.device)
-    events = [backend.record_event(timing=True)]
-    for _ in range(steps):
+    ratios = []
+    for _ in range(SINGLE_STEPS):  # one at a time: with more, a full launch queue would hold the host up
+        runner.synchronize()
+        start = time.perf_counter()
+        first = backend.record_event(timing=True)
         runner.run(1)
-        events.append(backend.record_event(timing=True))
-    runner.synchronize()
-    times_ms = [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
-    p50, p95 = np.max(distributed.gathered(tuple(np.percentile(times_ms, [50, 95]))), axis=0)
-    times: dict[str, Any] = {"step_p50_ms": float(p50), "step_p95_ms": float(p95)}
-    if runner.asynchronous and not runner.arm.scaled:
-        ratio = statistics.median(_host_ratio(runner) for _ in range(SINGLE_STEPS))
-        times["host_ratio"] = max(distributed.gathered(ratio))
-    return times
-
-
-def _host_ratio(runner: TrainingRunner) -> float:
-    """Return the host's share of one step alone: with more, a full launch queue would hold the host up."""
-    backend = backend_of(runner.arm.device)
-    runner.synchronize()
-    start = time.perf_counter()
-    first = backend.record_event(timing=True)
-    runner.run(1)
-    last = backend.record_event(timing=True)
-    queued_ms = 1000 * (time.perf_counter() - start)
-    runner.synchronize()
-    return queued_ms / float(first.elapsed_time(last))
+        last = backend.record_event(timing=True)
+        queued_ms = 1000 * (time.perf_counter() - start)
+        runner.synchronize()
+        ratios.append(queued_ms / float(first.elapsed_time(last)))
+    return max(distributed.gathered(statistics.median(ratios)))

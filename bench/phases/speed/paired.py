@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from bench.data.batch import Batch
 from bench.measure.disturbance import open_watch
 from bench.measure.rounds import Comparison, Sizes, compare
-from bench.measure.warmup import BlockPlan, prepare
+from bench.measure.warmup import prepare
 from bench.phases.speed import Speed
 from bench.results.records import Block, Device, Message, Progress, Status
 from bench.spec.trial import Trial
@@ -34,19 +34,9 @@ class Paired:
     trial: Trial
     runners: Sequence[TrainingRunner]
     """The arms, the baseline first."""
-    plans: Sequence[BlockPlan]
-    """Each arm's warm-up and block sizes."""
+    speeds: Sequence[Speed]
+    """Each arm's record, without what follows from its blocks."""
     comparison: Comparison
-    samples: float
-    """Of a step."""
-    foreign_load_pct: float | None
-    """On a CPU: load of other programs during the timing, in per cent of the cores."""
-    switches_per_s: float
-    """How often the system took a core from this process during the timing."""
-    disturbance: str
-    """What disturbed the devices during the timing, or an empty text."""
-    capped: bool | None = None
-    """Whether the power limit held a GPU's clocks down during the timing; None on a CPU."""
 
     def blocks(self) -> list[Block]:
         """Return the timed blocks as records."""
@@ -67,22 +57,6 @@ class Paired:
     def step_ns(self, arm: int) -> float:
         """Return an arm's median step time."""
         return statistics.median(block.step_ns for block in self.comparison.blocks if block.arm == arm)
-
-    def speed(self, arm: int, tokens_per_sample: int | None = None) -> Speed:
-        """Return an arm's record of speed, without what follows from its blocks."""
-        plan = self.plans[arm]
-        return Speed(
-            power_capped=self.capped,
-            steady=plan.warm.steady,
-            warmup_steps=plan.warm.steps,
-            switch_warmup_steps=plan.sizes.switch_warmup,
-            samples_per_step=self.samples,
-            tokens_per_sample=tokens_per_sample,
-            paired=len(self.runners) > 1,
-            disturbance=self.disturbance,
-            foreign_load_pct=self.foreign_load_pct,
-            switches_per_s=self.switches_per_s,
-        )
 
     def judge(self, arm: int) -> tuple[Status, str]:
         """Return an arm's status, and the reason if it is not ``ok``."""
@@ -105,8 +79,8 @@ def measure(
     device: Device,
     send: Callable[[Message], None],
     *,
-    batches: Sequence[Batch] = (),
-    samples: float | None = None,
+    batches: Sequence[Batch],
+    samples: float,
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds.
 
@@ -119,7 +93,7 @@ def measure(
         device: watched for disturbances.
         send: takes the progress.
         batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
-        samples: of a step, a mean; None is the cell's batch size.
+        samples: of a step, a mean.
     """
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
     for runner in runners:
@@ -147,17 +121,22 @@ def measure(
         foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - begin_s
         switches = _involuntary_switches() - switches_before
         causes = [watch.disturbance(), "recompiled" if compilations() != compiled_before else ""]
-    return Paired(
-        trial=trial,
-        runners=runners,
-        plans=plans,
-        comparison=comparison,
-        samples=samples or trial.cell.batch_size,
-        foreign_load_pct=foreign_pct,
-        switches_per_s=switches / took_s,
-        disturbance=_of_all_ranks("; ".join(filter(None, causes)), trial.cell.placement.members),
-        capped=watch.capped if device.is_gpu else None,
-    )
+    disturbance = _of_all_ranks("; ".join(filter(None, causes)), trial.cell.placement.members)
+    speeds = []
+    for plan in plans:
+        speed = Speed(
+            steady=plan.warm.steady,
+            warmup_steps=plan.warm.steps,
+            switch_warmup_steps=plan.sizes.switch_warmup,
+            samples_per_step=samples,
+            paired=len(runners) > 1,
+            power_capped=watch.capped if device.is_gpu else None,
+            disturbance=disturbance,
+            foreign_load_pct=foreign_pct,
+            switches_per_s=switches / took_s,
+        )
+        speeds.append(speed)
+    return Paired(trial=trial, runners=runners, speeds=speeds, comparison=comparison)
 
 
 def _whole_turns(sizes: Sizes, batches: int) -> Sizes:

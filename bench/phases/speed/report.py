@@ -31,10 +31,7 @@ ABOUT_SCALING = (
     "Throughput of devices that train together over that of one of them alone, in the same run. Strong scaling keeps "
     "the whole batch; weak scaling keeps each device's part of it. Efficiency is the speedup divided by the number of "
     "devices; on a CPU there is none, because processes share its threads. The interval is Welch's over processes, "
-    "because the two were not measured side by side; with one process each there is none. Communication is the share "
-    "of a step that goes away when the devices do not synchronize gradients (DistributedDataParallel's no_sync), a "
-    "median over processes: sending gradients beyond what overlaps with backward, and each step's wait for the slowest "
-    "device."
+    "because the two were not measured side by side; with one process each there is none."
 )
 
 
@@ -115,7 +112,6 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
             status="speed_status",
         ),
         figures("efficiency (%)", "efficiency_pct", 3),
-        figures("communication (% of a step)", "communication_pct", 2),
     ]
     return table("Scaling", lines, columns, ABOUT_SCALING)
 

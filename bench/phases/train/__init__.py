@@ -43,10 +43,6 @@ class Training:
     did."""
     checkpoint_bytes: int | None = None
     """Size of the weights that the model computes with, without an fp32 master copy."""
-    checkpoint_16bit_bytes: int | None = None
-    """The same with floating-point weights stored in 16 bits."""
-    train_energy_j: Derived | None = None
-    """Energy that the board drew in all epochs' training; of several devices, the sum of their boards'."""
     data_storage: str = ""
     """Where the samples were while training: `device`; `file`, mapped from the disk and gathered one batch ahead;
     `host` memory of a suite's own batches."""
@@ -156,8 +152,6 @@ MEANS += (
     "total_s",
     "time_to_accuracy_s",
     "checkpoint_bytes",
-    "checkpoint_16bit_bytes",
-    "train_energy_j",
     "entropy_nats",
 )
 PHASE = Phase(

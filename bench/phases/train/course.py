@@ -24,7 +24,7 @@ from bench.spec.precisions import emulates
 LOSS, ACCURACY = "loss", "accuracy"
 COLUMNS = {
     LOSS: {"train_loss": False, "test_loss": True},
-    ACCURACY: {"train_accuracy_pct": False, "test_accuracy_pct": True},
+    ACCURACY: {"test_accuracy_pct": True},
 }
 """The columns of each row of panels, and whether they are dashed: test data are."""
 LOG_FROM = 30

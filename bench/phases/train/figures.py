@@ -15,7 +15,6 @@ COSTS = [
     "train_samples_per_s",
     "data_wait_pct",
     "time_to_accuracy_s",
-    "train_energy_j",
 ]
 COSTS += ["fastest_epoch_s", "slowest_epoch_s"]
 """Figures that are left empty for an emulated precision: they would measure the emulation."""
@@ -40,7 +39,6 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
         slowest_epoch_s=warm.max(),
         train_samples_per_s=of_arms["samples"].sum() / last["elapsed_s"],
         data_wait_pct=100 * of_arms["data_wait_s"].sum() / last["elapsed_s"],
-        train_energy_j=of_arms["energy_j"].sum().where(of_arms["energy_j"].count() == of_arms.size()),
         time_to_accuracy_s=epochs[has_reached].groupby(PAIR)["elapsed_s"].first(),
         figures=last["figures"],
     )

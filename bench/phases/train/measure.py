@@ -6,19 +6,16 @@ import itertools
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
-from bench.devices.monitor import DeviceLostError, GpuMeter, meters, open_monitor
 from bench.phases.train import Training
 from bench.results.records import Device, EpochResult, Message, Progress
 from bench.spec.errors import UsageError
@@ -32,12 +29,11 @@ from bench.training.step import Arm, evaluate, evaluate_by, train_epoch
 HEARTBEAT_S = 2.0
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
+def run(trial: Trial, _device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
     Args:
         trial: what to train.
-        device: the device, with its source of energy.
         send: takes the records; those of epochs that a checkpoint holds are sent again.
         checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
             None for no checkpoint. Of several ranks only the first writes and reads its file.
@@ -53,20 +49,17 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
     rows, trained, read_failure = _resume(arm, trial, checkpoint)
     for row in rows:
         send(row)
-    boards = _counting_boards(device)
     switches = runner.read_back()
     for number in range(trained + len(rows) + 1, trial.epochs + 1):
         if rows and not math.isfinite(rows[-1].train_loss):
             break
         rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
-        drawn = batches.train(number)  # tokens are drawn here, before the clock and the counter
-        before_j = _read_j(boards)
+        drawn = batches.train(number)  # tokens are drawn here, before the clock
         fed = prefetched(drawn, context.device) if context.techniques.prefetcher else drawn
         with closing(fed) as device_batches:
             start_s = time.time()
             epoch = train_epoch(arm, heartbeat("step", device_batches))
-        drawn_j = _moved_j(before_j, _read_j(boards))
         switches = runner.read_back()
         row = EpochResult(
             trial=trial.id,
@@ -82,7 +75,6 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoin
             loss_scale=arm.loss_scale,
             skipped_steps=epoch.skipped_steps,
             samples_per_s=epoch.samples / epoch.seconds,
-            energy_j=drawn_j,
             start_s=start_s,
             **_tested(context.suite, arm, batches, heartbeat),
         )
@@ -169,34 +161,7 @@ def _tested(
         "test_accuracy_pct": accuracy_pct,
         "test_s": time.monotonic() - start,
     }
-    if accuracy_pct is not None:
-        images = heartbeat("batch of training images", batches.train_sample())
-        tested["train_accuracy_pct"] = evaluate(arm, images)[1]
     return tested
-
-
-def _counting_boards(device: Device) -> tuple[GpuMeter, ...]:
-    """Return the meters of all devices that train, where each has an energy counter that can be read from here."""
-    monitor = open_monitor() if device.energy == "counter" else None
-    boards = meters(monitor, device) if monitor is not None else ()
-    return boards if len(boards) >= distributed.ranks() else ()
-
-
-def _read_j(boards: Sequence[GpuMeter]) -> list[float | None]:
-    """Return the joules that the boards have drawn so far; none where one of them is lost."""
-    with suppress(DeviceLostError):
-        return [board.energy_j() for board in boards]
-    return []
-
-
-def _moved_j(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
-    """Return the joules by which all counters rose; None if unknown, or if one fell, which is a reset or a wrap."""
-    moved_j = 0.0
-    for begin, end in zip(before, after, strict=False):
-        if begin is None or end is None or end < begin:
-            return None
-        moved_j += end - begin
-    return moved_j if before and after else None
 
 
 def _training(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None) -> Training:
@@ -205,7 +170,6 @@ def _training(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches,
         total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
         target_accuracy_pct=trial.target_accuracy_pct,
         checkpoint_bytes=stored_bytes(arm.model),
-        checkpoint_16bit_bytes=stored_bytes(arm.model, torch.float16),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
         regression=batches.data.target_shape is not None and quality is None,

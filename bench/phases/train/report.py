@@ -153,8 +153,6 @@ def _cost(rows: list[Row]) -> Table | None:
             figures("total time (s)", _total_s),
             figures("time to accuracy (s)", _time_to_accuracy),
             figures("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
-            figures("checkpoint in 16 bit (MiB)", "checkpoint_16bit_bytes", per=MIB),
-            figures("energy (kJ)", "train_energy_j", per=1000),
         ),
     ]
     about = (
@@ -162,7 +160,7 @@ def _cost(rows: list[Row]) -> Table | None:
         "fp32's time per epoch divided by the precision's, seed by seed, with Student's interval over the seeds; the "
         "step speedup is that of the tables above, on data already on the device. A checkpoint is the model's weights."
     )
-    return table("Training: time, storage and energy", rows, columns, about)
+    return table("Training: time and storage", rows, columns, about)
 
 
 def _step_speedup(row: Row) -> str:
