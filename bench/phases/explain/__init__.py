@@ -24,8 +24,6 @@ class Explained:
     repeated: how often a tensor is cast; nonfinite: the first module with a result that is no number."""
     name: Name
     """Which figure of its kind: an operator, a class of work."""
-    round: int | None = None
-    """The round in which it was measured, from 0, where rounds repeat it."""
     work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
     module: str = ""

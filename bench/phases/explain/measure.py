@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -40,10 +39,6 @@ WINDOW_S = 0.5
 """A block of plain or of profiled steps takes about as long."""
 STEPS = (2, 40)
 """Fewest and most steps of a block, and of the warm-up at least the fewest."""
-ROUNDS = (2, 7)
-"""Fewest and most rounds; more than the fewest while the budget lasts."""
-SHARE_OF_BUDGET = 1 / 4
-"""The share of ``--time-budget`` after which no more rounds than the fewest begin."""
 OPERATORS = 100
 """The operators that are kept of a step, the longest."""
 LOADER_STEPS = 5
@@ -65,12 +60,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         without_collection() as collect,
     ):
         arms = [_Arm(context, runner, send) for runner in runners]
-        _take_turns(arms, trial.protocol.time_budget_s * SHARE_OF_BUDGET, watch.poll, collect)
-        disturbed, foreign_load_pct = watch.disturbance(), watch.foreign_load_pct()
+        _take_turns(arms, watch.poll, collect)
+        disturbed = watch.disturbance()
     for arm in arms:
         arm.send_times()
-        if foreign_load_pct is not None:
-            arm.send_figure("step", "foreign load", foreign_load_pct)
         if not is_synthetic(context.data, trial.cell.data):
             arm.wait_for_the_loader()
         arm.send_observed(batches)
@@ -83,21 +76,17 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
 
-def _take_turns(arms: list[_Arm], budget_s: float, poll: Callable[[], object], collect: Callable[[], object]) -> None:
-    """Run plain and profiled blocks of all arms in turn, in an order that changes from round to round.
+def _take_turns(arms: list[_Arm], poll: Callable[[], object], collect: Callable[[], object]) -> None:
+    """Run plain and profiled blocks of all arms, then again in the opposite order, so that a drift cancels out.
 
     Args:
         arms: warmed up.
-        budget_s: seconds after which no more rounds than the fewest begin.
         poll: looks for what disturbs the device.
         collect: runs Python's garbage collector, which must not run within a block.
     """
-    end = time.monotonic() + budget_s
-    for turn in range(ROUNDS[1]):
-        if turn >= ROUNDS[0] and distributed.from_first(time.monotonic() > end):
-            break
-        for arm in arms if turn % 2 == 0 else reversed(arms):
-            arm.say(f"round {turn + 1}, plain and profiled steps")
+    for number, turn in enumerate((arms, arms[::-1]), start=1):
+        for arm in turn:
+            arm.say(f"round {number} of 2, plain and profiled steps")
             arm.settle()
             arm.time_plain_steps()
             collect()
@@ -188,25 +177,25 @@ class _Arm:
         self.profiles.append(decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types))
 
     def send_times(self) -> None:
-        """Send the times of the rounds, the longest operators, and the share of skipped steps."""
-        for number, (timed_ms, profile) in enumerate(zip(self.timed_ms, self.profiles, strict=True)):
-            figures = {"timed": timed_ms, "profiled": profile.step_ms, "recomputed": profile.recomputed_ms}
-            figures["kernels" if self.runner.asynchronous else "operators"] = profile.calls
-            if self.runner.asynchronous:
-                figures["scaling wait"] = profile.scaling_wait_ms
-            for name, value in figures.items():
-                self.send_figure("step", name, value, round=number)
+        """Send the times of a step and its longest operators, means over the rounds, and the share of skipped steps."""
+        totals: dict[tuple[str, str], float] = defaultdict(float)
+        operators_ms: dict[Operator, float] = defaultdict(float)
+        for timed_ms, profile in zip(self.timed_ms, self.profiles, strict=True):
+            totals["step", "timed"] += timed_ms
+            totals["step", "profiled"] += profile.step_ms
+            totals["step", "recomputed"] += profile.recomputed_ms
+            totals["step", "kernels"] += profile.kernels
+            totals["step", "scaling wait"] += profile.scaling_wait_ms
             for work, ms in profile.ms.items():
-                self.send_figure("class", work, ms, round=number)
-        every_ms: dict[Operator, list[float]] = defaultdict(list)
-        for profile in self.profiles:
+                totals["class", work] += ms
             for operator, ms in profile.operators_ms.items():
-                every_ms[operator].append(ms)
-        medians = {operator: statistics.median(ms) for operator, ms in every_ms.items()}
-        longest = sorted(medians, key=medians.__getitem__, reverse=True)[:OPERATORS]
+                operators_ms[operator] += ms
+        for (kind, name), total in totals.items():
+            self.send_figure(kind, name, total / len(self.profiles))
+        longest = sorted(operators_ms, key=operators_ms.__getitem__, reverse=True)[:OPERATORS]
         for it in longest:
             more = {"work": it.work, "module": it.module, "detail": it.sizes, "dtype": it.dtype}
-            self.send_figure("operator", it.name, medians[it], **more)
+            self.send_figure("operator", it.name, operators_ms[it] / len(self.profiles), **more)
         taken = self.runner.taken_steps() - self.taken_before
         self.send_figure("step", "skipped", 100 * (1 - taken / self.queued))
 

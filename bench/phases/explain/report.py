@@ -22,8 +22,6 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
-BUSY_PCT = 10.0
-"""Share of a CPU's cores from which other programs are reported."""
 STRETCHED = 1.05
 """How many times as long a step takes under the profiler, from which that is reported."""
 SAME = 0.01
@@ -154,9 +152,6 @@ def sentences(explanation: Explanation) -> Iterator[str]:
             f"Under the profiler {baseline.precision}'s step takes {number(stretched[0], 3)} times as long and "
             f"{arm.precision}'s {number(stretched[1], 3)} times."
         )
-    busy = baseline.figure("foreign load")
-    if busy >= BUSY_PCT:
-        yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
 
 
 def _largest_part(explanation: Explanation) -> str:

@@ -145,8 +145,8 @@ class StepTime:
     """From the beginning of the first step to the end of the last one's work, over the steps."""
     operators_ms: dict[Operator, float]
     """The time of each, overlaps with other work included."""
-    calls: float
-    """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
+    kernels: float
+    """Kernels and copies in a step; 0 on a CPU."""
     recomputed_ms: float
     """The part of the operators' time that is spent in forward passes within the backward pass."""
     scaling_wait_ms: float
@@ -245,7 +245,7 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators_ms={operator: us / each for operator, us in _by_operator(segments).items()},
-        calls=len(segments if gpu else {id(segment.operator) for segment in segments}) / len(marks),
+        kernels=len(segments) / len(marks) if gpu else 0.0,
         recomputed_ms=recomputed_us / each,
         scaling_wait_ms=scaling_wait_us / each,
     )
