@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from bench.measure.disturbance import open_watch
 from bench.measure.memory import states, updated
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
-from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, Row, open_profiler
-from bench.phases.explain.trace import Operator, StepTime, decompose, operator_class
+from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, open_profiler
+from bench.phases.explain.trace import StepTime, decompose, figures, work_of
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -39,8 +39,6 @@ WINDOW_S = 0.5
 """A block of plain or of profiled steps takes about as long."""
 STEPS = (2, 40)
 """Fewest and most steps of a block, and of the warm-up at least the fewest."""
-OPERATORS = 100
-"""The operators that are kept of a step, the longest."""
 LOADER_STEPS = 5
 """Fewest steps on batches as they are loaded: the first may have been loaded before."""
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
@@ -130,14 +128,8 @@ class _Arm:
     def say(self, text: str) -> None:
         self.send(Progress(text=f"{self.runner.name}: {text}"))
 
-    def send_figure(self, kind: str, name: str, value: float, **more: Any) -> None:
-        trial, precision = self.context.trial.id, self.runner.name
-        self.send(Explained(trial=trial, precision=precision, kind=kind, name=name, value=value, **more))
-
-    def send_rows(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
-            self.send_figure(**row, work=work or "")
+    def send_figure(self, **row: Any) -> None:
+        self.send(Explained(trial=self.context.trial.id, precision=self.runner.name, **row))
 
     def _queue(self, steps: int) -> None:
         self.queued += steps
@@ -177,27 +169,12 @@ class _Arm:
         self.profiles.append(decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types))
 
     def send_times(self) -> None:
-        """Send the times of a step and its longest operators, means over the rounds, and the share of skipped steps."""
-        totals: dict[tuple[str, str], float] = defaultdict(float)
-        operators_ms: dict[Operator, float] = defaultdict(float)
-        for timed_ms, profile in zip(self.timed_ms, self.profiles, strict=True):
-            totals["step", "timed"] += timed_ms
-            totals["step", "profiled"] += profile.step_ms
-            totals["step", "recomputed"] += profile.recomputed_ms
-            totals["step", "kernels"] += profile.kernels
-            totals["step", "scaling wait"] += profile.scaling_wait_ms
-            for work, ms in profile.ms.items():
-                totals["class", work] += ms
-            for operator, ms in profile.operators_ms.items():
-                operators_ms[operator] += ms
-        for (kind, name), total in totals.items():
-            self.send_figure(kind, name, total / len(self.profiles))
-        longest = sorted(operators_ms, key=operators_ms.__getitem__, reverse=True)[:OPERATORS]
-        for it in longest:
-            more = {"work": it.work, "module": it.module, "detail": it.sizes, "dtype": it.dtype}
-            self.send_figure("operator", it.name, operators_ms[it] / len(self.profiles), **more)
+        """Send the times of a step, its longest operators, and the share of skipped steps: means over the rounds."""
+        self.send_figure(kind="step", name="timed", value=statistics.fmean(self.timed_ms))
+        for row in figures(self.profiles):
+            self.send_figure(**row)
         taken = self.runner.taken_steps() - self.taken_before
-        self.send_figure("step", "skipped", 100 * (1 - taken / self.queued))
+        self.send_figure(kind="step", name="skipped", value=100 * (1 - taken / self.queued))
 
     def wait_for_the_loader(self) -> None:
         """Train on some of the suite's own batches, and send the share of time spent waiting for them."""
@@ -218,7 +195,7 @@ class _Arm:
         elapsed_s = time.perf_counter() - start
         if self.runner.asynchronous:  # the GPU may have had work while the host waited
             waited_s = min(waited_s, max(0.0, elapsed_s - steps * self.step_s))
-        self.send_figure("step", "waiting", 100 * waited_s / elapsed_s)
+        self.send_figure(kind="step", name="waiting", value=100 * waited_s / elapsed_s)
 
     def send_observed(self, batches: list[Batch]) -> None:
         """Send what holds memory at the peak of a step, and of a loss that is no number where it began."""
@@ -243,8 +220,10 @@ class _Arm:
         except Exception as error:  # a model that cannot be observed; that it trains is known
             print(f"{runner.name}: its memory was not observed: {type(error).__name__}: {error}")
             return
-        self.send_rows(holders.rows())
+        rows = [*holders.rows()]
         if not self.runner.finite():
             with NonFinite() as watch:
                 runner.run(1)
-            self.send_rows(watch.rows())
+            rows += watch.rows()
+        for row in rows:
+            self.send_figure(**row, work=work_of(row))

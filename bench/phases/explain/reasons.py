@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from bench.report.format import number
+from bench.report.format import at_batch, number
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
 from bench.spec.precisions import BASELINE, find_precision
@@ -159,7 +159,7 @@ class Explanation:
     @property
     def subject(self) -> str:
         """Its precision, device and batch size."""
-        return f"{self.arm.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
+        return f"{self.arm.precision} on {self.where}{at_batch(self.cell)}"
 
     @property
     def techniques(self) -> list[str]:

@@ -11,7 +11,7 @@ import pandas as pd
 from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations, in_module
 from bench.report.figures import chart
 from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
-from bench.report.format import capital, change, known, memory_unit, number, percent, signed
+from bench.report.format import at_batch, capital, change, known, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import SUBJECT, Runs, load
@@ -209,7 +209,7 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     """Describe the steps of one workload: two panels, time and memory, for each device and batch size."""
     cells: dict[str, list[Step]] = {}
     for explanation in explained:
-        title = f"{explanation.where}, batch {explanation.cell['batch_size']:.0f}"
+        title = f"{explanation.where}{at_batch(explanation.cell)}"
         cells.setdefault(title, [explanation.baseline]).append(explanation.arm)
     panels, shown = [], set[str]()
     for title, steps in cells.items():
