@@ -122,12 +122,14 @@ def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: f
 
 
 def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
-    """Return whether to measure an emulated precision that nobody named: its step is short.
+    """Return whether to measure an emulated precision that nobody named: its step is short, or it takes few of them.
 
     Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
     """
     if request.precisions or {*ABLATIONS} & {*request.phases} or not is_emulated(device, EMULATED):
         return False
+    if not {"speed", "train"} & {*request.phases}:
+        return True
     largest = max(_batch_sizes(suite, request, device, "speed"), default=suite.batch_size)
     step_flops = largest * (flops_per_sample or math.inf)
     return step_flops < EMULATED_STEP_S * 1e9 * (device.bf16_gflops or 0.0)

@@ -108,7 +108,8 @@ def make_script_request(options: argparse.Namespace) -> Request:
         raise UsageError("A script starts its processes itself, as with torchrun: name --gpus cpu.")
     own = {field.name: given[field.name] for field in fields(Script) if field.name in given}
     script = Script(**own | {"command": options.words, "arms": tuple(arms), "inject": inject})
-    measured = {"suites": (script.name,), "phases": ("memory", "speed"), "script": script}
+    phases = ("memory", "speed", "explain") if script.explain else ("memory", "speed")
+    measured = {"suites": (script.name,), "phases": phases, "script": script}
     return make_request(options.argv, given | measured)
 
 

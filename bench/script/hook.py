@@ -50,6 +50,8 @@ class Recorder:
         self.scaling: Any = None
         """The loss scaling that is entered from outside, if any is."""
         self.overlay: Any = None
+        self.observer: Any = None
+        """What observes steps where they are to be explained."""
         self.resident_bytes = 0
         """Of the process before it trains, which its peak is measured from."""
         self.steps: list[dict[str, Any]] = []
@@ -103,13 +105,15 @@ class Recorder:
         self.steps.append(step)
         self._begin_step()
         count = len(self.steps)
-        if self.settings["census"] and count == self.warmup // 2:
+        if "census" in self.settings and count == self.warmup // 2:
             self.products = products_mode(self)
             self.products.__enter__()
         if count == self.warmup:
             if self.products is not None:
                 self.products.__exit__(None, None, None)
             reset_peak()
+        if self.observer is not None and count >= self.warmup:
+            self.observer.ended(optimizer)
         if now - self.beat_s > BEAT_S:
             self.beat_s = now
             with suppress(OSError), open(f"{self.settings['home']}/beat", "w") as file:
@@ -167,11 +171,18 @@ class Recorder:
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
                 "warnings": sorted(self.scaling.warnings) if self.scaling else [],
+                "observed": self.observer.rows if self.observer else [],
+                "trace": self.trace,
                 "resident_bytes": status_bytes("VmHWM") - self.resident_bytes,
                 "allocated_bytes": self.torch.cuda.max_memory_allocated(),
                 "reserved_bytes": self.torch.cuda.max_memory_reserved(),
             }
         )
+
+    @property
+    def trace(self) -> str:
+        """Where the profiler's trace is written."""
+        return f"{self.settings['home']}/trace.{os.getpid()}.json"
 
     def write(self, record: dict[str, Any]) -> None:
         """Write a record of this process for the launcher, whole or not at all."""
@@ -202,6 +213,12 @@ def install(recorder: Recorder) -> None:
     recorder.torch = torch
     if recorder.scaling is not None:
         recorder.scaling.install()
+    if "explain" in recorder.settings:
+        place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ampmeter_observe.py")
+        spec: Any = importlib.util.spec_from_file_location("ampmeter_observe", place)
+        observe = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(observe)
+        recorder.observer = observe.LoopObserver(recorder.trace, recorder.steps, **recorder.settings["explain"])
     callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
     watch_steps(recorder)
     watch_backward(recorder)

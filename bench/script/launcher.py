@@ -41,9 +41,10 @@ from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
 BESIDE = {
-    "hook.py": "sitecustomize.py",
-    "overlay.py": "ampmeter_overlay.py",
-    "scaling.py": "ampmeter_scaling.py",
+    "script/hook.py": "sitecustomize.py",
+    "script/overlay.py": "ampmeter_overlay.py",
+    "script/scaling.py": "ampmeter_scaling.py",
+    "phases/explain/observe.py": "ampmeter_observe.py",
 }
 """Modules that run inside the script, by the names that they have there."""
 VARIABLE = "AMPMETER_HOOK"
@@ -85,9 +86,9 @@ class ScriptLauncher(LocalLauncher):
         """Run one trial and pass its records on: a profiled process, or a round of timed ones."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         begun_s = time.monotonic()
-        measure = self._profile if trial.phase == "memory" else self._round
+        measures = {"memory": self._profile, "speed": self._round, "explain": self._explain}
         try:
-            results = measure(trial, device, on_message)
+            results = measures[trial.phase](trial, device, on_message)
         except RefusedError as error:
             return Ending(kind=error.kind, text=str(error), log=error.log)
         for result in results:
@@ -98,7 +99,7 @@ class ScriptLauncher(LocalLauncher):
         """Run an arm whose products are counted: what it computed, and its peak of memory."""
         name = trial.precisions[0]
         reference = trial.cell.reference
-        records = self._run_arm(trial, name, device, on_message)
+        records = self._run_arm(trial, name, device, on_message, CENSUS_STEPS, census=True)
         record = records[0]
         if len(record["steps"]) <= self.script.warmup:
             steps.timing(record, self.script.warmup)  # which says why
@@ -126,6 +127,23 @@ class ScriptLauncher(LocalLauncher):
         result = self._result(name, memory, warnings)
         return [replace(result, detail="; ".join((computed, *warnings)))]
 
+    def _explain(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
+        """Run each arm under its observer; send where its steps spend their time and memory."""
+        from bench.phases.explain import Explained
+        from bench.phases.explain.script import PLAIN, PROFILED, STEPS, figures_of
+
+        results = []
+        for name in trial.precisions:
+            explain = {"plain": PLAIN, "profiled": PROFILED}
+            record = self._run_arm(trial, name, device, on_message, STEPS, explain=explain)[0]
+            begin = self.script.warmup
+            plain = steps.timing(record | {"steps": record["steps"][: begin + PLAIN]}, begin)
+            length = steps.period([step["optimizer"] for step in record["steps"][begin:]])
+            for row in figures_of(record, plain, length=length, gpu=device.is_gpu):
+                on_message(Explained(trial=trial.id, precision=name, **row))
+            results.append(TrialResult(precision=name, status="ok"))
+        return results
+
     def _profile_path(self, name: str) -> Path:
         return (self.workspace or Path()) / "profiles" / f"{name}.json"
 
@@ -152,7 +170,7 @@ class ScriptLauncher(LocalLauncher):
             if name in failed:
                 continue
             try:
-                records = self._run_arm(trial, name, device, on_message)
+                records = self._run_arm(trial, name, device, on_message, self.script.steps)
                 timings = [steps.timing(record, self.script.warmup) for record in records]
                 slowest = max(timings, key=lambda each: each.step_ms)
                 if timed[reference] and slowest.shape != timed[reference][0].shape:
@@ -211,15 +229,24 @@ class ScriptLauncher(LocalLauncher):
             row=row,
         )
 
-    def _run_arm(self, trial: Trial, name: str, device: Device, on_message: OnMessage) -> list[Record]:
+    def _run_arm(
+        self, trial: Trial, name: str, device: Device, on_message: OnMessage, count: int, **observed: Any
+    ) -> list[Record]:
         """Run one process of an arm to the end of its measured steps; return the record of each rank.
+
+        Args:
+            trial: of which it is a part.
+            name: the arm's.
+            device: that it trains on.
+            on_message: is told the number of its steps.
+            count: of its measured steps.
+            observed: settings of the hook: what else it is to observe.
 
         Raises:
             RefusedError: it failed, hung or cannot be measured.
         """
         self._require_nothing_left()
         kills = oom_kills()
-        count = CENSUS_STEPS if trial.phase == "memory" else self.script.steps
         total = self.script.warmup + count
 
         def show(step: int) -> None:
@@ -230,15 +257,16 @@ class ScriptLauncher(LocalLauncher):
             for made in ("site", "scratch", "tmp"):
                 (home / made).mkdir()
             for module, copied in BESIDE.items():
-                shutil.copyfile(Path(__file__).with_name(module), home / "site" / copied)
+                if (ROOT / "bench" / module).exists():  # explain may have been deleted
+                    shutil.copyfile(ROOT / "bench" / module, home / "site" / copied)
             settings = {
                 "home": folder,
                 "steps": count,
                 "warmup": self.script.warmup,
                 "inject": name if self.script.inject else "",
-                "census": trial.phase == "memory",
                 "allow_writes": self.script.allow_writes,
                 "seed": trial.replicate,
+                **observed,
             }
             environment = self._environment(device, home) | {VARIABLE: json.dumps(settings)}
             words = self._words(name, scratch=str(home / "scratch"), seed=str(trial.replicate))
@@ -264,6 +292,10 @@ class ScriptLauncher(LocalLauncher):
                     self._end(process, home)
                     _remove_empty(home / "made")
             text = printed(home / "log")
+            for record in records:
+                trace = Path(record.get("trace", ""))
+                if trace.is_file():
+                    record["trace"] = json.loads(trace.read_text(errors="replace"))
         if load_pct is not None:
             self._loads_pct.append(load_pct)
         for record in records:

@@ -77,6 +77,7 @@ class Script:
     """Whether the arms' names are precisions that are entered from outside, instead of by options."""
     steps: int = option("optimizer steps to time in each process (default: 50)", "N", whole(4), default=50)
     warmup: int = option("optimizer steps to leave out before (default: 10)", "N", whole(2), default=10)
+    explain: bool = option("also say where each arm's steps spend time and memory, and why", default=False)
     allow_writes: bool = option(
         "let it write its files outside {scratch}, which may overwrite yours or be resumed by the next arm",
         default=False,

@@ -14,6 +14,7 @@ from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
 from bench.measure.operations import observe, peak_tflops
 from bench.measure.rounds import Sizes, time_block
+from bench.phases.explain.observe import PeakHolders
 from bench.planning.batch_sizes import common_multiple
 from bench.results.records import Device, Operations, TrialResult
 from bench.spec.precisions import PRECISIONS
@@ -43,6 +44,33 @@ def test_random_batches_follow_from_the_seed_however_many_were_drawn_before():
         for (inputs, targets), (first_inputs, first_targets) in zip(drawn, draws[0], strict=True):
             assert torch.equal(inputs, first_inputs)
             assert torch.equal(targets, first_targets)
+
+
+def test_memory_at_the_peak_by_operator_is_what_the_allocator_says():
+    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).to(GPU)
+    inputs = torch.randn(1024, 512, device=GPU)
+
+    def step():
+        model.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(inputs).float().square().mean()
+        loss.backward()
+        torch.cuda.synchronize()
+
+    step()  # which makes what libraries keep
+    model.zero_grad()
+    there = [*model.parameters(), inputs]
+    others_bytes = torch.cuda.memory_allocated() - sum(tensor.nbytes for tensor in there)
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    peak_bytes = torch.cuda.max_memory_allocated() - others_bytes
+    model.zero_grad()
+    holders = PeakHolders(GPU, {"parameters": there})
+    with holders:
+        step()
+    assert holders.peak_bytes == pytest.approx(peak_bytes, rel=0.05)
+    held_bytes = sum(row["value"] for row in holders.rows() if row["kind"] == "held")
+    assert held_bytes == holders.peak_bytes
 
 
 def test_cuda_and_nvml_mean_the_same_gpu(environment, device):

@@ -1,6 +1,5 @@
 """The explain phase on small suites: what it sends, and which causes are planted and found."""
 
-import itertools
 import time
 from dataclasses import dataclass, replace
 
@@ -38,7 +37,6 @@ def explained(trial, device, *names, **changes):
     sent = run_phase(trial, device, "explain", *names, protocol=Protocol(time_budget_s=0.1, replicates=1), **changes)
     figures = of_kind(Explained, sent)
     frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in figures])
-    frame["round"] = frame["round"].astype(float)
     frame = frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x"))
     return figures, of_kind(TrialResult, sent), explanations(frame)
 
@@ -47,12 +45,10 @@ def explained(trial, device, *names, **changes):
 def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
     assert [(result.precision, result.status) for result in results] == [("fp32", "ok"), ("amp-bf16", "ok")]
-    rounds = {row.round for row in figures if row.kind == "step" and row.name == "timed"}
-    assert set(range(explain.ROUNDS[0])) <= rounds
-    for precision, number in itertools.product(("fp32", "amp-bf16"), rounds):
-        of_round = [row for row in figures if row.precision == precision and row.round == number]
-        (profiled,) = (row.value for row in of_round if row.name == "profiled")
-        by_class = {row.name: row.value for row in of_round if row.kind == "class"}
+    for precision in ("fp32", "amp-bf16"):
+        of_arm = [row for row in figures if row.precision == precision]
+        (profiled,) = (row.value for row in of_arm if row.name == "profiled")
+        by_class = {row.name: row.value for row in of_arm if row.kind == "class"}
         assert list(by_class) == list(CLASSES)
         assert sum(by_class.values()) == pytest.approx(profiled)
     assert {row.precision for row in figures if row.kind == "operator"} == {"fp32", "amp-bf16"}
@@ -189,6 +185,39 @@ class Summed(nn.Module):
 
     def forward(self, outputs, _targets):
         return outputs.float().square().mean()
+
+
+IN_OWN_STEPS = {
+    "expanded": (PLANTED["expanded"].model, 1, "_to_copy in Expanded"),
+    "left in fp32": (PLANTED["left in fp32"].model, 1, "most of all in"),
+    "repeated casts": (lambda _data: nn.Linear(512, 4096), 4, "_to_copy in Linear"),
+}
+"""The model, the parts of a batch that are accumulated, and what is named."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", IN_OWN_STEPS)
+def test_a_cause_in_a_step_of_ones_own_is_named(rule, tiny_trial, cpu, use_suite):
+    model, parts, named = IN_OWN_STEPS[rule]
+
+    def step(training, batch):
+        losses = []
+        for part in batch[0].chunk(parts):
+            with training.autocast():
+                losses.append(training.model(part).float().square().mean())
+        loss = sum(losses)
+        training.update(loss)
+        return loss
+
+    def batches(_split, batch_size, _seed):
+        return [(torch.ones(batch_size, 512), torch.ones(batch_size, 1))] * 2
+
+    use_suite(model, batches=batches, step=step)
+    cell = replace(tiny_trial.cell, batch_size=64, data=DataSource(kind="synthetic"))
+    _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16", cell=cell)
+    sentences = {reason.rule: reason.sentence for reason in explanation.reasons}
+    assert rule in sentences
+    assert named in sentences[rule]
 
 
 @pytest.mark.slow

@@ -1,21 +1,19 @@
 """Why a precision gains: speedups and reasons of made-up figures, one cause at a time."""
 
-import math
-
 import pandas as pd
 import pytest
 
 from bench.phases.explain.reasons import CLASSES, explanations
 from bench.report.reading.load import CELL
 
-COLUMNS = ["precision", "kind", "name", "round", "work", "module", "detail", "dtype", "value"]
+COLUMNS = ["precision", "kind", "name", "work", "module", "detail", "dtype", "value"]
 MIB = 2**20
 FP32 = {"other products": 60.0, "elementwise": 15.0, "normalisation and softmax": 5.0, "optimizer": 10.0, "idle": 10.0}
 GAINS = {"other products": 24.0, "elementwise": 8.0, "normalisation and softmax": 3.0, "optimizer": 10.0, "idle": 10.0}
 
 
-def figure(precision, kind, name, value, *, number=math.nan, work="", module="", detail="", dtype=""):
-    return dict(zip(COLUMNS, (precision, kind, name, number, work, module, detail, dtype, value), strict=True))
+def figure(precision, kind, name, value, *, work="", module="", detail="", dtype=""):
+    return dict(zip(COLUMNS, (precision, kind, name, work, module, detail, dtype, value), strict=True))
 
 
 def held(precision, *parts):
@@ -27,17 +25,14 @@ def held(precision, *parts):
     return rows
 
 
-def step(precision, ms, *, profiler=1.0, gpu=True, noise=(1.0, 1.01, 0.99, 1.0)):
+def step(precision, ms, *, profiler=1.0, gpu=True):
     total = sum(ms.values())
-    rows = []
-    for number, factor in enumerate(noise):
-        rows.append(figure(precision, "step", "timed", total * factor, number=number))
-        rows.append(figure(precision, "step", "profiled", total * profiler * factor, number=number))
-        rows += [
-            figure(precision, "class", work, ms.get(work, 0.0) * profiler * factor, number=number) for work in CLASSES
-        ]
-        rows += [figure(precision, "step", "kernels", 200, number=number)] if gpu else []
-    return rows
+    rows = [
+        figure(precision, "step", "timed", total),
+        figure(precision, "step", "profiled", total * profiler),
+        figure(precision, "step", "kernels", 200.0 if gpu else 0.0),
+    ]
+    return rows + [figure(precision, "class", work, ms.get(work, 0.0) * profiler) for work in CLASSES]
 
 
 def cell(**columns):
@@ -64,10 +59,8 @@ def test_a_step_that_gains_as_its_operators_do_needs_no_reason():
 
 
 def test_steps_without_time_in_any_class_are_not_explained():
-    rows = [
-        figure(name, "step", kind, 10.0, number=0) for name in ("fp32", "amp-bf16") for kind in ("timed", "profiled")
-    ]
-    rows += [figure(name, "class", work, 0.0, number=0) for name in ("fp32", "amp-bf16") for work in CLASSES]
+    rows = [figure(name, "step", kind, 10.0) for name in ("fp32", "amp-bf16") for kind in ("timed", "profiled")]
+    rows += [figure(name, "class", work, 0.0) for name in ("fp32", "amp-bf16") for work in CLASSES]
     assert explanations(pd.DataFrame(rows).assign(**cell())) == []
 
 

@@ -42,13 +42,6 @@ def test_without_a_reason_the_largest_part_of_the_step_is_named():
     assert "other products: 44 %, 24.0 ms, and 60.0 ms in fp32" in sentence
 
 
-def test_what_other_programs_took_is_told():
-    quiet = plain(extra=[figure("fp32", "step", "foreign load", 5.0)])
-    assert list(sentences(quiet)) == list(sentences(plain()))
-    *_, last = sentences(plain(extra=[figure("fp32", "step", "foreign load", 66.4)]))
-    assert last.startswith("Other programs took 66 % of the CPU")
-
-
 @pytest.mark.parametrize(("profiler", "warned"), [(1.02, False), (3.4, True)])
 def test_steps_that_the_profiler_makes_longer_are_told(profiler, warned):
     fp32, arm = ({"other products": ms, "elementwise": 5.0} for ms in (60.0, 25.0))

@@ -118,7 +118,7 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
         "idle": 10 + 5 + 5 + 36,
     }
     step_time = decompose(trace.document(), gpu=True)
-    assert step_time.calls == 3
+    assert step_time.kernels == 3
     product = Operator("aten::addmm", "matrix units", "", "8 4x8 8x8", BF16)
     assert step_time.operators_ms[product] == 0.01
 

@@ -185,6 +185,12 @@ def test_what_a_cpu_emulates_is_measured_once_and_trained_once_where_that_takes_
     assert Counter(names[0] for names in arms(trials, "train")) == trained
 
 
+def test_what_a_cpu_emulates_is_explained_however_long_its_step_is(machine, cpu):
+    device = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0)
+    trials = plan(machine, device, flops=1e10, phases=("explain",)).trials
+    assert arms(trials, "explain") == [("fp32", "amp-bf16")]
+
+
 def test_an_ablation_has_nothing_that_a_cpu_emulates(machine, cpu):
     trials = plan(machine, replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0), phases=("ladder",)).trials
     assert {arm.precision for trial in trials for arm in trial.arms} == {"fp32"}

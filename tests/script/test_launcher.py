@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.results.records import Block, Device, TrialResult
-from bench.script.launcher import ScriptLauncher
+from bench.script.launcher import CENSUS_STEPS, ScriptLauncher
 from bench.script.steps import RefusedError
 from bench.spec.data_source import DataSource
 from bench.spec.placement import Placement
@@ -34,8 +34,10 @@ def trial(*names, phase="speed", replicate=0, reference=None):
 def run_process(command, name="fp32", *, options="", phase="speed", **more):
     """Run one process of an arm to the end of its measured steps, and return the record of each rank."""
     script = Script(command=command, arms=((name, options),), warmup=4, **more)
+    count, observed = (CENSUS_STEPS, {"census": True}) if phase == "memory" else (script.steps, {})
+    asked = replace(trial(name, phase=phase), silence_s=300.0)
     with closing(ScriptLauncher(script)) as launcher:
-        return launcher._run_arm(replace(trial(name, phase=phase), silence_s=300.0), name, CPU, lambda _message: None)
+        return launcher._run_arm(asked, name, CPU, lambda _message: None, count, **observed)
 
 
 @pytest.fixture

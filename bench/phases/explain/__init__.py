@@ -24,8 +24,6 @@ class Explained:
     repeated: how often a tensor is cast; nonfinite: the first module with a result that is no number."""
     name: Name
     """Which figure of its kind: an operator, a class of work."""
-    round: int | None = None
-    """The round in which it was measured, from 0, where rounds repeat it."""
     work: Literal["", WorkClass] = ""
     """Class of work of an operator."""
     module: str = ""
@@ -47,6 +45,6 @@ PHASE = Phase(
     conduct=conduct,
     joint=True,
     trains_on_data=True,
-    # Rounds of plain and profiled steps, and some steps that are observed.
-    estimate=lambda work: work.arms * (work.warm_up_s + max(2.0, 20 * work.step_s)),
+    # Two rounds of plain and profiled steps, of which each has two where they are long, and some that are observed.
+    estimate=lambda work: work.arms * max(6.0, 15 * work.step_s),
 )

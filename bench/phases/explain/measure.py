@@ -12,8 +12,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from bench.measure.disturbance import open_watch
 from bench.measure.memory import states, updated
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
-from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, Row, open_profiler
-from bench.phases.explain.trace import Operator, StepTime, decompose, operator_class
+from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, open_profiler
+from bench.phases.explain.trace import StepTime, decompose, figures, work_of
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -40,12 +39,6 @@ WINDOW_S = 0.5
 """A block of plain or of profiled steps takes about as long."""
 STEPS = (2, 40)
 """Fewest and most steps of a block, and of the warm-up at least the fewest."""
-ROUNDS = (2, 7)
-"""Fewest and most rounds; more than the fewest while the budget lasts."""
-SHARE_OF_BUDGET = 1 / 4
-"""The share of ``--time-budget`` after which no more rounds than the fewest begin."""
-OPERATORS = 100
-"""The operators that are kept of a step, the longest."""
 LOADER_STEPS = 5
 """Fewest steps on batches as they are loaded: the first may have been loaded before."""
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
@@ -65,12 +58,10 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         without_collection() as collect,
     ):
         arms = [_Arm(context, runner, send) for runner in runners]
-        _take_turns(arms, trial.protocol.time_budget_s * SHARE_OF_BUDGET, watch.poll, collect)
-        disturbed, foreign_load_pct = watch.disturbance(), watch.foreign_load_pct()
+        _take_turns(arms, watch.poll, collect)
+        disturbed = watch.disturbance()
     for arm in arms:
         arm.send_times()
-        if foreign_load_pct is not None:
-            arm.send_figure("step", "foreign load", foreign_load_pct)
         if not is_synthetic(context.data, trial.cell.data):
             arm.wait_for_the_loader()
         arm.send_observed(batches)
@@ -83,21 +74,17 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
 
-def _take_turns(arms: list[_Arm], budget_s: float, poll: Callable[[], object], collect: Callable[[], object]) -> None:
-    """Run plain and profiled blocks of all arms in turn, in an order that changes from round to round.
+def _take_turns(arms: list[_Arm], poll: Callable[[], object], collect: Callable[[], object]) -> None:
+    """Run plain and profiled blocks of all arms, then again in the opposite order, so that a drift cancels out.
 
     Args:
         arms: warmed up.
-        budget_s: seconds after which no more rounds than the fewest begin.
         poll: looks for what disturbs the device.
         collect: runs Python's garbage collector, which must not run within a block.
     """
-    end = time.monotonic() + budget_s
-    for turn in range(ROUNDS[1]):
-        if turn >= ROUNDS[0] and distributed.from_first(time.monotonic() > end):
-            break
-        for arm in arms if turn % 2 == 0 else reversed(arms):
-            arm.say(f"round {turn + 1}, plain and profiled steps")
+    for number, turn in enumerate((arms, arms[::-1]), start=1):
+        for arm in turn:
+            arm.say(f"round {number} of 2, plain and profiled steps")
             arm.settle()
             arm.time_plain_steps()
             collect()
@@ -141,14 +128,8 @@ class _Arm:
     def say(self, text: str) -> None:
         self.send(Progress(text=f"{self.runner.name}: {text}"))
 
-    def send_figure(self, kind: str, name: str, value: float, **more: Any) -> None:
-        trial, precision = self.context.trial.id, self.runner.name
-        self.send(Explained(trial=trial, precision=precision, kind=kind, name=name, value=value, **more))
-
-    def send_rows(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
-            self.send_figure(**row, work=work or "")
+    def send_figure(self, **row: Any) -> None:
+        self.send(Explained(trial=self.context.trial.id, precision=self.runner.name, **row))
 
     def _queue(self, steps: int) -> None:
         self.queued += steps
@@ -188,27 +169,12 @@ class _Arm:
         self.profiles.append(decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types))
 
     def send_times(self) -> None:
-        """Send the times of the rounds, the longest operators, and the share of skipped steps."""
-        for number, (timed_ms, profile) in enumerate(zip(self.timed_ms, self.profiles, strict=True)):
-            figures = {"timed": timed_ms, "profiled": profile.step_ms, "recomputed": profile.recomputed_ms}
-            figures["kernels" if self.runner.asynchronous else "operators"] = profile.calls
-            if self.runner.asynchronous:
-                figures["scaling wait"] = profile.scaling_wait_ms
-            for name, value in figures.items():
-                self.send_figure("step", name, value, round=number)
-            for work, ms in profile.ms.items():
-                self.send_figure("class", work, ms, round=number)
-        every_ms: dict[Operator, list[float]] = defaultdict(list)
-        for profile in self.profiles:
-            for operator, ms in profile.operators_ms.items():
-                every_ms[operator].append(ms)
-        medians = {operator: statistics.median(ms) for operator, ms in every_ms.items()}
-        longest = sorted(medians, key=medians.__getitem__, reverse=True)[:OPERATORS]
-        for it in longest:
-            more = {"work": it.work, "module": it.module, "detail": it.sizes, "dtype": it.dtype}
-            self.send_figure("operator", it.name, medians[it], **more)
+        """Send the times of a step, its longest operators, and the share of skipped steps: means over the rounds."""
+        self.send_figure(kind="step", name="timed", value=statistics.fmean(self.timed_ms))
+        for row in figures(self.profiles):
+            self.send_figure(**row)
         taken = self.runner.taken_steps() - self.taken_before
-        self.send_figure("step", "skipped", 100 * (1 - taken / self.queued))
+        self.send_figure(kind="step", name="skipped", value=100 * (1 - taken / self.queued))
 
     def wait_for_the_loader(self) -> None:
         """Train on some of the suite's own batches, and send the share of time spent waiting for them."""
@@ -229,7 +195,7 @@ class _Arm:
         elapsed_s = time.perf_counter() - start
         if self.runner.asynchronous:  # the GPU may have had work while the host waited
             waited_s = min(waited_s, max(0.0, elapsed_s - steps * self.step_s))
-        self.send_figure("step", "waiting", 100 * waited_s / elapsed_s)
+        self.send_figure(kind="step", name="waiting", value=100 * waited_s / elapsed_s)
 
     def send_observed(self, batches: list[Batch]) -> None:
         """Send what holds memory at the peak of a step, and of a loss that is no number where it began."""
@@ -254,8 +220,10 @@ class _Arm:
         except Exception as error:  # a model that cannot be observed; that it trains is known
             print(f"{runner.name}: its memory was not observed: {type(error).__name__}: {error}")
             return
-        self.send_rows(holders.rows())
+        rows = [*holders.rows()]
         if not self.runner.finite():
             with NonFinite() as watch:
                 runner.run(1)
-            self.send_rows(watch.rows())
+            rows += watch.rows()
+        for row in rows:
+            self.send_figure(**row, work=work_of(row))

@@ -1,6 +1,7 @@
 """Observes single training steps: where their time goes, what holds memory at the peak, what is not finite.
 
-It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it.
+It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it. There
+``LoopObserver`` follows the steps of a loop that it does not run.
 
 The operators of a backward pass belong to the module whose forward pass recorded them: both have the same sequence
 number of autograd.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -60,6 +61,11 @@ class ModuleStack:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+
+    @property
+    def known(self) -> list[nn.Module]:
+        """The modules that ran, and those within them."""
+        return list(self._names)
 
     @property
     def innermost(self) -> str:
@@ -205,6 +211,89 @@ class PeakHolders(TorchDispatchMode):
         self._casts.pop(key, None)
         self._alive[group] -= size
         self._bytes -= size
+
+
+class LoopObserver:
+    """Observes a loop of a script by the ends of its optimizers' steps.
+
+    Steps are left as they are, then profiled; in one more iteration memory is observed, and in another the modules, if
+    the loss is not finite.
+    """
+
+    def __init__(self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int) -> None:
+        """Begin.
+
+        Args:
+            trace: the path to which the profiler's trace is written.
+            recorded: the hook's steps so far, to which it adds.
+            plain: steps that are left as they are.
+            profiled: steps that are profiled then.
+        """
+        self.rows: list[Row] = []
+        self._trace, self._recorded = trace, recorded
+        self._plain, self._profiled = plain, profiled
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._course = self._observe()
+
+    def ended(self, optimizer: torch.optim.Optimizer) -> None:
+        """Go on after a step of an optimizer."""
+        self._optimizers.add(optimizer)
+        next(self._course, None)
+
+    def _observe(self) -> Iterator[None]:
+        """Yield until the next optimizer's step has ended."""
+        for _ in range(self._plain):
+            yield
+        # torch.compile would compile anew with hooks on its modules, or under a dispatch mode.
+        is_compiled = any("compile" in step["marks"] for step in self._recorded)
+        modules = ModuleStack(marked=True)
+        with open_profiler(gpu=torch.cuda.is_initialized()) as profiler:
+            if not is_compiled:
+                modules.__enter__()
+            yield  # the profiler's first step is slower
+            _synchronize()
+            for _ in range(self._profiled):
+                yield
+            _synchronize()
+            yield  # the range in which the last of them ended is whole now
+            modules.__exit__()
+        profiler.export_chrome_trace(self._trace)
+        if is_compiled:
+            return
+        holders = PeakHolders(self._device(), self._there(modules))
+        with holders:
+            yield from self._iteration()
+        self.rows += holders.rows()
+        if not all(bool(torch.isfinite(loss)) for loss in self._recorded[-1]["losses"]):
+            with NonFinite() as watch:
+                yield from self._iteration()
+            self.rows += watch.rows()
+
+    def _iteration(self) -> Iterator[None]:
+        for _ in list(self._optimizers):
+            yield
+
+    def _device(self) -> torch.device:
+        parameters = [group["params"][0] for optimizer in self._optimizers for group in optimizer.param_groups]
+        return torch.device(parameters[0].device)
+
+    def _there(self, modules: ModuleStack) -> dict[str, list[Tensor]]:
+        """Return what is there before an iteration: of modules that ran, and of the optimizers."""
+        parameters: list[Tensor] = []
+        for module in modules.known:
+            parameters += [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        state: list[Tensor] = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+            state += [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 class NonFinite:

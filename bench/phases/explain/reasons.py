@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from bench.report.format import number
+from bench.report.format import at_batch, number
 from bench.report.reading.load import CELL
 from bench.results.records import WorkClass
 from bench.spec.precisions import BASELINE, find_precision
@@ -51,9 +51,9 @@ class Step:
     figures: pd.DataFrame
     """Its rows of explain_figures.csv."""
 
-    @cached_property
+    @property
     def timed_ms(self) -> float:
-        """Median over the rounds, without the profiler."""
+        """The time without the profiler."""
         return self.figure("timed")
 
     @cached_property
@@ -63,9 +63,8 @@ class Step:
 
     @cached_property
     def ms(self) -> dict[WorkClass, float]:
-        """Median over the rounds, of each class."""
-        classes = self.of("class").groupby("name")["value"].median()
-        return {work: float(classes.get(work, 0.0)) for work in CLASSES}
+        """The time of each class."""
+        return {work: self.figure(work, kind="class") for work in CLASSES}
 
     @cached_property
     def peak_bytes(self) -> float:
@@ -86,15 +85,14 @@ class Step:
         """Return the share of the step that classes take, in per cent."""
         return 100 * self.in_ms(*classes) / self.profiled_ms
 
-    def of(self, kind: str, name: str = "") -> pd.DataFrame:
-        """Return the figures of a kind, or those of them that are called ``name``."""
-        rows = self.figures[self.figures["kind"] == kind]
-        return rows[rows["name"] == name] if name else rows
+    def of(self, kind: str) -> pd.DataFrame:
+        """Return the figures of a kind."""
+        return self.figures[self.figures["kind"] == kind]
 
-    def figure(self, name: str) -> float:
-        """Return the median of a figure of the step; 0 if it was not measured."""
-        values = self.of("step", name)["value"]
-        return float(values.median()) if len(values) else 0.0
+    def figure(self, name: str, kind: str = "step") -> float:
+        """Return a figure of the step; 0 if it was not measured."""
+        rows = self.of(kind)
+        return float(rows["value"][rows["name"] == name].sum())
 
     @property
     def runs_on_gpu(self) -> bool:
@@ -161,7 +159,7 @@ class Explanation:
     @property
     def subject(self) -> str:
         """Its precision, device and batch size."""
-        return f"{self.arm.precision} on {self.where}, batch {self.cell['batch_size']:.0f}"
+        return f"{self.arm.precision} on {self.where}{at_batch(self.cell)}"
 
     @property
     def techniques(self) -> list[str]:

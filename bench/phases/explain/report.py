@@ -11,7 +11,7 @@ import pandas as pd
 from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations, in_module
 from bench.report.figures import chart
 from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
-from bench.report.format import capital, change, known, memory_unit, number, percent, signed
+from bench.report.format import at_batch, capital, change, known, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import SUBJECT, Runs, load
@@ -22,8 +22,6 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
-BUSY_PCT = 10.0
-"""Share of a CPU's cores from which other programs are reported."""
 STRETCHED = 1.05
 """How many times as long a step takes under the profiler, from which that is reported."""
 SAME = 0.01
@@ -154,9 +152,6 @@ def sentences(explanation: Explanation) -> Iterator[str]:
             f"Under the profiler {baseline.precision}'s step takes {number(stretched[0], 3)} times as long and "
             f"{arm.precision}'s {number(stretched[1], 3)} times."
         )
-    busy = baseline.figure("foreign load")
-    if busy >= BUSY_PCT:
-        yield f"Other programs took {busy:.0f} % of the CPU meanwhile, so these figures are rough."
 
 
 def _largest_part(explanation: Explanation) -> str:
@@ -214,7 +209,7 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     """Describe the steps of one workload: two panels, time and memory, for each device and batch size."""
     cells: dict[str, list[Step]] = {}
     for explanation in explained:
-        title = f"{explanation.where}, batch {explanation.cell['batch_size']:.0f}"
+        title = f"{explanation.where}{at_batch(explanation.cell)}"
         cells.setdefault(title, [explanation.baseline]).append(explanation.arm)
     panels, shown = [], set[str]()
     for title, steps in cells.items():

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from bench.measure.operations import is_product
 from bench.results.records import WorkClass
@@ -145,12 +145,44 @@ class StepTime:
     """From the beginning of the first step to the end of the last one's work, over the steps."""
     operators_ms: dict[Operator, float]
     """The time of each, overlaps with other work included."""
-    calls: float
-    """Kernels and copies in a step, or on a CPU operators that have a class of their own."""
+    kernels: float
+    """Kernels and copies in a step; 0 on a CPU."""
     recomputed_ms: float
     """The part of the operators' time that is spent in forward passes within the backward pass."""
     scaling_wait_ms: float
     """The part of ``idle`` in which the GPU waits because the host has waited for GradScaler's check of a step."""
+
+
+OPERATORS_KEPT = 100
+"""The operators that are kept of a step, the longest."""
+
+
+def figures(steps: Sequence[StepTime]) -> Iterator[dict[str, Any]]:
+    """Yield the times of profiled steps, and the longest operators, as figures of explain.csv: means over ``steps``."""
+    totals: defaultdict[tuple[str, str], float] = defaultdict(float)
+    operators_ms: defaultdict[Operator, float] = defaultdict(float)
+    for step in steps:
+        totals["step", "profiled"] += step.step_ms
+        totals["step", "recomputed"] += step.recomputed_ms
+        totals["step", "kernels"] += step.kernels
+        totals["step", "scaling wait"] += step.scaling_wait_ms
+        for work, ms in step.ms.items():
+            totals["class", work] += ms
+        for operator, ms in step.operators_ms.items():
+            operators_ms[operator] += ms
+    for (kind, name), total in totals.items():
+        yield {"kind": kind, "name": name, "value": total / len(steps)}
+    longest = sorted(operators_ms, key=operators_ms.__getitem__, reverse=True)
+    for it in longest[:OPERATORS_KEPT]:
+        yield {
+            "kind": "operator",
+            "name": it.name,
+            "value": operators_ms[it] / len(steps),
+            "work": it.work,
+            "module": it.module,
+            "detail": it.sizes,
+            "dtype": it.dtype,
+        }
 
 
 @dataclass(slots=True, eq=False)
@@ -245,7 +277,7 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
         ms={work: us[work] / each for work in CLASSES},
         step_ms=(end - start) / each,
         operators_ms={operator: us / each for operator, us in _by_operator(segments).items()},
-        calls=len(segments if gpu else {id(segment.operator) for segment in segments}) / len(marks),
+        kernels=len(segments) / len(marks) if gpu else 0.0,
         recomputed_ms=recomputed_us / each,
         scaling_wait_ms=scaling_wait_us / each,
     )
@@ -401,6 +433,12 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     if (known and is_product(name)) or name.startswith("triton_tem"):
         return "other products"
     return next((work for work, names in OPERATORS if names.match(name)), None)
+
+
+def work_of(row: Mapping[str, Any]) -> WorkClass | Literal[""]:
+    """Return the class of the operator that made what a figure of the peak counts; empty where it has none."""
+    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
+    return work or ""
 
 
 @cache

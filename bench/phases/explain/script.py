@@ -1,0 +1,61 @@
+"""Where the steps of a training script spend their time and memory: figures of what its hook observed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from bench.phases.explain.trace import STEP, decompose, figures, work_of
+from bench.script.steps import RefusedError, Timing
+
+PLAIN, PROFILED = 12, 12
+"""Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
+STEPS = PLAIN + PROFILED + 2 + 2 * 6
+"""Those that a process is observed for: some around the profiled ones, and two iterations of 6 at most."""
+OPTIMIZER = "Optimizer.step#"
+"""How the name of the range begins that torch's profiler has for each optimizer's step."""
+
+
+def figures_of(record: Mapping[str, Any], timed: Timing, *, length: int, gpu: bool) -> Iterator[dict[str, Any]]:
+    """Yield the figures of an arm, as ``Explained`` has them.
+
+    Args:
+        record: from the hook, with a trace in Chrome's format and the rows of its observer.
+        timed: the steps before the profiler, as they are.
+        length: optimizer steps of an iteration.
+        gpu: whether the script trains on one.
+
+    Raises:
+        RefusedError: the trace shows no steps.
+    """
+    profile = decompose({"traceEvents": _marked(record["trace"]["traceEvents"], length)}, gpu=gpu)
+    yield {"kind": "step", "name": "timed", "value": timed.step_ms}
+    yield from figures([profile])
+    steps = record["steps"]
+    yield {"kind": "step", "name": "skipped", "value": 100 * sum(step["skipped"] for step in steps) / len(steps)}
+    if timed.wait_pct is not None:
+        # A GPU may have had work meanwhile: what it waited for is idle time.
+        most_pct = 100 * profile.ms["idle"] / profile.step_ms if gpu else 100.0
+        yield {"kind": "step", "name": "waiting", "value": min(timed.wait_pct, most_pct)}
+    for row in record["observed"]:
+        yield {**row, "work": work_of(row)}
+
+
+def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+    """Return the events of whole iterations, with a range for each: from the end of an optimizer's step to a later one.
+
+    The device has done its work at both ends of the profiled steps, so nothing of an iteration begins after it.
+    """
+    ends = []
+    for event in events:
+        if event.get("ph") == "X" and event["name"].startswith(OPTIMIZER):
+            ends.append(event["ts"] + event["dur"])
+    ends = sorted(ends)[::length]
+    if len(ends) < 2:
+        raise RefusedError("torch.profiler saw no step of its optimizers, as where they are compiled")
+    within = [event for event in events if event.get("ts", 0) < ends[-1]]
+    for start, end in pairwise(ends):
+        mark = {"ph": "X", "cat": "user_annotation", "name": STEP, "ts": start, "dur": end - start, "tid": STEP}
+        within.append(mark)
+    return within

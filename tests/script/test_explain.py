@@ -1,0 +1,145 @@
+"""Why a script is no faster: what is planted in small scripts is found in their own processes, and named."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from bench.phases.explain import Explained
+from bench.phases.explain.observe import LoopObserver
+from bench.phases.explain.reasons import explanations
+from bench.phases.explain.script import figures_of
+from bench.report.reading.load import CELL
+from bench.script.launcher import ScriptLauncher
+from bench.script.steps import RefusedError, Timing
+from bench.spec.own_modules import ROOT
+from bench.spec.request import Script
+from tests.script.test_launcher import CPU, trial
+
+START = """
+import time
+import torch
+from torch import nn
+
+class Expanded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, 256, 256) / 16)
+    def forward(self, inputs):
+        return torch.matmul(inputs[:, None], self.table.expand(len(inputs), -1, -1))[:, 0]
+
+class Spectrum(nn.Module):
+    def forward(self, inputs):
+        return torch.fft.ifft(torch.fft.fft(inputs.float())).real
+
+def net(part):
+    return nn.Sequential(nn.Linear(256, 256), part, nn.Linear(256, 8))
+
+def train(model, parts=1, batch=512, wait_s=0.0):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1000
+        def __getitem__(self, place):
+            time.sleep(wait_s)
+            return torch.ones(batch, 256), torch.zeros(batch, dtype=torch.int64)
+    for inputs, targets in torch.utils.data.DataLoader(Samples(), batch_size=None):
+        for _ in range(parts):
+            nn.functional.cross_entropy(model(inputs).float(), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+PLANTED = {
+    "expanded": ("train(net(Expanded()), batch=64)", "_to_copy in 1 64x256x256 bfloat16"),
+    "left in fp32": ("train(nn.Sequential(*(net(Spectrum())[:2] for _ in range(3)), nn.Linear(256, 8)))", "0.1"),
+    "loader": ("train(net(nn.ReLU()), wait_s=0.05)", "waits for batches"),
+    "repeated casts": ("train(nn.Linear(256, 4096), parts=4, batch=8)", "_to_copy in Linear"),
+}
+
+
+@pytest.fixture
+def explained(tmp_path, monkeypatch):
+    """Return a function that explains a script under the injected autocast: its reasons' sentences by their rules."""
+    monkeypatch.chdir(tmp_path)
+
+    def explained(text):
+        Path("train.py").write_text(text)
+        arms = (("fp32", ""), ("amp-bf16", ""))
+        script = Script(command=("train.py",), arms=arms, warmup=4, inject=True, explain=True)
+        sent = []
+        with closing(ScriptLauncher(script)) as launcher:
+            asked = replace(trial("fp32", "amp-bf16", phase="explain"), silence_s=300.0)
+            ending = launcher.run(asked, CPU, sent.append)
+        assert ending.kind == "done", ending.text
+        rows = [message for message in sent if isinstance(message, Explained)]
+        frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in rows])
+        (explanation,) = explanations(frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x")))
+        return explanation
+
+    return explained
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_cause_that_is_planted_in_a_script_is_named(explained, cause):
+    text, named = PLANTED[cause]
+    reasons = {reason.rule: reason.sentence for reason in explained(START + text).reasons}
+    assert cause in reasons
+    assert named in reasons[cause]
+
+
+@pytest.mark.slow
+def test_modules_of_lightnings_trainer_are_named(explained):
+    pytest.importorskip("lightning")
+    explanation = explained((ROOT / "docs" / "examples" / "scripts" / "lightning_mlp.py").read_text())
+    assert {"parameters", "addmm"} <= set(explanation.baseline.of("held")["name"])
+    products = explanation.baseline.of("operator").query("name == 'aten::addmm'")
+    assert all(products["module"] != "")
+
+
+def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_are_observed(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorded = []
+    observer = LoopObserver(str(tmp_path / "trace.json"), recorded, plain=2, profiled=3)
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = model(torch.full((2, 4), float("nan"))).sum()
+        loss.backward()
+        optimizer.step()
+        recorded.append({"marks": set(), "losses": [loss.detach()]})
+        observer.ended(optimizer)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event["name"].startswith("Optimizer.step#") for event in events) >= 4
+    seen = {(row["kind"], row["name"], row["module"]) for row in observer.rows}
+    assert {("held", "parameters", ""), ("held", "mm", "0"), ("nonfinite", "Linear", "1")} <= seen
+
+
+TIMED = Timing(iterations=(), step_ms=10.0, warming=0, steady=True, wait_pct=30.0, loss=None, shape=(), diverged=False)
+
+
+def recorded(*optimizer_ends_us):
+    events = []
+    for end in optimizer_ends_us:
+        name = "Optimizer.step#SGD.step"
+        events.append({"ph": "X", "cat": "user_annotation", "name": name, "ts": end - 5, "dur": 5, "tid": 1})
+        events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": end + 1, "dur": 500, "tid": 1, "args": {}})
+    steps = [{"skipped": number == 0} for number in range(4)]
+    return {"trace": {"traceEvents": events}, "observed": [], "steps": steps}
+
+
+def test_an_iteration_goes_from_the_end_of_an_optimizers_step_to_that_of_the_next_iteration():
+    rows = figures_of(recorded(0, 1000, 2000, 3000, 4000), TIMED, length=2, gpu=False)
+    values = {row["name"]: row["value"] for row in rows if row["kind"] in ("step", "class")}
+    assert (values["timed"], values["profiled"]) == (10.0, 2.0)
+    assert values["other products"] == pytest.approx(1.0)
+    assert (values["skipped"], values["waiting"]) == (25.0, 30.0)
+
+
+def test_a_trace_without_steps_is_refused():
+    with pytest.raises(RefusedError, match="no step of its optimizers"):
+        list(figures_of(recorded(0), TIMED, length=1, gpu=False))
