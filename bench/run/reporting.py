@@ -43,6 +43,8 @@ def report(
     """
     out = out or REPORTS / report_name(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
+    if out.resolve() in runs:
+        raise UsageError(f"'{out}' is the folder of a run, whose files a report would mix with its own: name another.")
     try:
         contents = reporter.report(runs, out, published=published, figures=figures)
     except OSError as error:

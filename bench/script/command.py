@@ -26,7 +26,6 @@ INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
 """What can be entered from outside a script."""
 SHARED = (
     "gpus",
-    "exclusive",
     "target_ci",
     "time_budget_s",
     "trial_timeout_s",

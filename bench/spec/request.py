@@ -56,6 +56,12 @@ def _phase(_option: str, text: str) -> str:
     return text
 
 
+def _checkpoint(option: str, text: str) -> Path:
+    if not Path(text).is_file():
+        raise UsageError(f"{option} takes a checkpoint, such as results/RUN/checkpoints/TRIAL-e2.pt, not '{text}'.")
+    return Path(text).resolve()
+
+
 def _batch_size(option: str, text: str) -> int | str:
     size: int | str = text if text == MAX else whole(1, f", and {MAX}")(option, text)
     return size
@@ -174,7 +180,6 @@ class Request:
         "LIST",
         listed(_accelerator),
     )
-    exclusive: bool = option("refuse to start when a GPU is in use by others", default=False)
     phases: tuple[str, ...] = option(
         f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; --rigorous: floor, too)",
         "LIST",
@@ -198,13 +203,12 @@ class Request:
     )
     keep_checkpoints: bool = option("keep the checkpoint of every epoch in the run's folder", default=False)
     start: Path | None = option(
-        "continue the training of a run with --keep-checkpoints, in any precision: from fp32's, or its only one's",
-        "RUN",
-        path,
+        "continue a training, in any precision, from a checkpoint that --keep-checkpoints kept in another run's folder",
+        "FILE",
+        _checkpoint,
         name="--from",
         of_training=True,
     )
-    from_epoch: int | None = option("the epoch after which --from continues", "K", whole(1), of_training=True)
     quick: bool = option(
         "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
         "batch size; no training unless one of its options is given",

@@ -36,7 +36,9 @@ def run(trial, device):
 
 
 def test_random_batches_follow_from_the_seed_however_many_were_drawn_before():
-    draws = [random_batches(Data(input_shape=(3,), classes=2), batch_size=4, count=2, device=GPU, seed=0) for _ in range(4)]
+    draws = [
+        random_batches(Data(input_shape=(3,), classes=2), batch_size=4, count=2, device=GPU, seed=0) for _ in range(4)
+    ]
     for drawn in draws[1:]:
         for (inputs, targets), (first_inputs, first_targets) in zip(drawn, draws[0], strict=True):
             assert torch.equal(inputs, first_inputs)
