@@ -40,7 +40,7 @@ SHORTHANDS = {
             "PATH",
         )
     },
-    "phases": {phase.option.strip("-"): Option(phase.help) for phase in PHASES.values() if phase.help},
+    "phases": {phase.option.strip("-"): Option(phase.help, repeated="same") for phase in PHASES.values() if phase.help},
     "quick": {
         "rigorous": Option(
             "ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself where speed is timed"

@@ -115,14 +115,9 @@ def require_one_task() -> None:
     Raises:
         UsageError: torchrun or srun started several tasks.
     """
-    for starter, rank, count in (
-        ("torchrun", "RANK", "WORLD_SIZE"),
-        (
-            "srun",
-            "SLURM_PROCID",
-            "SLURM_STEP_NUM_TASKS",
-        ),  # SLURM_NTASKS is set in a batch script, too
-    ):
+    torchrun = ("torchrun", "RANK", "WORLD_SIZE")
+    srun = ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")  # SLURM_NTASKS is set in a batch script, too
+    for starter, rank, count in (torchrun, srun):
         tasks = os.environ.get(count, "1") if rank in os.environ else "1"
         if tasks != "1":
             raise UsageError(

@@ -51,6 +51,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     """
     suites = suite_registry.select(request)
     check_phases(request)
+    if request.start is not None and not request.start.is_file():
+        raise UsageError(f"--from takes a checkpoint, as in results/RUN/checkpoints/; there is no '{request.start}'.")
     for suite in suites.values():
         choose_source(suite, request)  # before it takes time
     print_plain("Looking at the devices.")
@@ -249,13 +251,6 @@ def warn_of_what_does_nothing(environment: Environment, request: Request, plan: 
     if idle and others:
         warnings.append(
             f"No effect on {', '.join(others)}, which use batches that are on the device already: {', '.join(idle)}."
-        )
-    # torch keeps the algorithm of a convolution by its shapes, types and permission of TF32, not by whether cuDNN tried
-    # algorithms to choose it (benchmark_cache in aten/src/ATen/native/cudnn/Conv_v8.cpp).
-    if any({"default", "tf32"} <= {*trial.precisions} for trial in plan.trials):
-        warnings.append(
-            "default and tf32 are timed in one process, where torch uses for both the algorithms of convolutions that "
-            "the first of them has chosen. Name them in two runs to see default as it is alone."
         )
     has_baseline = False
     for trial in plan.trials:
