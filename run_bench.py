@@ -22,7 +22,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped by
     Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in ``run_bench.py list | head -3``.
     """
-    _open_streams()
     _import_own_packages()
     try:
         from bench.cli.interruption import Interruption
@@ -140,17 +139,6 @@ def show_list(options: argparse.Namespace) -> int:
         lines = [dumps(head("devices" if options.gpus else "list") | document)]
     print_plain("\n".join(lines), wrap=not options.json)
     return 0
-
-
-def _open_streams() -> None:
-    """Open the standard streams that were closed (``>&-``), so that none of a run's files takes one's place."""
-    number = 0
-    while number <= 2:
-        number = os.open(os.devnull, os.O_RDWR)
-        os.set_inheritable(number, number <= 2)
-    os.close(number)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _import_own_packages() -> None:

@@ -104,7 +104,7 @@ READ = (
 """What reads results, or the registries."""
 ELSEWHERE = {
     "--help": "tests/cli/test_parser.py::test_the_script_exits_with_what_main_returns",
-    "--suite resnet20 --phases train --precisions amp-fp16 --from results/A --from-epoch 2": CONTINUED,
+    "--suite resnet20 --phases train --precisions amp-fp16 --from results/A/checkpoints/TRIAL-e2.pt": CONTINUED,
     "--resume results/NAME": SEEDS,
     "--resume results/first-run": f"{EXECUTE}"
     "test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on",

@@ -62,6 +62,6 @@ class Interruption:
             from bench.spec.text import plain
 
             where = shlex.quote(plain(str(self.folder)))
-            text = f"Trials that ended are kept. Go on with: python run_bench.py --resume {where}\n{STOPPED}"
+            text = f"Go on with: python run_bench.py --resume {where}\n{STOPPED}"
         with suppress(OSError):  # nobody is left to read it
             os.write(2, text.encode())

@@ -40,7 +40,7 @@ SHORTHANDS = {
             "PATH",
         )
     },
-    "phases": {phase.option.strip("-"): Option(phase.help) for phase in PHASES.values() if phase.help},
+    "phases": {phase.option.strip("-"): Option(phase.help, repeated="same") for phase in PHASES.values() if phase.help},
     "quick": {
         "rigorous": Option(
             "ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself where speed is timed"
@@ -84,7 +84,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError instead of printing the usage and exiting."""
-        raise UsageError(f"{message[0].upper()}{message[1:]}. See {self.prog} --help.")
+        hint = ""
+        if message.startswith("unrecognized") and ".py" in message:
+            hint = " A training script and its options come after --, as in script --inject fp32,amp-bf16 -- train.py."
+        raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} See {self.prog} --help.")
 
 
 def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
@@ -205,8 +208,6 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
         raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
     if "gpus" in given and "on" in given:
         raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
-    if ("start" in given) != ("from_epoch" in given):
-        raise UsageError("--from RUN and --from-epoch K go together: give both.")
     if "on" in given and ("keep_checkpoints" in given or "start" in given):
         raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
     if phases and "suites" in given:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from bench.devices.monitor import monitor_problem
 from bench.results.records import Environment
-from bench.spec.errors import UsageError
 
 DISPLAY_SERVERS = frozenset({"X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sway", "weston"})
 """Programs that draw the desktop; they are on the GPU all the time and nobody can send them away for a run."""
@@ -85,12 +84,8 @@ def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]
     return " ".join(sentences)
 
 
-def busy(environment: Environment, exclusive: bool) -> list[str]:
-    """Return a warning if other processes use a GPU of the run.
-
-    Raises:
-        UsageError: with ``exclusive``, if a GPU is in use or its processes are unknown.
-    """
+def busy(environment: Environment) -> list[str]:
+    """Return a warning if other processes use a GPU of the run."""
     devices = [device for device in environment.devices if device.is_gpu]
     if not devices:
         return []
@@ -101,10 +96,4 @@ def busy(environment: Environment, exclusive: bool) -> list[str]:
             names[uuid] = f"GPU {word}"
     ours = {uuid: processes for uuid, processes in known.items() if uuid in names}
     text = describe(ours, names)
-    if text and exclusive:
-        raise UsageError(f"{text} Wait, name other GPUs, or leave out --exclusive.")
-    if exclusive:
-        for device in devices:
-            if not device.gpus or not device.gpus.keys() <= known.keys():
-                raise UsageError(f"The processes on GPU {device.placement} are unknown; leave out --exclusive.")
     return [text] if text else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,7 @@ class Launcher(ABC):
     """Whether trials of different placements run at the same time."""
 
     def __init__(self) -> None:
-        """Start without notes, checkpoints and observers."""
-        self.on_start: Callable[[Iterable[int]], None] = lambda _pids: None
-        """Called with the pids of a trial's processes on this machine whenever one of them starts."""
+        """Start without notes and checkpoints."""
         self.workspace: Path | None = None
         """Folder in which training keeps its checkpoints; None keeps none."""
         self.notes: list[str] = []
@@ -117,14 +115,9 @@ def require_one_task() -> None:
     Raises:
         UsageError: torchrun or srun started several tasks.
     """
-    for starter, rank, count in (
-        ("torchrun", "RANK", "WORLD_SIZE"),
-        (
-            "srun",
-            "SLURM_PROCID",
-            "SLURM_STEP_NUM_TASKS",
-        ),  # SLURM_NTASKS is set in a batch script, too
-    ):
+    torchrun = ("torchrun", "RANK", "WORLD_SIZE")
+    srun = ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")  # SLURM_NTASKS is set in a batch script, too
+    for starter, rank, count in (torchrun, srun):
         tasks = os.environ.get(count, "1") if rank in os.environ else "1"
         if tasks != "1":
             raise UsageError(

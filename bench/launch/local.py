@@ -147,7 +147,6 @@ class LocalLauncher(Launcher):
             try:
                 self._doing[process] = ""
                 sending.close()
-                self.on_start([each.pid for each in tuple(self._doing)])
                 ending = self._listen(process, receiving, on_message, silence_s)
                 patience_s = PATIENCE_S
                 if ending is not None and ending.kind == "timeout":

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 
 import suites  # before any folder of the user's is on sys.path
-from bench.results.run_json import MOST
 from bench.spec.errors import UsageError, nearest, unknown
 from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
@@ -27,6 +26,8 @@ from bench.spec.trial import SuiteRef
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
 """The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
 ampmeter's extra of that name installs the package."""
+MOST = 1e18
+"""Above any number that a suite takes."""
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.trial import SuiteRef, Trial
 
-MOST = 1e18
-"""Above any number of a machine or a request."""
 FORMAT = 10
 """Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes its meaning."""
 
@@ -35,8 +32,6 @@ class PlannedTrial(Struct, frozen=True, kw_only=True):
     replicate: int
     seed: int
     arms: list[str]
-    recipe: dict[str, str] | UnsetType = UNSET
-    """Of a training whose checkpoints are kept: what must agree where another run continues it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,14 +65,6 @@ class RunFile(Struct, kw_only=True):
     finished: str | None = None
 
 
-def _bounded(kind: type[int] | type[float], text: str) -> float:
-    """Read a number, of those that a run has."""
-    value = kind(text)
-    if not abs(value) <= MOST:  # nor NaN
-        raise ValueError(f"{text:.40} is no number of a run")
-    return value
-
-
 def planned(trial: Trial) -> dict[str, Any]:
     """Describe a trial of the plan for run.json."""
     entry = PlannedTrial(
@@ -87,7 +74,6 @@ def planned(trial: Trial) -> dict[str, Any]:
         replicate=trial.replicate,
         seed=trial.seed,
         arms=[arm.added for arm in trial.arms],
-        recipe=trial.recipe if trial.keep_checkpoints else UNSET,
     )
     described: dict[str, Any] = msgspec.to_builtins(entry)
     return described
@@ -105,23 +91,16 @@ def read_run(folder: Path) -> dict[str, Any]:
             f"There is no run in '{folder}': it has no run.json. Give a folder that a run wrote, such as results/NAME."
         )
     try:
-        number = partial(_bounded, float)
         # not msgspec's reader: a folder's name may have bytes that are no UTF-8
-        run = json.loads(
-            path.read_bytes(),
-            parse_int=partial(_bounded, int),
-            parse_float=number,
-            parse_constant=number,
-        )
-        run = msgspec.convert(run, dict[str, Any])
+        run = msgspec.convert(json.loads(path.read_bytes()), dict[str, Any])
         if run.get("format") != FORMAT:
             advice = "it takes another version of ampmeter"
             if run.get("format") == FORMAT - 1:
                 advice = f"convert it with python perf/convert_results.py '{folder}'"
             raise UsageError(f"The run in '{folder}' is not of format {FORMAT}, which this version reads: {advice}.")
         msgspec.convert(run, RunFile, dec_hook=_built)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error).rstrip(".")
+    except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors are ValueErrors
+        why = str(error).rstrip(".")
         raise UsageError(f"'{path}' cannot be read: {why}. Restore the file, or start a new run.") from error
     return run
 

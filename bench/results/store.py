@@ -49,7 +49,7 @@ class CsvFile:
         if is_torn:
             os.truncate(path, len(data))
         self.header = [*self._texts(rows=0)]
-        """Its columns; last those that somebody added."""
+        """Its columns."""
         self.trials = set[str]()
         """The trials that it has rows of."""
         if "trial" in self.header:
@@ -57,9 +57,8 @@ class CsvFile:
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one write, or leave the file as it was and raise the OSError."""
-        missing = [column for column in COLUMNS[self.path.name] if column not in self.header]
-        if missing:  # all in a new file
-            self._replace(self._texts().reindex(columns=[*self.header, *missing], fill_value=""))
+        if not self.header:
+            self._replace(pd.DataFrame(columns=[*COLUMNS[self.path.name]]))
         text = io.StringIO()
         csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(rows)
         left = text.getvalue().encode()

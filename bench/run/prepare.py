@@ -12,7 +12,6 @@ from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.abilities import EMULATED, is_emulated
 from bench.planning.batch_sizes import Largest
-from bench.planning.continuation import continued
 from bench.planning.plan import Plan, make_plan
 from bench.results.records import Device, Environment
 from bench.spec.data_source import DataSource, PreparedData
@@ -52,6 +51,8 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     """
     suites = suite_registry.select(request)
     check_phases(request)
+    if request.start is not None and not request.start.is_file():
+        raise UsageError(f"--from takes a checkpoint, as in results/RUN/checkpoints/; there is no '{request.start}'.")
     for suite in suites.values():
         choose_source(suite, request)  # before it takes time
     print_plain("Looking at the devices.")
@@ -60,7 +61,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         environment = one_of_each_model(environment)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
-    warnings = warn_of_environment(environment) + busy(environment, request.exclusive)
+    warnings = warn_of_environment(environment) + busy(environment)
     data: dict[SuiteRef, PreparedData] = {}
     flops: dict[SuiteRef, float | None] = {}
     footprints = {}
@@ -76,8 +77,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
             footprints[ref] = _estimate(launcher, "bench.training.estimates:footprint", ref)
 
     def make(largest: Largest | None = None) -> Plan:
-        planned = make_plan(request, suites, data, environment, flops, largest=largest, footprints=footprints)
-        plan = continued(planned, request)
+        plan = make_plan(request, suites, data, environment, flops, largest=largest, footprints=footprints)
         check_batches(plan, data)
         return plan
 
@@ -129,21 +129,20 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
     Raises:
         UsageError: tokens were asked for, and the suite has none.
     """
-    data, asked = suite.data, request.data
-    kind = (asked or "").partition(":")[0]
+    data = suite.data
     if suite.batches is not None:
         return DataSource(kind="suite")
-    if not data.tokens and (kind == "text" or (kind == "markov" and data.is_image)):
+
+    def parse(word: str) -> DataSource:
+        return DataSource.parse(word, request.data_dir, elsewhere=request.on is not None)
+
+    source = parse(request.data or data.source)
+    if not data.tokens and (source.kind == "text" or (source.kind == "markov" and data.is_image)):
         needs = "images" if data.is_image else "vectors"
-        raise UsageError(f"--data {kind} gives tokens, and {suite.name} is trained on {needs}.")
-    named: str = data.source
-    if data.tokens and kind in ("markov", "synthetic", "text"):
-        named = asked or ""
-    elif data.is_image:
-        named = asked or data.source
-    elif not data.tokens:
-        named = "synthetic"
-    return DataSource.parse(named, request.data_dir, elsewhere=request.on is not None)
+        raise UsageError(f"--data {source.kind} gives tokens, and {suite.name} is trained on {needs}.")
+    if data.is_image or (data.tokens and source.kind in ("markov", "synthetic", "text")):
+        return source
+    return parse(data.source if data.tokens else "synthetic")
 
 
 def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
@@ -203,13 +202,6 @@ def warn_of_environment(environment: Environment) -> list[str]:
     for text in environment.variables:
         if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", text):
             warnings.append(f"{text} is set: the host waits for each kernel, so steps take longer than without it.")
-    nodes = environment.machines
-    if len({node.torch for node in nodes}) > 1:
-        builds = [f"{node.torch} on {node.host} ({node.devices[0].placement})" for node in nodes]
-        named = ", ".join(dict.fromkeys(builds))
-        warnings.append(
-            f"The nodes have different builds of torch: {named}. Their figures differ for that reason, too."
-        )
     return warnings
 
 
@@ -259,13 +251,6 @@ def warn_of_what_does_nothing(environment: Environment, request: Request, plan: 
     if idle and others:
         warnings.append(
             f"No effect on {', '.join(others)}, which use batches that are on the device already: {', '.join(idle)}."
-        )
-    # torch keeps the algorithm of a convolution by its shapes, types and permission of TF32, not by whether cuDNN tried
-    # algorithms to choose it (benchmark_cache in aten/src/ATen/native/cudnn/Conv_v8.cpp).
-    if any({"default", "tf32"} <= {*trial.precisions} for trial in plan.trials):
-        warnings.append(
-            "default and tf32 are timed in one process, where torch uses for both the algorithms of convolutions that "
-            "the first of them has chosen. Name them in two runs to see default as it is alone."
         )
     has_baseline = False
     for trial in plan.trials:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench import report as reporter
+from bench.cli.repeat import repeated
 from bench.report.reading.folders import report_name
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
@@ -15,7 +16,6 @@ from bench.results.store import FAILURES
 from bench.spec.errors import UsageError
 from bench.spec.phase import Advice
 from bench.spec.phases import PHASES
-from bench.spec.repeat import repeated
 from bench.spec.text import print_plain
 
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
@@ -43,6 +43,8 @@ def report(
     """
     out = out or REPORTS / report_name(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
+    if out.resolve() in runs:
+        raise UsageError(f"'{out}' is the folder of a run, whose files a report would mix with its own: name another.")
     try:
         contents = reporter.report(runs, out, published=published, figures=figures)
     except OSError as error:

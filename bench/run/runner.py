@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -45,34 +44,35 @@ def run_plan(plan: Plan, session: Session) -> bool:
 def _run_on(placements: set[Placement], session: Session) -> None:
     """Run the plan's trials on some placements; then, cell by cell in turns, processes until there are enough."""
     fits = memory_trials(session.plan)
-    # Each with the number of the plan's trial that takes as long.
-    waiting = deque(enumerate(session.plan.trials))
-    while waiting:
-        number, planned = waiting.popleft()
-        placement = planned.cell.placement
+    added: list[tuple[int, Trial]] = []
+    """The next process of each cell that may need more, with the number of the plan's trial that takes as long."""
+    for number, planned in enumerate(session.plan.trials):
+        placement, phase = planned.cell.placement, PHASES[planned.phase]
         if placement not in placements:
             continue
-        is_enough, fewest = PHASES[planned.phase].is_enough, planned.protocol.replicates
-        is_added = planned is not session.plan.trials[number]
         session.numbers[placement.name] = number + 1
-        if is_enough is not None and is_added:
-            last = replace(planned, replicate=planned.replicate - 1)
-            if "oom" in session.statuses(last).values() or is_enough(last, session.measured):
-                continue
-            with session.lock:
-                session.total += 1
-                session.numbers[placement.name] = session.total
         begun_s = time.monotonic()
         trial = resolve(planned, fits, session.known.statuses)
         is_left = trial is not None and not session.known.is_done(trial)
         measured = None if trial is None else _measure(trial, number, session)
-        is_last = is_added or planned.replicate == fewest - 1
-        if is_enough is not None and measured is not None and is_last:
-            waiting.append((number, replace(measured, replicate=measured.replicate + 1)))
-        if not is_added:
-            took_s = time.monotonic() - begun_s
-            with session.lock:
-                session.forecast.end(number, took_s if is_left and measured is not None else None)
+        is_last = planned.replicate == planned.protocol.replicates - 1
+        if phase.is_enough is not None and measured is not None and is_last:
+            added.append((number, replace(measured, replicate=measured.replicate + 1)))
+        took_s = time.monotonic() - begun_s
+        with session.lock:
+            session.forecast.end(number, took_s if is_left and measured is not None else None)
+    while added:
+        number, planned = added.pop(0)
+        last, is_enough = replace(planned, replicate=planned.replicate - 1), PHASES[planned.phase].is_enough
+        if is_enough is None or "oom" in session.statuses(last).values() or is_enough(last, session.measured):
+            continue
+        with session.lock:
+            session.total += 1
+            session.numbers[planned.cell.placement.name] = session.total
+        trial = resolve(planned, fits, session.known.statuses)
+        measured = None if trial is None else _measure(trial, number, session)
+        if measured is not None:
+            added.append((number, replace(measured, replicate=measured.replicate + 1)))
 
 
 def _measure(trial: Trial, number: int, session: Session) -> Trial | None:

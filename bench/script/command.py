@@ -24,17 +24,6 @@ UNCHANGED = "as-is"
 """The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's defaults are."""
 INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
 """What can be entered from outside a script."""
-SHARED = (
-    "gpus",
-    "exclusive",
-    "target_ci",
-    "time_budget_s",
-    "trial_timeout_s",
-    "out",
-    "resume",
-    "dry_run",
-)
-"""The options of a run that a script's has, too."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="one round of processes")
     depth.add_argument("--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)")
-    for name in SHARED:
-        add_option(parser, name, run_options()[name])
+    for name, option in run_options().items():
+        if option.in_scripts:
+            add_option(parser, name, option)
 
 
 def _injected(option: str, text: str) -> str:

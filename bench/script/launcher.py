@@ -283,7 +283,6 @@ class ScriptLauncher(LocalLauncher):
                 )
                 terminal.started()
                 try:
-                    self.on_start([process.pid])
                     hung = _wait(process, home, trial.silence_s, show)
                     load_pct = watch.foreign_load_pct()
                     records = _records(home)

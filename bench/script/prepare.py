@@ -59,7 +59,7 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
         suites=(ref,),
         environment=environment,
         plan=Plan(trials=tuple(trials), seconds=(None,) * len(trials)),
-        warnings=(*warn_of_environment(environment), *busy(environment, request.exclusive)),
+        warnings=(*warn_of_environment(environment), *busy(environment)),
     )
 
 

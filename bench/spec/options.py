@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bench.spec.errors import UsageError
 
@@ -37,6 +37,11 @@ class Option:
     """Whether only training has a use for it."""
     with_resume: bool = False
     """Whether ``--resume`` takes it beside the options that the run was started with."""
+    in_scripts: bool = False
+    """Whether the command ``script`` has it, too."""
+    repeated: Literal["always", "same", "never"] = "always"
+    """Whether a command that is printed as the next step has it: only where it measures the ``same`` of a recipe, or
+    ``never`` where it says how long the run may take, or where it is stored."""
     changes_nothing: bool = False
     """Whether a run may go on with another value: the question stays the same."""
 

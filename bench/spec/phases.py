@@ -32,7 +32,5 @@ MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablat
 """The phases that measure, and so have a CSV."""
 SEARCHES = _with("searches")
 """The phases that search a batch size."""
-FIND_UNFIT = _with("finds_unfit")
-"""The phases that find out which arms fit."""
 USUAL = _with("default")
 """The phases that run where neither option says otherwise."""

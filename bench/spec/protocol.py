@@ -24,6 +24,7 @@ class Protocol:
         "go on to this half-width of the 95%% interval, such as 1%% (default: until it is decided what is faster)",
         "SHARE",
         share,
+        in_scripts=True,
     )
     """As a share of the speedup whose interval it is. None asks for a verdict instead."""
     min_rounds: int = 20
@@ -34,6 +35,7 @@ class Protocol:
         duration_s,
         default=30.0,
         name="--time-budget",
+        in_scripts=True,
     )
     fewest_rounds: int = 3
     """Rounds that a process measures although its budget is spent, but not beyond five times the budget. In equal time

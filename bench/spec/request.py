@@ -56,6 +56,10 @@ def _phase(_option: str, text: str) -> str:
     return text
 
 
+def _absolute(_option: str, text: str) -> Path:
+    return Path(text).resolve()
+
+
 def _batch_size(option: str, text: str) -> int | str:
     size: int | str = text if text == MAX else whole(1, f", and {MAX}")(option, text)
     return size
@@ -130,6 +134,7 @@ class Request:
         f"of {', '.join(PRECISIONS)} (default: by device), with options as in amp-fp16:init_scale=1024,cache=off",
         "NAMES",
         listed(lambda _option, text: parse_precision(text).name, split),
+        repeated="same",
     )
     batch_sizes: tuple[int, ...] | None = option(
         "such as 64,128,256, and max for the largest that fits (default: the suite's)", "SIZES", listed(_batch_size)
@@ -157,12 +162,14 @@ class Request:
         "LIST",
         lambda _option, text: parse_techniques(text),
         default=(),
+        repeated="same",
     )
     gpus: tuple[str, ...] | None = option(
         "CUDA indices such as 0,1, all, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)",
         "LIST",
         listed(_placement),
         group="where",
+        in_scripts=True,
     )
     on: str | None = option(
         "run on a Ray cluster (docs/clusters.md)",
@@ -175,17 +182,27 @@ class Request:
         "LIST",
         listed(_accelerator),
     )
-    exclusive: bool = option("refuse to start when a GPU is in use by others", default=False)
     phases: tuple[str, ...] = option(
         f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; --rigorous: floor, too)",
         "LIST",
         listed(_phase),
         default=USUAL,
         group="how",
+        repeated="same",
     )
-    epochs: int | None = option("epochs to train (default: the suite's short form)", "N", whole(1), of_training=True)
+    epochs: int | None = option(
+        "epochs to train (default: the suite's short form)",
+        "N",
+        whole(1),
+        of_training=True,
+        repeated="same",
+    )
     seeds: tuple[int, ...] | None = option(
-        "seeds to train with (default: the suite's, usually 0)", "LIST", listed(whole(0)), with_resume=True
+        "seeds to train with (default: the suite's, usually 0)",
+        "LIST",
+        listed(whole(0)),
+        with_resume=True,
+        repeated="same",
     )
     target_accuracy_pct: float | None = option(
         "tell how long training took to this test accuracy",
@@ -199,17 +216,17 @@ class Request:
     )
     keep_checkpoints: bool = option("keep the checkpoint of every epoch in the run's folder", default=False)
     start: Path | None = option(
-        "continue the training of a run with --keep-checkpoints, in any precision: from fp32's, or its only one's",
-        "RUN",
-        path,
+        "continue a training, in any precision, from a checkpoint that --keep-checkpoints kept in another run's folder",
+        "FILE",
+        _absolute,
         name="--from",
         of_training=True,
     )
-    from_epoch: int | None = option("the epoch after which --from continues", "K", whole(1), of_training=True)
     quick: bool = option(
         "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
         "batch size; no training unless one of its options is given",
         default=False,
+        repeated="never",
     )
     protocol: Protocol = Protocol()
     trial_timeout_s: float | None = option(
@@ -220,6 +237,7 @@ class Request:
         name="--trial-timeout",
         with_resume=True,
         changes_nothing=True,
+        in_scripts=True,
     )
     within_s: float | None = option(
         "end in this time, report included, such as 90s: speed first, then memory, then training; what is undecided "
@@ -229,6 +247,7 @@ class Request:
         name="--within",
         with_resume=True,
         changes_nothing=True,
+        repeated="never",
     )
     data: str | None = option(
         "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)", "SOURCE", group="data"
@@ -239,7 +258,13 @@ class Request:
     script: Script | None = None
     """Of ``script`` alone, whose suite is the script's name."""
     out: Path | None = option(
-        "a new folder (default: results/SUITE-DEVICE-TIME)", "DIR", path, group="results", changes_nothing=True
+        "a new folder (default: results/SUITE-DEVICE-TIME)",
+        "DIR",
+        path,
+        group="results",
+        changes_nothing=True,
+        repeated="never",
+        in_scripts=True,
     )
     resume: Path | None = option(
         "go on with this run; finished trials are kept, and --seeds may add to the run's own",
@@ -247,5 +272,13 @@ class Request:
         path,
         with_resume=True,
         changes_nothing=True,
+        repeated="never",
+        in_scripts=True,
     )
-    dry_run: bool = option("show the plan and stop", default=False, with_resume=True, changes_nothing=True)
+    dry_run: bool = option(
+        "show the plan and stop",
+        default=False,
+        with_resume=True,
+        changes_nothing=True,
+        in_scripts=True,
+    )

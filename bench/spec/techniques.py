@@ -181,7 +181,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
         values = TECHNIQUES[name].values
         if name == "grad-accumulation":
             if not re.fullmatch(r"[1-9]\d{0,8}", value) or value == "1":
-                raise UsageError(f"grad-accumulation must be a whole number above 1, as in {name}=4, not '{value}'.")
+                raise UsageError(f"{name} takes the number of parts of a batch, above 1, as in {name}=4.")
         elif equals and value not in values:
             allowed = f"alone, or with one of {', '.join(values)}" if values else "without a value"
             raise UsageError(f"{name} is given {allowed}, not with '{value}'.")

@@ -140,18 +140,6 @@ class Trial:
         return Path("checkpoints") / f"{_file_name(self.id)}.pt"
 
     @property
-    def recipe(self) -> dict[str, str]:
-        """What is trained beside what the cell's name says, whatever the precision: settings as messages name them."""
-        settings = {
-            "the suite's file": self.cell.suite.digest,
-            "the data": self.cell.data,
-            "the number of classes": self.cell.classes,
-            "--epochs": self.epochs,
-            "--clip-grad": self.clip_grad,
-        }
-        return {name: str(value) for name, value in settings.items()}
-
-    @property
     def log(self) -> Path:
         """Where within a run's folder all that it printed is kept if it fails."""
         return Path("logs") / f"{_file_name(self.id)}.log"

@@ -13,7 +13,6 @@ import pytest
 from bench.devices import processes as module
 from bench.devices.processes import GpuProcess, busy, describe, gpu_processes
 from bench.results.records import Device
-from bench.spec.errors import UsageError
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -87,22 +86,10 @@ def seen(monkeypatch):
     return known
 
 
-def test_another_process_on_any_gpu_is_warned_of_and_with_exclusive_refused(machine, seen):
+def test_another_process_on_any_gpu_is_warned_of(machine, seen):
     machine = replace(machine, devices=(PAIR,))
-    assert busy(machine, exclusive=True) == []
+    assert busy(machine) == []
     seen["GPU-b"] = [ANN]
-    (warning,) = busy(machine, exclusive=False)
+    (warning,) = busy(machine)
     assert warning.startswith("GPU 1 is in use by ann")
-    with pytest.raises(UsageError, match=r"GPU 1 is in use by ann.*leave out --exclusive"):
-        busy(machine, exclusive=True)
-
-
-def test_exclusive_is_refused_where_it_cannot_be_kept(machine, seen):
-    del seen["GPU-a"]
-    with pytest.raises(UsageError, match=r"The processes on GPU 1\+0 are unknown"):
-        busy(replace(machine, devices=(PAIR,)), exclusive=True)
-    over_nodes = replace(machine, devices=(OVER_NODES,))
-    with pytest.raises(UsageError, match=r"The processes on GPU 0\+1@2 are unknown"):
-        busy(over_nodes, exclusive=True)
-    assert busy(over_nodes, exclusive=False) == []
-    assert busy(machine, exclusive=True) == []  # nobody is refused a CPU
+    assert busy(replace(machine, devices=(OVER_NODES,))) == []

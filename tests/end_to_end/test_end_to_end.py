@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-import torch
 from PIL import Image
 
 import bench
@@ -95,16 +94,6 @@ def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
     assert images["source"] == f"folder:{folder / 'images'}"
     assert (images["classes"], images["train_samples"]) == (2, 48)
     assert images["fingerprint"] == image_folder.fingerprint(str(folder / "images"))
-
-
-@pytest.mark.slow
-def test_a_finished_run_gone_on_with_measures_nothing(finished):
-    folder = finished[0]
-    trials = trial_rows(folder / "results" / "mine")
-    for words in ((*FULL, "--resume", "results/mine"), ("--resume", "results/mine")):
-        again = call(*words, cwd=folder)
-        assert again.returncode == 0, again.stderr
-        assert trial_rows(folder / "results" / "mine") == trials
 
 
 @contextmanager
@@ -231,15 +220,6 @@ def test_what_cannot_be_done_is_2_with_a_sentence_and_writes_nothing(place, word
     assert part in done.stderr
     assert "Traceback" not in done.stderr
     assert [path for path in sorted(place.rglob("*")) if "__pycache__" not in str(path)] == before
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_gpus_where_there_are_none_are_refused_with_what_to_do(tmp_path):
-    done = call("--suite", "resnet50", "--gpus", "0,1", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("run_bench: There is no GPU 0 here: ")
-    assert "Use --gpus cpu" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

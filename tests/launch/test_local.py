@@ -93,14 +93,19 @@ def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
     assert time.monotonic() - began < 1.0
 
 
-def test_every_trial_has_a_fresh_process_and_sends_progress_and_its_result(run, launcher, tiny_trial):
-    pids = set()
-    launcher.on_start = pids.update
-    for _ in range(2):
-        ending, messages = run(tiny_trial)
-        assert ending.kind == "done"
-        assert {type(message) for message in messages} == {Progress, TrialResult}
-    assert len(pids) == 2
+def own_pid(_send):
+    """Return the id of this process."""
+    return os.getpid()
+
+
+def test_every_function_is_called_in_a_fresh_process(launcher):
+    assert len({launcher.call("tests.launch.test_local:own_pid") for _ in range(2)} | {os.getpid()}) == 3
+
+
+def test_a_trial_sends_progress_and_its_result(run, tiny_trial):
+    ending, messages = run(tiny_trial)
+    assert ending.kind == "done"
+    assert {type(message) for message in messages} == {Progress, TrialResult}
 
 
 def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial, tiny_file, tmp_path, monkeypatch):

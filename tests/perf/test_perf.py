@@ -1,7 +1,6 @@
 """The scripts in perf/ at tiny sizes: that they compare like with like, and judge as they say."""
 
 import math
-import re
 from functools import partial
 from pathlib import Path
 
@@ -76,22 +75,6 @@ def test_a_target_is_missed_by_the_centre_or_where_asked_by_the_whole_interval(b
     assert (row.word, row.cells[-1], row.missed) == (word, word, word == "MISSED")
 
 
-def test_the_tables_that_are_published_say_what_the_scripts_would():
-    page = (ROOT / "docs" / "performance.md").read_text()
-    rows = re.findall(r"^\| .+ ÷ harness \| (\S+) \[(\S+), (\S+)\] × \| ≥ (\S+) \| (.+) \|$", page, re.MULTILINE)
-    assert len(rows) >= 8
-    for *figures, least, word in rows:
-        bounds = interval(*(float(figure) for figure in figures))
-        assert outcome.Outcome(name="x", interval=bounds, least=float(least), by_interval=True).word == word
-
-
-def test_every_script_is_named_in_the_documentation():
-    page = (ROOT / "docs" / "performance.md").read_text()
-    scripts = [path.name for path in (ROOT / "perf").glob("*.py") if path.read_text().startswith("#!")]
-    assert len(scripts) >= 6
-    assert [name for name in scripts if f"perf/{name}" not in page] == []
-
-
 def test_the_table_is_markdown_and_the_exit_code_says_whether_all_is_met(capsys):
     met = outcome.Outcome(name="met", interval=interval(1.0, 0.9, 1.1), most=2)
     missed = outcome.Outcome(name="missed", interval=interval(3.0, 2.9, 3.1), most=2)
@@ -111,23 +94,6 @@ def test_the_harness_and_the_usual_loop_train_on_the_same_images():
     pixels = torch.as_tensor(source.pictures.pixels).permute(0, 3, 1, 2)
     assert torch.equal(pixels, source.images.train.images)
     assert sorted(batch[1].tolist()) == sorted(source.pictures.labels)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--data", "nowhere"], "folder:PATH"),
-        (["--data", "folder:/nowhere"], "there is no folder"),
-        (["--only", "everything"], "no part everything"),
-        (["--samples", "3"], "at least --batch"),
-        (["--processes", "1"], "at least 2"),
-    ],
-)
-def test_peers_refuses_what_it_cannot_do(words, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        peers.parse(words)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

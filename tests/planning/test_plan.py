@@ -191,11 +191,6 @@ def test_what_a_cpu_emulates_is_explained_however_long_its_step_is(machine, cpu)
     assert arms(trials, "explain") == [("fp32", "amp-bf16")]
 
 
-def test_an_ablation_has_nothing_that_a_cpu_emulates(machine, cpu):
-    trials = plan(machine, replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0), phases=("ladder",)).trials
-    assert {arm.precision for trial in trials for arm in trial.arms} == {"fp32"}
-
-
 def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_memory_then_training(machine):
     trials = plan(machine, batch_sizes=(8, 16), within_s=90.0).trials
     order = dict.fromkeys((trial.phase, trial.replicate, trial.cell.batch_size) for trial in trials)

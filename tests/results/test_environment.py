@@ -63,10 +63,3 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(two)
     ]
     assert (merged.host, merged.driver, merged.torch) == ("here, there", "570.1", "2.15")
     assert warn_of_environment(merged) == []
-
-
-def test_nodes_with_other_builds_of_torch_are_warned_of(two):
-    ((node, other),) = two["V100"]
-    two["V100"] = [(node, replace(other, torch="2.6.0+cu126"))] * 2
-    (warning,) = warn_of_environment(merge(two))
-    assert "2.15 on here (A100), 2.6.0+cu126 on there (V100)" in warning

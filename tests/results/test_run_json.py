@@ -23,7 +23,6 @@ def test_what_runs_wrote_is_read(name):
     [
         (("warnings",), "none", "Expected `array`, got `str` - at `$.warnings`"),
         (("environment",), None, "at `$.environment`"),
-        (("environment", "devices", 0, "fp32_gflops"), 10**400, "is no number of a run"),
         (
             ("environment", "devices", 0, "kind"),
             "toaster",
@@ -53,8 +52,6 @@ def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(tmp_path, w
         (b"{}", "not of format"),
         (b'{"format": %d}' % (FORMAT - 1), "perf/convert_results.py"),
         (b'{"format": 5}', "it takes another version of ampmeter"),
-        (b'{"format": 7, "started": NaN}', "cannot be read"),
-        (b'{"format": 7, "data": ' + b"[" * 100_000, "nested too deep"),
         (b"", "cannot be read"),
     ],
 )

@@ -71,31 +71,6 @@ def test_a_result_is_one_row_with_units_in_the_names_of_its_columns(tmp_path, ti
     assert (second["detail"], second["peak_resident_bytes"]) == ("it broke", "")
 
 
-def test_a_run_whose_file_lacks_a_column_gets_it_when_it_goes_on_and_keeps_those_that_somebody_added(
-    tmp_path, pair, cpu
-):
-    def add(replicate, wall_s):
-        trial = replace(pair, replicate=replicate)
-        Store(tmp_path).add_results(trial, cpu, [result(wall_s=wall_s)], [replace(block(trial), discarded="no")])
-
-    add(0, 1.0)
-    for name, old, new in (
-        ("speed.csv", ",wall_s", ",note"),
-        ("blocks.csv", ",discarded", ",mine"),
-    ):
-        path = tmp_path / name
-        path.write_text(path.read_text().replace(old, new, 1))
-    add(1, 3.0)
-    assert [(row["wall_s"], row["note"]) for row in rows(tmp_path, "speed.csv")] == [
-        ("", "1.0"),
-        ("3.0", ""),
-    ]
-    assert [(row["discarded"], row["mine"]) for row in rows(tmp_path, "blocks.csv")] == [
-        ("", "no"),
-        ("no", ""),
-    ]
-
-
 def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(tmp_path, pair, cpu):
     other, again = replace(pair, replicate=1), replace(pair, arms=arms("fp32", "fp16-master"))
     assert again.id == pair.id

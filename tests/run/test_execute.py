@@ -465,12 +465,6 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(r
     assert run(plan).ran == []
 
 
-def test_arms_that_failed_together_and_were_all_measured_apart_are_not_measured_again(run, plan):
-    first = run(plan, {"speed-r0": DIED})
-    again = run(plan)
-    assert (again.ran, again.rows) == ([], first.rows)
-
-
 def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(run, speed_plan, cpu):
     def kept(done):
         return [row for row in done.rows if row["trial"].endswith("speed-r1") and row["status"] == "ok"]

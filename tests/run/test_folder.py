@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from bench.cli.parser import RIGOROUS, parse
+from bench.cli.repeat import repeated
 from bench.planning.plan import Plan
 from bench.report import terminal
 from bench.results.columns import COLUMNS
@@ -30,7 +31,6 @@ from bench.run.reporting import report
 from bench.script import command as script
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
-from bench.spec.repeat import repeated
 from bench.spec.request import Request, Script
 from bench.spec.trial import SuiteRef
 from tests.conftest import TINY, call

@@ -86,9 +86,6 @@ def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine, fou
     ("asked", "warned"),
     [
         ({"phases": ("memory", "energy")}, "GPU 0 tells neither energy nor power"),
-        ({"phases": ("speed",), "precisions": ("fp32", "default", "tf32")}, "default and tf32 are timed in one"),
-        ({"phases": ("memory",), "precisions": ("fp32", "default", "tf32")}, None),
-        ({"phases": ("speed",), "precisions": ("fp32", "default")}, None),
         ({"phases": ("speed",), "precisions": ("tf32",)}, "fp32 is not among the precisions"),
         ({"phases": ("speed", "train"), "techniques": ("non-blocking", "prefetcher")}, "No effect on speed, "),
         ({"phases": ("train",), "techniques": ("non-blocking", "prefetcher")}, None),
@@ -98,6 +95,11 @@ def test_what_cannot_show_what_it_is_asked_for_is_warned_of(machine, asked, warn
     here = replace(machine, devices=(gpu(),))
     warnings = warn_of_what_does_nothing(here, Request(**asked), plan(machine, gpu(), **asked))
     assert [warning.startswith(warned or "") for warning in warnings] == [True] * (warned is not None)
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(prepared):
+    with pytest.raises(UsageError, match=r"--from takes a checkpoint, .*there is no '/.*/nowhere\.pt'"):
+        prepared("--phases train --from nowhere.pt")
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared(prepared):

@@ -135,9 +135,9 @@ def test_gradients_of_outputs_are_counted_as_they_were_planted(host):
 def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):
     server, losses = host("A100"), {}
     words = (*TINY, "--gpus", 0, "--phases", "train", "--epochs", 4, "--set", "lr=0.05", "--keep-checkpoints")
-    legs = {"whole": ("fp32",), "half": ("amp-fp16", "--from", "whole", "--from-epoch", 1)}
-    for out, leg in (legs | {"back": ("fp32", "--from", "half", "--from-epoch", 2)}).items():
-        server.run(*words, "--precisions", *leg, "--out", out)
+    for out, precision, start in (("whole", "fp32", ""), ("half", "amp-fp16", "whole/*1"), ("back", "fp32", "half/*2")):
+        kept = [*server.folder.glob(start.replace("*", "checkpoints/*-e") + ".pt")] if start else []
+        server.run(*words, "--precisions", precision, *(f"--from={path}" for path in kept), "--out", out)
         losses[out] = [float(row["train_loss"]) for row in server.rows(out, "epochs")]
     whole = losses["whole"]
     assert whole[3] < whole[0]
@@ -202,9 +202,8 @@ def test_a_neighbour_that_computes_is_named_and_where_it_disturbs_all_processes_
     server = host("A100")
     with neighbour(server, 1) as pid:
         words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
-        refused = server.run(*words, "--exclusive", "--out", "refused", code=2)
         done = server.run(*words, "--out", "out")
-    assert f"pid {pid}" in refused.stderr
+    assert f"pid {pid}" in done.stdout + done.stderr
     rows = server.rows("out")
     assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
     speed = [row for row in rows if row["phase"] == "speed"]

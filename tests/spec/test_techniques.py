@@ -76,14 +76,6 @@ def rebased(trial, planned, works):
     return steps
 
 
-def test_a_step_that_fails_is_left_out_of_all_later_ones(tiny_trial):
-    planned, _ = build_ablation("amp-bf16", "cuda", ("channels-last", "compile", "checkpointing"))
-    broken = ("+ channels-last", "+ compile")
-    measured = rebased(tiny_trial, planned, lambda step: step.added not in broken)
-    assert names(measured) == [*ON_GPU, f"{TOP}+channels-last", f"{TOP}+compile", f"{TOP}+checkpointing"]
-    assert [step.previous and step.previous.name for step in measured] == [None, *ON_GPU[:4], TOP, TOP, TOP]
-
-
 def test_mixed_precision_that_fails_is_replaced_by_fp32(tiny_trial):
     planned, _ = build_ablation("amp-bf16", "cuda")
     measured = rebased(tiny_trial, planned, lambda step: step.name != "amp-bf16")

@@ -22,6 +22,7 @@ from bench.results.records import EpochResult
 from bench.results.store import Store
 from bench.run.runner import run_plan
 from bench.run.session import Session
+from bench.spec.errors import UsageError
 from bench.spec.placement import Placement
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef, kept_checkpoint
@@ -126,6 +127,18 @@ def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been
     rest, _ = losses(second, "rest", start=kept)
     tolerance = 0 if first == second else 0.03
     assert rest == pytest.approx({epoch: whole[epoch] for epoch in (3, 4)}, rel=tolerance, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"seed": 1}, "is of another training, tiny-"), ({"epochs": 1}, "leaves no epoch to train")],
+)
+def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(tmp_path, tiny_trial, cpu, change, sentence):
+    trial = replace(tiny_trial, phase="train", epochs=1, keep_checkpoints=True)
+    train_phase.run(trial, cpu, lambda _message: None, tmp_path / trial.checkpoint)
+    start = str(tmp_path / kept_checkpoint(trial.id, 1))
+    with pytest.raises(UsageError, match=sentence):
+        train_phase.run(replace(trial, start=start, **change), cpu, print, tmp_path / "other.pt")
 
 
 @pytest.mark.parametrize(

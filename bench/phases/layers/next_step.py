@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.cli.repeat import repeated
 from bench.phases.layers.report import kept_names
 from bench.report.reading.load import load
 from bench.spec.phase import Advice
 from bench.spec.precisions import BASELINE, parse_precision
-from bench.spec.repeat import repeated
 
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:

@@ -120,7 +120,7 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
         run; and a message if the trial's file could not be read.
 
     Raises:
-        UsageError: the checkpoint that it starts from cannot be read.
+        UsageError: the checkpoint that it starts from cannot be read, or is of another training.
     """
     stored, read_failure = None, ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
@@ -135,6 +135,10 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
     begun = distributed.from_first(read_checkpoint(Path(trial.start)) if distributed.rank() == 0 else None)
     if begun is None:
         raise UsageError(f"The checkpoint '{trial.start}' cannot be read. Train its run again, or another epoch's.")
+    if not (begun.trial.startswith(f"{trial.cell_id}-train-") and begun.trial.endswith(f"-s{trial.seed}")):
+        raise UsageError(f"The checkpoint '{trial.start}' is of another training, {begun.trial}.")
+    if begun.epochs[-1].epoch >= trial.epochs:
+        raise UsageError(f"The checkpoint '{trial.start}' leaves no epoch to train: the recipe has {trial.epochs}.")
     begun.restore(arm)
     return [], begun.epochs[-1].epoch, read_failure
 

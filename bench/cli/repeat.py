@@ -6,13 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from bench.spec.phases import SWITCHES
-
-FLAGS = ("--quick", *SWITCHES)
-STORED = ("--quick", "--within", "--out", "--resume")
-"""Options that say how long a run may take, or where it is stored."""
-OF_WHAT = (*STORED, *SWITCHES, "--precisions", "--phases", "--techniques", "--epochs", "--seeds")
-"""Those, and options that say what of a recipe a run measures."""
+from bench.cli.parser import option_name, run_options
 
 
 def repeated(request: Mapping[str, Any], *more: str) -> str:
@@ -22,14 +16,18 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
     argv, script = argv[:end], argv[end:]
     if more and not script and argv and not argv[0].startswith("-"):
         del argv[0]  # a command that measures phases of its own
+    left_out = {}
+    for field, option in run_options().items():
+        if option.repeated == "never" or (more and option.repeated == "same"):
+            left_out[option_name(field, option)] = option
     words: list[str] = []
     is_value = False  # of an option that is left out
     for word in argv:
         name, equals, _ = word.partition("=")
         if is_value:
             is_value = False
-        elif name in (OF_WHAT if more else STORED):
-            is_value = name not in FLAGS and not equals
+        elif name in left_out:
+            is_value = bool(left_out[name].metavar) and not equals
         else:
             words.append(word)
     return f"`python run_bench.py {shlex.join([*words, *more, *script])}`"
