@@ -16,7 +16,7 @@ from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.analysis.judge import judge_speedups
 from bench.report.analysis.summary import other_types
-from bench.report.analysis.verdict import LAUNCH_BOUND, marked
+from bench.report.analysis.verdict import marked
 from bench.report.document import interval
 from bench.report.format import MIB, UNKNOWN, known, ratio, signed
 from bench.report.parts import Finding, Findings, PhaseReport
@@ -39,6 +39,8 @@ ABOUT = (
     "shown to beat. Of the gains that a ladder shows at most 5 % are expected to be chance. A gain is shown where the "
     "whole interval clears the A/A noise"
 )
+LAUNCH_BOUND = 0.8
+"""Host time over GPU time from which launching kernels is what limits."""
 LIMITS = {
     "launch": "limited by launching kernels, not by arithmetic",
     "arithmetic": "limited by arithmetic",
