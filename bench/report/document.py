@@ -15,7 +15,7 @@ from bench.report.parts import parts
 from bench.report.reading.load import Run, Runs
 from bench.stats import Interval
 
-VERSION = 4
+VERSION = 5
 """Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 
 LARGE = ("trials", "epochs", "blocks")
@@ -62,7 +62,6 @@ def _answer(answer: Answer) -> dict[str, Any]:
         "advice": answer.advice,
         "ties": answer.ties,
         "accuracy": answer.accuracy or None,
-        "pays_from_batch_size": answer.paying[0] if answer.paying else None,
         "doubts": [doubt.name for doubt in answer.doubts],
     }
 

@@ -88,11 +88,10 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
         words("device", lambda line: line.answer.names["label"]),
         words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
         *optional(
-            figures("faster", lambda line: f"{line.faster} {line.spread}".rstrip()),
+            figures("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
             figures("memory", partial(changed, MEMORY.name)),
             words("accuracy", accuracy),
             figures("batch", lambda line: line.answer.batch_text),
-            figures("pays from", lambda line: line.pays_from),
             *(figures(name, partial(changed, name)) for name in others),
         ),
     ]

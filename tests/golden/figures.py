@@ -64,7 +64,7 @@ def figures(runs: list[Path], cwd: Path) -> Figures:
         found["arms"][subject(row)] = known(arm)
     for advice in document["answers"]:
         given = {name: advice[name] for name in ("batch_size", "use", "advice", "ties", "accuracy")}
-        given |= {"pays_from_batch_size": advice["pays_from_batch_size"], "marks": marks(advice["doubts"])}
+        given["marks"] = marks(advice["doubts"])
         found["advice"][f"{advice['workload']} on {advice['where']}"] = known(given)
     modules = defaultdict(list)
     for row in [*document["numerics_figures"], *document["layers_figures"]]:

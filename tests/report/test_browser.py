@@ -48,12 +48,12 @@ def cells(page, column):
 def test_it_opens_from_disk_filters_sorts_and_tells_what_is_behind_a_line(chromium, page_file):
     with opened(chromium, page_file) as page:
         assert len(cells(page, "device")) == 4
-        page.click("th[data-column=faster] button")
-        factors = [float(text.split("×")[0]) for text in cells(page, "faster")][:2]
+        page.click("th[data-column=speedup] button")
+        factors = [float(text.split("×")[0]) for text in cells(page, "speedup")][:2]
         assert factors == sorted(factors, reverse=True)
-        page.click("th[data-column=faster] button")
-        assert [float(text.split("×")[0]) for text in cells(page, "faster")][:2] == factors[::-1]
-        assert page.get_attribute("th[data-column=faster]", "aria-sort") == "ascending"
+        page.click("th[data-column=speedup] button")
+        assert [float(text.split("×")[0]) for text in cells(page, "speedup")][:2] == factors[::-1]
+        assert page.get_attribute("th[data-column=speedup]", "aria-sort") == "ascending"
         page.locator(".line:visible button").first.focus()
         page.keyboard.press("Enter")
         assert page.locator(".detail:visible tbody tr").count() == 4  # two precisions are unsupported
@@ -64,15 +64,15 @@ def test_it_opens_from_disk_filters_sorts_and_tells_what_is_behind_a_line(chromi
 
 def test_the_fragment_keeps_the_view_and_nonsense_in_it_is_ignored(chromium, page_file):
     with opened(chromium, page_file) as page:
-        written = cells(page, "faster")
+        written = cells(page, "speedup")
         page.click("th[data-column=memory] button")
         fragment, sorted_cells = page.url.partition("#")[2], cells(page, "memory")
         page.click("#reset")
-        assert (cells(page, "faster"), "#" in page.url) == (written, False)
+        assert (cells(page, "speedup"), "#" in page.url) == (written, False)
     with opened(chromium, page_file, fragment=f"#{fragment}") as page:
         assert cells(page, "memory") == sorted_cells
     with opened(chromium, page_file, fragment="#sort=x:y&theme=dark") as page:
-        assert cells(page, "faster") == written
+        assert cells(page, "speedup") == written
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
         page.click("#theme")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -144,7 +144,7 @@ def test_nothing_is_cut_off_at_any_width(chromium, request, file, width, unfolde
             page.evaluate(UNFOLD)
             assert page.locator(".detail:visible").count() == page.locator(".line").count()
         assert page.evaluate(CUT_OFF, SMALLEST) == []
-        assert all(cell.is_visible() for cell in page.locator(".line .use, .line .faster, .line .accuracy").all())
+        assert all(cell.is_visible() for cell in page.locator(".line .use, .line .speedup, .line .accuracy").all())
 
 
 def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_file):

@@ -32,7 +32,7 @@ LOG_FROM = 30
 ABOUT = "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of their times."
 
 
-def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "", where: str = "") -> Chart | None:
+def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
     """Describe the training of one subject at one batch size, all precisions together; None where no loss is finite.
 
     There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
@@ -47,8 +47,6 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str, workload: str = "",
     return Chart(
         name=name,
         caption=caption,
-        workload=workload,
-        where=where,
         about=ABOUT,
         panels=panels,
         legend=legend(epochs),

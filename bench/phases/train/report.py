@@ -147,7 +147,7 @@ def _cost(rows: list[Row]) -> Table | None:
                 "epoch speedup [95 % interval]",
                 lambda row: over_fp32(row, "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high"),
             ),
-            figures("step speedup [95 % interval]", _step_speedup),
+            figures("step speedup [95 % interval]", over_fp32),
             words("data from", lambda row: STORAGE.get(row["data_storage"])),
             figures("waiting for data (%)", "data_wait_pct", 2),
             figures("total time (s)", _total_s),
@@ -161,10 +161,6 @@ def _cost(rows: list[Row]) -> Table | None:
         "step speedup is that of the tables above, on data already on the device. A checkpoint is the model's weights."
     )
     return table("Training: time and storage", rows, columns, about)
-
-
-def _step_speedup(row: Row) -> str:
-    return "" if row["measured_in"] == "published" else over_fp32(row)  # that is of time per epoch, or of throughput
 
 
 def _total_s(row: Row) -> float | None:
@@ -204,7 +200,7 @@ def charts(material: Material) -> Iterator[tuple[str, Chart | str | None]]:
             file = f"{subject}-training-b{batch:.0f}"
             yield (
                 workload,
-                course(group, name=file, caption=caption, workload=workload, where=str(where)),
+                course(group, name=file, caption=caption),
             )
 
 

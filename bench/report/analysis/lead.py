@@ -69,8 +69,6 @@ class Line:
     """The difference in accuracy, or in the loss of tokens; the accuracy itself where there is none."""
     standing: str
     """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
-    pays_from: str
-    """The smallest of the batch sizes at which it pays."""
     marks: str
     """The marks of its doubts."""
 
@@ -102,7 +100,6 @@ def line(answer: Answer) -> Line:
         accuracy=accuracy,
         points=_points(answer),
         standing="bad" if "bad" in standings else standings[0],
-        pays_from=str(answer.paying[0]) if answer.paying else UNKNOWN,
         marks="".join(doubt.mark for doubt in answer.doubts),
     )
 
@@ -205,9 +202,6 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
         elif group is not groups[0]:
             parts.append(Part("; "))
         parts += clause
-    only = answers[0]
-    if len(answers) == 1 and only.is_gain and only.paying and only.paying[0] < only.batch:
-        parts.append(Part(f"; it pays from batch {only.paying[0]}"))
     return [*parts, Part(".")]
 
 

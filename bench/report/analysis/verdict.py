@@ -38,12 +38,6 @@ RULED_OUT = ("worse", "diverged", STALLED)
 """Words on accuracy of a precision that is not advised, however fast it is."""
 SHOWN = (NOT_WORSE, *RULED_OUT)
 """Words on accuracy that a training has shown."""
-LITTLE_GAIN = 1.1
-"""Ratio of two precisions' rates of large matrix products below which the device has no gain to give."""
-LAUNCH_BOUND = 0.8
-"""Host time over GPU time from which launching kernels is what limits."""
-LITTLE_OF_CEILING = 25.0
-"""Share of the ceiling, in per cent, below which arithmetic is not what limits."""
 
 
 class Rule(NamedTuple):
@@ -64,7 +58,7 @@ RULES = (
     Rule("faster", "use {arm}", "{speed}{ties}", gain="fastest"),
     Rule("lighter", "use {arm}", "for its memory: {speed}", gain="lightest"),
     Rule("undecided", STAY, "no gain is shown, measure longer to decide: {arm} is {speed}"),
-    Rule("sound", STAY, "nothing gains: {arm} is {speed}{reason}"),
+    Rule("sound", STAY, "nothing gains: {arm} is {speed}"),
     Rule("compared", STAY, "training rules out {arm} ({accuracy}), which is {speed}"),
     Rule(
         "runs_alone",
@@ -201,8 +195,7 @@ class Answer(Facts):
             "ties": f"; as fast: {enumerated(self.ties)}" if self.ties else "",
         }
         if self.fp32 and known(arm["speedup"]):
-            why = reason(arm, self.fp32)
-            slots |= {"speed": _speed(arm), "reason": f"; the reason: {why}" if why else ""}
+            slots["speed"] = _speed(arm)
         return slots
 
     @property
@@ -225,26 +218,6 @@ class Answer(Facts):
             if row["precision"] != BASELINE and word in SHOWN:
                 shown[str(row["precision"])] = word
         return shown
-
-    @property
-    def paying(self) -> list[int]:
-        """The batch sizes next to each other, its own among them, at all of which the advised precision is FASTER.
-
-        Where fp32 is advised they are the largest sizes at which the best other precision is.
-        """
-        sizes: list[int] = []
-        if not self.arm or self.batch_text == UNKNOWN:
-            return sizes
-        for row in self.rows:
-            if row["precision"] != self.arm["precision"] or not known(row["speed_verdict"]):
-                continue
-            if row["speed_verdict"] == "FASTER":
-                sizes.append(int(row["batch_size"]))
-            elif self.stays or row["batch_size"] <= self.batch:
-                sizes = []
-            else:
-                break
-        return sizes if self.stays or self.batch in sizes else []
 
 
 def status(row: Row) -> str:
@@ -280,25 +253,6 @@ def is_tied(arm: Row, fastest: Row) -> bool:
 def marked(verdict: str, measured_in: str, status: str) -> str:
     """Write a verdict with its processes, and whether its interval is too wide."""
     return ", ".join([verdict, measured_in, *([status] if status == "unconverged" else [])])
-
-
-def reason(arm: Row, baseline: Row) -> str:
-    """Say why an arm gains nothing over its cell's fp32; empty where no measured figure shows a cause."""
-    precision = find_precision(arm["precision"])
-    if precision and known(arm["compute_dtypes"]) and precision.missed(arm["compute_dtypes"]):
-        return precision.missed(arm["compute_dtypes"])
-    if known(baseline["fp32_strayed"]):
-        return f"fp32 itself {baseline['fp32_strayed']}"
-    if arm["host_ratio"] >= LAUNCH_BOUND:
-        share = f"the host takes {number(arm['host_ratio'], 2)} of the GPU's time; try larger batches"
-        return f"launching kernels limits it, not arithmetic ({share})"
-    gain = arm["peak_tflops"] / baseline["peak_tflops"]
-    if gain < LITTLE_GAIN:
-        return f"large matrix products run at {ratio(gain)}× fp32's rate here, so the device has no gain to give"
-    if baseline["pct_of_peak"] < LITTLE_OF_CEILING:
-        share = f"fp32 reaches {number(baseline['pct_of_peak'], 2)} % of this device's rate of large matrix products"
-        return f"{share}, so memory traffic or overhead limits it, not arithmetic"
-    return ""
 
 
 def answers(summary: pd.DataFrame) -> list[Answer]:

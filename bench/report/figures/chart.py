@@ -173,9 +173,6 @@ class Chart:
     legend: Sequence[tuple[str, Tint]] = ()
     in_files: bool = True
     """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
-    workload: str = ""
-    where: str = ""
-    """The page leaves the figure out while it shows another recipe, or another device."""
     page: Markup = Markup()
     """Its elements of the page, once it is drawn."""
 

@@ -141,7 +141,6 @@ def against_batch(
         caption=caption,
         about=about.strip(),
         in_files=in_files,
-        workload=workload,
     )
     groups: list[Group] = []
     lines = devices

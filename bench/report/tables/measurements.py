@@ -54,10 +54,10 @@ ABOUT_FIGURES = (
 
 
 def at_advised_batch(rows: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return the rows of a summary at the batch size of their answer, and published rows at all batch sizes."""
+    """Return the rows of a summary at the batch size of their answer."""
     sizes = {(answer.names["workload"], answer.names["where"]): answer.batch for answer in answers}
     advised = [sizes.get(subject) for subject in zip(rows["workload"], rows["where"], strict=True)]
-    return rows[(rows["batch_size"] == advised) | (rows["measured_in"] == "published")]
+    return rows[rows["batch_size"] == advised]
 
 
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:

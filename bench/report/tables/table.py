@@ -39,7 +39,7 @@ class Material:
     runs: Runs
     summary: pd.DataFrame
     rows: pd.DataFrame
-    """Of the summary, without precisions that are unsupported, and published ones where they are shown: of a recipe's
+    """Of the summary, without precisions that are unsupported: of a recipe's
     section those of the recipe."""
     figures: Literal["overview", "all", "none"] = "overview"
     """Which figures are drawn, where there are too many to draw all."""

@@ -39,7 +39,7 @@ def test_the_batch_size_is_that_of_the_advice_and_not_the_smallest(tmp_path):
     run = RunBuilder(tmp_path / "one")
     for batch, gain in ((64, 1.5), (256, 2.0)):
         run.speed(speedups=[gain] * 3, batch=batch)
-    assert " for mlp at batch 256; it pays from batch 64" in sentences(run.folder)[0]
+    assert " for mlp at batch 256." in sentences(run.folder)[0]
 
 
 def test_where_fp32_is_advised_it_says_what_trainings_have_shown(tmp_path):

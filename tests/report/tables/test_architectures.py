@@ -1,16 +1,13 @@
-"""The table of each model with every precision on each device, and from which batch size a precision pays."""
+"""The table of each model with every precision on each device."""
 
 from pathlib import Path
 
 import pytest
 
-from bench.report.analysis.lead import grid, lead, line
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
-from bench.report.render import in_one
 from bench.report.tables.measurements import architectures
-from bench.spec.trial import SuiteRef
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import lines
@@ -57,37 +54,6 @@ def test_devices_are_shown_at_the_batch_that_was_trained_else_at_the_largest_com
     shown = {line["device"]: line["batch size"] for line in lines(table)}
     assert tuple(shown.values()) == expected
     assert [str(answer.batch) for answer in given] == [*expected]
-
-
-def test_an_answer_says_from_which_batch_size_on_its_precision_pays(tmp_path: Path) -> None:
-    of_gains = [
-        ("", "128", {128: 2.0}),
-        ("; it pays from batch 32", "32", {32: 2.0, 64: 2.0, 128: 2.0}),
-        ("; it pays from batch 64", "64", {32: 1.0, 64: 2.0, 128: 2.0}),
-        ("", "128", {32: 2.0, 64: 1.0, 128: 2.0}),
-        ("", "–", {32: 1.0, 64: 1.0, 128: 1.0}),
-    ]
-    run = RunBuilder(tmp_path / "run")
-    for number, (_, _, gains) in enumerate(of_gains):
-        run.suite = SuiteRef(name="mlp", parameters=(("width", number),))
-        for batch, gain in gains.items():
-            run.speed(speedups=[gain, gain * 1.001, gain * 0.999, gain], batch=batch).memory("fp32", 100, batch=batch)
-            run.memory("amp-bf16", 60, batch=batch)
-    _, given = answered(run.folder)
-    for (clause, pays_from, _), answer in zip(of_gains, given, strict=True):
-        assert "".join(part.text for part in lead([answer])[0]).endswith(f"at batch 128{clause}.")
-        (shown, _) = lines(in_one(grid([answer, answer])))
-        assert shown["memory"] == "−40 % (60.00 MiB)"
-        assert shown.get("pays from", "–") == pays_from
-
-
-def test_where_fp32_is_advised_it_says_from_which_batch_size_another_precision_pays(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run").speed(speedups=[0.9, 0.901, 0.899], batch=64)
-    run.train("fp32", [90.0], batch=64).train("amp-bf16", [90.0], batch=64).speed(batch=128).speed(batch=256)
-    _, (answer,) = answered(run.folder)
-    assert answer.stays
-    assert line(answer).faster.startswith("amp-bf16")
-    assert answer.paying == [128, 256]
 
 
 @pytest.mark.parametrize(("times", "shown"), [((9.0, 2.0, 2.2, 2.1), "2.100 (2.00–2.20)"), ((9.0,), "9.000")])

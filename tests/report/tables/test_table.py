@@ -44,7 +44,7 @@ def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_
 
 def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(monkeypatch):
     cells = ["P100-PCIE-16GB (run cloud-p100)", "amp-fp16", "1.10× ±2 %", "−35 %", "not trained", "512", "−8.8 %"]
-    headers = ["device", "use", "faster", "memory", "accuracy", "batch", "energy"]
+    headers = ["device", "use", "speedup", "memory", "accuracy", "batch", "energy"]
     row = dict(zip(headers, cells, strict=True))
     shown = table("", [row], [(words if row[name][0].isalpha() else figures)(name, name) for name in headers])
     for width in (20, 80, 90, 100):
