@@ -52,7 +52,7 @@ class HandRunner:
 
     def activate(self) -> None:
         """Set the switches as the harness does, so that both compute alike."""
-        set_switches(self.precision)
+        amp.apply(parse_precision(self.precision))
 
     def run(self, steps: int) -> None:
         """Train as in PyTorch's recipe."""
@@ -81,11 +81,6 @@ class HandRunner:
     def taken_steps(self) -> int:
         """Return all steps."""
         return self.steps
-
-
-def set_switches(precision: str) -> None:
-    """Set the TF32 switches of a precision: torch's own default is TF32 in convolutions."""
-    amp.apply(parse_precision(precision))
 
 
 def half_type(precision: str) -> torch.dtype | None:

@@ -37,8 +37,8 @@ SECONDS = {"s": 1, "min": 60, "h": 3600}
 SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
 
 
-def run(folder: Path, *words: str) -> tuple[float | None, float, float | None, str]:
-    """Run the command; return the seconds to the first speedup and to the end, the estimate, and the output."""
+def run(folder: Path, *words: str) -> list[float | None]:
+    """Run the command; return the plan's estimate, and the seconds to the end and to the first speedup."""
     script, data = str(ROOT / "run_bench.py"), str(ROOT / "data")
     command = [sys.executable, script, *words, "--data-dir", data, "--resume", str(folder)]
     start, first, estimated, lines = time.perf_counter(), None, None, []
@@ -53,32 +53,7 @@ def run(folder: Path, *words: str) -> tuple[float | None, float, float | None, s
                 estimated = float(match[1]) * SECONDS[match[2]]
     if process.returncode:
         raise SystemExit("".join(lines[-20:]))
-    return first, time.perf_counter() - start, estimated, "".join(lines)
-
-
-def quick(suites: list[str]) -> None:
-    """Print a row for each suite."""
-    print("| suite | estimate (s) | whole (s) | first speedup (s) | speedup |")
-    print("| --- | ---: | ---: | ---: | --- |")
-    for suite in suites:
-        with tempfile.TemporaryDirectory(prefix="ampmeter-quick-") as parent:
-            first, whole, estimated, printed = run(Path(parent) / "run", "--suite", suite, "--quick")
-        speedup = re.search(r"= (\S+)× fp32 (\[.*?\])", printed)
-        cells = (f"{value:.1f}" if value is not None else "–" for value in (estimated, whole, first))
-        print(f"| {suite} | {' | '.join(cells)} | {' '.join(speedup.groups()) if speedup else '–'} |", flush=True)
-
-
-def first_runs(rounds: int) -> None:
-    """Print a row for each round."""
-    print("| first speedup (s) | whole (s) | estimate (s) | undecided |")
-    print("| ---: | ---: | ---: | --- |")
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="ampmeter-first-") as parent:
-            folder = Path(parent) / "run"
-            first, whole, estimated, _ = run(folder, *WORDS)
-            undecided = json.loads((folder / "run.json").read_text())["undecided"]
-        cells = [f"{value:.1f}" if value is not None else "–" for value in (first, whole, estimated)]
-        print(f"| {' | '.join(cells)} | {', '.join(undecided) or 'nothing'} |", flush=True)
+    return [estimated, time.perf_counter() - start, first]
 
 
 def main() -> None:
@@ -91,13 +66,17 @@ def main() -> None:
     options = parser.parse_args()
     if options.emulated:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
+    settings = [("--suite", suite, "--quick") for suite in options.quick or ()] or [WORDS] * options.rounds
+    print("| command | estimate (s) | whole (s) | first speedup (s) | undecided |")
+    print("| --- | ---: | ---: | ---: | --- |")
     with ExitStack() as stack:
         for _ in range(os.cpu_count() or 1 if options.load else 0):
             stack.callback(stack.enter_context(subprocess.Popen(BUSY)).kill)
-        if options.quick:
-            quick(options.quick)
-        else:
-            first_runs(options.rounds)
+        for words in settings:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampmeter-first-"))) / "run"
+            times = ["–" if seconds is None else f"{seconds:.1f}" for seconds in run(folder, *words)]
+            undecided = json.loads((folder / "run.json").read_text())["undecided"]
+            print(f"| {' '.join(words)} | {' | '.join(times)} | {', '.join(undecided) or 'nothing'} |", flush=True)
 
 
 if __name__ == "__main__":

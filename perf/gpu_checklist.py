@@ -96,7 +96,7 @@ def parts_of(options: argparse.Namespace, card: str) -> list[Part]:
     run("techniques", 200, "--suite", model, "--quick", "--techniques", techniques)
     command("peers", 200, "perf/peers.py", "--device", "cuda", "--only", "steps", "--processes", "2")
     if options.data.startswith("folder:"):
-        epochs = ["--only", "epochs,pipelines", "--suites", "resnet20", "--rounds", "2", *data]
+        epochs = ["--only", "epochs", "--suites", "resnet20", "--rounds", "2", *data]
         command("epochs", 300, "perf/peers.py", "--device", "cuda", *epochs)
     command("overhead", 300, "perf/overhead.py", "--device", "cuda")
     tests("tests", 900, "-m", "gpu and not card", "tests/gpu", f"--ignore={LIBRARIES}")

@@ -1,6 +1,6 @@
 """Does the search for modules that need fp32 find what was planted, and nothing in healthy models?
 
-    python perf/layers.py                    # healthy, planted and whole models
+    python perf/layers.py                    # healthy and planted models
     python perf/layers.py --seeds 5          # fewer of each
 
 A planted model has one to three fragile parts whose strengths are drawn; it counts where the error without them kept is
@@ -15,24 +15,16 @@ import itertools
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench.data import first_batches
 from bench.phases.layers.narrowing import Findings, Narrowing, search
-from bench.planning import suite_registry
-from bench.spec.precisions import parse_precision
-from bench.spec.trial import SuiteRef
-from bench.training.own_step import loss_in
-from bench.training.step import build_arm
 
 BF16, FP16 = torch.bfloat16, torch.float16
 MOST_NEEDED = 3
@@ -61,19 +53,6 @@ class LongSum(nn.Module):
         for _ in range(self.steps):
             total = total + values / 16
         return (total - self.start) * (16 / self.steps)
-
-
-class HandSoftmax(nn.Module):
-    """Normalises exponentials without subtracting the largest."""
-
-    def __init__(self, strength: float) -> None:
-        super().__init__()
-        self.heat = 2.0 ** (2 + 3 * strength)
-
-    def forward(self, values: Tensor) -> Tensor:
-        values = narrow(values) * self.heat
-        powers = values.exp()
-        return WIDTH**0.5 * powers / powers.sum(dim=-1, keepdim=True)
 
 
 class Rotary(nn.Module):
@@ -119,7 +98,6 @@ class Overflow(nn.Module):
 
 PLANTS: dict[str, tuple[Callable[[float], nn.Module], Sequence[torch.dtype]]] = {
     "long sum": (LongSum, (BF16, FP16)),
-    "softmax by hand": (HandSoftmax, (BF16, FP16)),
     "rotary positions": (Rotary, (BF16, FP16)),
     "offset": (Offset, (BF16, FP16)),
     "overflow": (Overflow, (FP16,)),
@@ -227,59 +205,6 @@ def special(kind: str, strength: float) -> nn.Module:
     return nn.Sequential(nn.Linear(16, WIDTH), part, nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
 
 
-# Whole models with a fragile part.
-
-
-class Shift(nn.Module):
-    """Adds a number to its input in the narrow type, and takes it away."""
-
-    def __init__(self, offset: float) -> None:
-        super().__init__()
-        self.offset = offset
-
-    def forward(self, values: Tensor) -> Tensor:
-        return (narrow(values) + self.offset) - self.offset
-
-
-def suite(name: str, place: str = "", size: int = 4) -> Narrowing:
-    """Return a suite's model, with a fragile part after one of its modules where ``place`` names one."""
-    torch.manual_seed(0)
-    defined, cpu = suite_registry.load(SuiteRef(name=name)), torch.device("cpu")
-    arm = build_arm(defined, defined.data, parse_precision("fp32"), cpu, seed=0)
-    if place:
-        arm.model.set_submodule(place, nn.Sequential(arm.model.get_submodule(place), Shift(300.0)))
-    batches = first_batches(defined, defined.data, batch_size=size, count=2, device=cpu, seed=0)
-    return Narrowing(arm.model, lambda model, batch: loss_in(arm.loss(model, batch)), batches, BF16)
-
-
-def _language(model: nn.Module, dtype: torch.dtype) -> Narrowing:
-    tokens = [torch.randint(1, 100, (4, 12)) for _ in range(2)]
-    batches = [{"input_ids": each, "labels": each.flip(1)} for each in tokens]
-    return Narrowing(model, lambda model, batch: model(**batch).loss.float(), batches, dtype)
-
-
-def t5() -> Narrowing:
-    """T5 v1.1 with large weights in one ``wo``, whose output overflows in float16 (transformers 9295 and 20683)."""
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    torch.manual_seed(0)
-    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "vocab_size": 100}
-    more = {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0, "tie_word_embeddings": False}
-    model = T5ForConditionalGeneration(T5Config(num_layers=2, num_decoder_layers=2, dropout_rate=0.0, **sizes, **more))
-    model.encoder.block[1].layer[1].DenseReluDense.wo.weight.data.mul_(1e5)
-    return _language(model, FP16)
-
-
-WHOLE: dict[str, tuple[Callable[[], Narrowing], tuple[str, ...]]] = {
-    "gpt": (lambda: suite("gpt"), ()),
-    "gpt with a plant": (lambda: suite("gpt", "blocks.2.attention"), ("blocks.2.attention.1",)),
-    "T5, wo in float16": (t5, ("encoder.block.1.layer.1.DenseReluDense.wo",)),
-    "resnet20": (lambda: suite("resnet20", size=32), ()),
-    "resnet20 with a plant": (lambda: suite("resnet20", "8.bn1", 32), ("8.bn1.1",)),
-}
-"""Models, and the modules that are to be found."""
-
-
 # Runs.
 
 
@@ -302,39 +227,40 @@ def needed(model: Narrowing, limit: float) -> list[set[str]]:
     return []
 
 
-def run_healthy(seeds: int) -> tuple[int, int, Counter[str]]:
-    clean, total, wrong = 0, 0, Counter[str]()
-    for name, (build, shape) in HEALTHY.items():
-        for dtype in (BF16, FP16):
-            for seed in range(seeds):
-                torch.manual_seed(seed)
-                findings = search(narrowing(build(), shape, dtype))
-                fine = not findings.kept
-                clean, total = clean + fine, total + 1
-                if not fine:
-                    wrong[f"{name}, {dtype}, {findings.kept}, error {findings.error:.3f}"] += 1
-    return clean, total, wrong
+def run_healthy(seeds: int) -> None:
+    """Search healthy models, and print those in which something was found."""
+    clean = total = 0
+    for (name, (build, shape)), dtype, seed in itertools.product(HEALTHY.items(), (BF16, FP16), range(seeds)):
+        torch.manual_seed(seed)
+        findings = search(narrowing(build(), shape, dtype))
+        total += 1
+        if findings.kept:
+            print(f"  {name}, {dtype}, seed {seed}: {findings.kept}, error {findings.error:.3f}")
+        else:
+            clean += 1
+    print(f"healthy: nothing found in {clean} of {total}")
 
 
 def run_planted(kinds: Sequence[str], dtype: torch.dtype, seeds: int) -> Counter[str]:
     """Search models with fragile parts until ``seeds`` of them show; count the outcomes."""
     outcomes = Counter[str]()
-    for seed in itertools.count():
-        if outcomes["shown"] == seeds or seed == 20 * seeds:
-            return outcomes
+    for seed in range(20 * seeds):
+        if outcomes["shown"] == seeds:
+            break
         generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
-        strengths = torch.rand(len(kinds), generator=generator).tolist()
-        parts = [PLANTS[kind][0](strength) for kind, strength in zip(kinds, strengths, strict=True)]
+        parts = [PLANTS[kind][0](float(torch.rand((), generator=generator))) for kind in kinds]
         model = narrowing(planted(parts, generator), (16,), dtype)
         findings = search(model)
-        outcomes[_band(findings)] += 1
-        if _band(findings) == "shown":
-            sets = needed(model, findings.limit)
-            outcomes["exact" if set(findings.kept) in sets else "other"] += 1
-            if set(findings.kept) not in sets:
-                limits = f"error {findings.error:.3f}, limit {findings.limit:.3f}, {findings.error_kept} with these"
-                print(f"  seed {seed}: {kinds} kept {findings.kept}, needed {sets[:3]}, {limits}")
+        band = _band(findings)
+        outcomes[band] += 1
+        if band != "shown":
+            continue
+        sets = needed(model, findings.limit)
+        if set(findings.kept) in sets:
+            outcomes["exact"] += 1
+        else:
+            print(f"  seed {seed}: {kinds} kept {findings.kept}, needed {sets[:3]}")
     return outcomes
 
 
@@ -344,37 +270,25 @@ def _band(findings: Findings) -> str:
     return "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
 
 
+def sets_of_parts() -> Iterator[tuple[list[str], torch.dtype]]:
+    """Yield each part alone, and with the one or two after it, in the first type that harms all of them."""
+    names = list(PLANTS)
+    for count, place in itertools.product((1, 2, 3), range(len(names))):
+        kinds = (names + names)[place : place + count]
+        dtypes = [dtype for dtype in (BF16, FP16) if all(dtype in PLANTS[kind][1] for kind in kinds)]
+        yield kinds, dtypes[0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="planted models of each kind that show")
     parser.add_argument("--healthy", type=int, default=50, help="seeds of each kind of healthy model")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    console = Console(width=110)
-    for name, (build, expected) in WHOLE.items():
-        findings = search(build())
-        verdict = "as expected" if findings.kept == expected else f"expected {expected}"
-        limits = f"error {findings.error:.3f}, limit {findings.limit:.3f}"
-        print(f"{name}: {findings.answer} {findings.kept}, {limits}: {verdict}", flush=True)
-    table = Table("fragile parts", "precision", "exactly", "of", "error below the limit", "above ten limits")
-    names = list(PLANTS)
-    for count in (1, 2, 3):
-        for place, name in enumerate(names):
-            recipes = PLANTS[name][1]
-            others = [other for other in (*names[place + 1 :], *names[:place]) if set(recipes) & set(PLANTS[other][1])]
-            kinds = [name, *others[: count - 1]]
-            if len(kinds) < count:
-                continue
-            for dtype in [each for each in recipes if all(each in PLANTS[kind][1] for kind in kinds)][:1]:
-                outcomes = run_planted(kinds, dtype, options.seeds)
-                figures = [outcomes["exact"], outcomes["shown"], outcomes["below"], outcomes["above"]]
-                table.add_row(" + ".join(kinds), str(dtype).removeprefix("torch."), *map(str, figures))
-                print(kinds, dict(outcomes), flush=True)
-    console.print(table)
-    clean, total, wrong = run_healthy(options.healthy)
-    print(f"healthy: nothing found in {clean} of {total}")
-    for line, count in wrong.items():
-        print(f"  {count} × {line}")
+    for kinds, dtype in sets_of_parts():
+        outcomes = run_planted(kinds, dtype, options.seeds)
+        print(f"{' + '.join(kinds)}, {dtype}: {dict(outcomes)}", flush=True)
+    run_healthy(options.healthy)
 
 
 if __name__ == "__main__":

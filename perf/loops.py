@@ -1,6 +1,6 @@
-"""Epochs of CIFAR-10 in four loops: the harness's, the usual torchvision loop, Lightning's and accelerate's.
+"""Epochs of CIFAR-10 in three loops: the harness's, the usual torchvision loop, and Lightning's.
 
-All train the same model from the same weights with the same optimizer and schedule. The three peers read PIL images
+All train the same model from the same weights with the same optimizer and schedule. The two peers read PIL images
 through two worker processes, which live from epoch to epoch; the harness augments whole batches of decoded images.
 """
 
@@ -11,10 +11,9 @@ import itertools
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,33 +131,9 @@ def harness(task: Task) -> Epoch:
 
 def torchvision(task: Task) -> Epoch:
     """Return the epoch of the usual loop."""
-    model, *parts = task.build()
-    half = half_type(task.precision)
-    autocast = partial(torch.autocast, task.device.type, dtype=half) if half else nullcontext
-    return _usual_epoch(task.device, (model.to(task.device), *parts), autocast, Tensor.backward)
-
-
-def accelerate(task: Task) -> Epoch:
-    """Return the epoch of accelerate's loop: the usual loop over the objects that ``prepare`` returns."""
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-
     model, loader, optimizer, schedule, loss_of = task.build()
-    AcceleratorState._reset_state(True)  # it keeps the precision of the loop before, and refuses another
-    mixed = "bf16" if half_type(task.precision) else "no"
-    accelerator = Accelerator(cpu=task.device.type == "cpu", mixed_precision=mixed)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-    parts = (model, loader, optimizer, schedule, loss_of)
-    return _usual_epoch(task.device, parts, accelerator.autocast, accelerator.backward)
-
-
-def _usual_epoch(
-    device: torch.device,
-    parts: tuple[Any, ...],
-    autocast: Callable[[], Any],
-    backward: Callable[[Tensor], object],
-) -> Epoch:
-    model, loader, optimizer, schedule, loss_of = parts
+    device, half = task.device, half_type(task.precision)
+    model = model.to(device)
 
     def epoch() -> float:
         backend_of(device).synchronize()
@@ -167,9 +142,9 @@ def _usual_epoch(
         for inputs, targets in loader:
             inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)  # noqa: PLW2901
             optimizer.zero_grad(set_to_none=True)
-            with autocast():
+            with torch.autocast(device.type, dtype=half) if half else nullcontext():
                 loss = loss_of(model(inputs), targets)
-            backward(loss)
+            loss.backward()
             optimizer.step()
             if schedule is not None:
                 schedule.step()
@@ -255,22 +230,4 @@ def strategy_of(device: torch.device) -> Any:
     return OneDevice(device=device)
 
 
-def rate(batches: Callable[[], Iterator[Any]], device: torch.device) -> Callable[[], float]:
-    """Return a function that runs a pipeline alone for an epoch and returns the seconds per image."""
-
-    def pipeline() -> float:
-        count = 0
-        start = time.perf_counter()
-        for images, _ in batches():
-            count += len(images.to(device, non_blocking=True))
-        backend_of(device).synchronize()
-        return (time.perf_counter() - start) / count
-
-    return pipeline
-
-
-LOOPS: dict[str, Callable[[Task], Epoch]] = {
-    "torchvision": torchvision,
-    "lightning": lightning,
-    "accelerate": accelerate,
-}
+LOOPS: dict[str, Callable[[Task], Epoch]] = {"torchvision": torchvision, "lightning": lightning}

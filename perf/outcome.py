@@ -66,11 +66,6 @@ def ratio(log_ratios: Sequence[float]) -> stats.Interval:
     return stats.rounds_interval(log_ratios).exp()
 
 
-def seconds(times: Sequence[float]) -> stats.Interval:
-    """Return the trimmed geometric mean of times, with its interval."""
-    return ratio([math.log(time) for time in times])
-
-
 def machine() -> str:
     """Name the machine, torch and the threads, without importing torch."""
     info = Path("/proc/cpuinfo")

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Compare the harness's training with loops of torchvision, Lightning and accelerate, models of timm and transformers.
+"""Compare the harness's training with loops of torchvision and Lightning, and with models of timm and transformers.
 
-    python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs,steps]
+    python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only epochs|steps]
 
 1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop against ImageFolder or CIFAR10 with a DataLoader
-   of two workers and PIL transforms, in the usual loop, in Lightning's Trainer and in accelerate's loop. The loops take
-   turns in palindromes; ratios are of times in the same round.
-2. The pipelines alone, without a model, over the same images.
-3. Steps of resnet50, vit_b_16 and gpt (tiny, and gpt2) on random batches on the device, against the usual loop in ABBA
+   of two workers and PIL transforms, in the usual loop and in Lightning's Trainer. The loops take turns in palindromes;
+   ratios are of times in the same round.
+2. Steps of resnet50, vit_b_16 and gpt (tiny, and gpt2) on random batches on the device, against the usual loop in ABBA
    rounds: with timm's models, for gpt with the GPT2LMHeadModel of transformers, and with the harness's models, which
    separates the loop's cost from the model's (except gpt2, whose steps are too long to show it). Attention is torch's
    scaled_dot_product_attention in all of them. Six fresh processes each time all arms together; every other process
@@ -26,7 +25,6 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as bench/launch/local.py does, before torch is imported
@@ -37,7 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.launch.local import LocalLauncher
 from bench.measure.rounds import palindrome
+from bench.spec.precisions import parse_precision
 from bench.stats import round_log_ratio
+from bench.training import amp
 from perf import arms, loops, outcome, steps
 
 LEAST_EPOCH = 1.3
@@ -65,7 +65,7 @@ def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]
 
 def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[str]) -> list[outcome.Outcome]:
     """Compare epochs of one suite."""
-    arms.set_switches(precision)  # for all loops alike
+    amp.apply(parse_precision(precision))  # for all loops alike: torch's own default is TF32 in convolutions
     device, suite = torch.device(options.device), arms.open_suite(name)
     source = loops.Source(options.folder, options.samples, suite.data)
     task = loops.Task(
@@ -97,27 +97,6 @@ def epochs(options: argparse.Namespace, name: str, precision: str, notes: list[s
     return outcomes
 
 
-def pipelines(options: argparse.Namespace) -> list[outcome.Outcome]:
-    """Compare the pipelines alone."""
-    device, suite = torch.device(options.device), arms.open_suite("resnet20")
-    source = loops.Source(options.folder, options.samples, suite.data)
-    batches, loader = source.batches(options.batch, device), source.loader(options.batch, device)
-    pipelines_of = [loops.rate(lambda: batches.train(1), device), loops.rate(lambda: iter(loader), device)]
-    seconds: list[list[float]] = [[], []]
-
-    def timed(index: int) -> float:
-        seconds[index].append(pipelines_of[index]())
-        return seconds[index][-1]
-
-    (logs,) = turns([partial(timed, 0), partial(timed, 1)], options.rounds)
-    rates = [outcome.seconds([1 / time for time in times[1:]]) for times in seconds]
-    return [
-        outcome.Outcome(name="batched augmentation alone", interval=rates[0], unit="images/s"),
-        outcome.Outcome(name="PIL pipeline alone, 2 workers", interval=rates[1], unit="images/s"),
-        outcome.Outcome(name="pipelines: PIL's time ÷ harness's", interval=outcome.ratio(logs), unit="×"),
-    ]
-
-
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -133,41 +112,32 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--suites", default="resnet20,resnet18", help="for epochs (default: resnet20,resnet18)")
     models = ",".join(steps.MODELS)
     parser.add_argument("--models", default=models, help=f"for steps (default: {models})")
-    parser.add_argument("--only", default="epochs,pipelines,steps", help="parts (default: epochs,pipelines,steps)")
+    parser.add_argument("--only", choices=("epochs", "steps"), help="one of the parts (default: both)")
     options = parser.parse_args(words)
     if options.data and not options.data.startswith("folder:"):
         parser.error("--data must be folder:PATH")
     options.folder = Path(options.data.removeprefix("folder:")) if options.data else None
     if options.folder and not (options.folder / "train").is_dir():
         parser.error(f"there is no folder {options.folder / 'train'}")
-    if unknown := set(options.only.split(",")) - {"epochs", "pipelines", "steps"}:
-        parser.error(f"--only has no part {', '.join(sorted(unknown))}")
-    if unknown := set(options.models.split(",")) - {*steps.MODELS}:
-        parser.error(f"--models has no {', '.join(sorted(unknown))}")
     options.samples = options.samples or (50_000 if options.device.startswith("cuda") else 1280)
-    if options.samples < options.batch:
-        parser.error("--samples must be at least --batch")
-    if options.processes < 2:
-        parser.error("--processes must be at least 2: a single one has no interval over processes")
     return options
 
 
 def main() -> int:
     options, notes = parse(), list[str]()
-    launcher, outcomes, parts = LocalLauncher(), list[outcome.Outcome](), options.only.split(",")
+    launcher, outcomes = LocalLauncher(), list[outcome.Outcome]()
     precisions = arms.choose_precisions(options.precisions, arms.survey(launcher, options.device), notes)
     # Steps first: models that this process trains would stay on the GPU while other processes time steps.
-    for precision in precisions if "steps" in parts else ():
-        outcomes += steps.steps(options, launcher, precision, notes)
-    outcomes += pipelines(options) if "pipelines" in parts else []
-    for precision in precisions if "epochs" in parts else ():
-        for name in options.suites.split(","):
-            outcomes += epochs(options, name, precision, notes)
-    images = f"images of {options.folder}" if options.folder else "random images in memory"
-    if {"epochs", "pipelines"} & set(parts):
-        notes.append(f"{options.samples:,} {images} an epoch at batch {options.batch}, {options.rounds} rounds.")
-    if "steps" in parts:
+    if options.only != "epochs":
+        for precision in precisions:
+            outcomes += steps.steps(options, launcher, precision, notes)
         notes.append(f"Steps in {options.processes} processes, {options.budget:g} s an arm in all.")
+    if options.only != "steps":
+        for precision in precisions:
+            for name in options.suites.split(","):
+                outcomes += epochs(options, name, precision, notes)
+        images = f"images of {options.folder}" if options.folder else "random images in memory"
+        notes.append(f"{options.samples:,} {images} an epoch at batch {options.batch}, {options.rounds} rounds.")
     return outcome.report("Compared with others", outcomes, notes)
 
 

@@ -97,7 +97,7 @@ def test_the_harness_and_the_usual_loop_train_on_the_same_images():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", ["torchvision", "accelerate", "lightning"])
+@pytest.mark.parametrize("peer", ["torchvision", "lightning"])
 def test_a_peers_loop_trains_in_one_precision_after_the_other(peer):
     if why := loops.why_not(peer):
         pytest.skip(why)

@@ -10,7 +10,6 @@ from perf.layers import (
     FP16,
     PLANTS,
     SPECIAL,
-    WHOLE,
     conv,
     mlp,
     narrowing,
@@ -44,14 +43,6 @@ def test_a_fragile_part_is_found_alone(kind):
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_own_operations_repeated_calls_and_tied_weights(kind):
     assert search(narrowing(special(kind, 0.6), (16,), BF16)).kept == (SPECIAL[kind][1],)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in WHOLE if "resnet20" not in name])
-def test_the_fragile_part_of_a_whole_model_is_found(name):
-    pytest.importorskip("transformers")
-    build, expected = WHOLE[name]
-    assert search(build()).kept == expected
 
 
 def test_a_loss_that_is_narrow_itself_is_named():
