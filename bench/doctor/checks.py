@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bench.results.records import Device
 from bench.stats import Interval, student
 
 IEEE_ERROR = 3e-5
@@ -51,7 +50,7 @@ Probe = Callable[..., Any]
 """Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
 
 
-def arithmetic(probe: Probe, _device: Device) -> Check:
+def arithmetic(probe: Probe) -> Check:
     """Check that fp32 is IEEE fp32."""
     error = probe("matmul_error")
     return Check(
@@ -62,7 +61,7 @@ def arithmetic(probe: Probe, _device: Device) -> Check:
     )
 
 
-def known_ratio(probe: Probe, _device: Device) -> Check:
+def known_ratio(probe: Probe) -> Check:
     """Check the ratio of two arms that take known times."""
     truth, log = KNOWN_PARTS[0] / KNOWN_PARTS[1], probe("known_ratio")
     return Check(
@@ -73,15 +72,22 @@ def known_ratio(probe: Probe, _device: Device) -> Check:
     )
 
 
-def against_itself(probe: Probe, _device: Device) -> Check:
+def against_itself(probe: Probe) -> Check:
     """Check a step against itself, over processes."""
     log = student([probe("against_itself", process) for process in range(PROCESSES)])
-    return _alike(log, "two equal arms are not treated alike: believe no difference smaller than this noise")
+    assert log.half_width is not None  # of several processes
+    noise = math.expm1(abs(log.center) + log.half_width)
+    return Check(
+        expected=f"1 inside the interval, or A/A noise ≤ {NOISE:.0%}",
+        measured=f"{_ratio(log)}, A/A noise {noise:.2%}",
+        passed=abs(log.center) <= log.half_width or noise <= NOISE,
+        meaning=f"{BUSY}two equal arms are not treated alike: believe no difference smaller than this noise",
+    )
 
 
-def memory(probe: Probe, _device: Device) -> Check:
+def memory(probe: Probe) -> Check:
     """Check that a peak rises by what a step holds."""
-    before, after = (probe("peak", held) for held in (0, HELD_BYTES))
+    before, after = probe("peak", 0), probe("peak", HELD_BYTES)
     if before is None:
         why = "this system does not let a process's peak be read and reset"
         return Check(expected="", measured=why, passed=None, meaning="")
@@ -94,25 +100,13 @@ def memory(probe: Probe, _device: Device) -> Check:
     )
 
 
-CHECKS: dict[str, Callable[[Probe, Device], Check]] = {
+CHECKS: dict[str, Callable[[Probe], Check]] = {
     "FP32 is FP32": arithmetic,
     "known ratio": known_ratio,
     "A/A": against_itself,
     "peak memory": memory,
 }
 """Every device's checks, by their names."""
-
-
-def _alike(log: Interval, meaning: str) -> Check:
-    """Check that two arms take the same time; both the log-ratio's estimate and its interval are known."""
-    assert log.half_width is not None
-    noise = math.expm1(abs(log.center) + log.half_width)
-    return Check(
-        expected=f"1 inside the interval, or A/A noise ≤ {NOISE:.0%}",
-        measured=f"{_ratio(log)}, A/A noise {noise:.2%}",
-        passed=abs(log.center) <= log.half_width or noise <= NOISE,
-        meaning=BUSY + meaning,
-    )
 
 
 def _ratio(log: Interval) -> str:

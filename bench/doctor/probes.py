@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -62,7 +61,7 @@ def known_ratio(device: Device, _send: Send) -> Interval:
     place = torch_device(device)
     enter("fp32", place)
     part = known_part(place)
-    return timed([known_arm(place, part, parts) for parts in KNOWN_PARTS])
+    return timed([KnownArm(place, part, parts) for parts in KNOWN_PARTS])
 
 
 def known_part(place: torch.device) -> Callable[[], object]:
@@ -79,16 +78,6 @@ def wait() -> None:
     time.sleep(SLEPT_S)
     while time.perf_counter_ns() < end:
         pass
-
-
-def known_arm(place: torch.device, part: Callable[[], object], parts: int) -> StepRunner:
-    """Return an arm whose steps are so many times the same work."""
-
-    def step() -> None:
-        for _ in range(parts):
-            part()
-
-    return StepRunner(f"{parts} parts", backend_of(place).is_gpu, step, backend_of(place).synchronize)
 
 
 def against_itself(device: Device, process: int, _send: Send) -> float:
@@ -119,22 +108,24 @@ def torch_device(device: Device) -> torch.device:
     return device_at(Placement(name=device.placement).device_of())
 
 
-@dataclass(slots=True)
-class StepRunner:
-    """An arm made of functions: one step, and what the timing calls around it."""
+class KnownArm:
+    """An arm of which each step is so many times the same work."""
 
-    name: str
-    asynchronous: bool
-    step: Callable[[], object]
-    synchronize: Callable[[], None]
-    activate: Callable[[], None] = lambda: None  # nothing to switch
-    steps: int = 0
+    def __init__(self, place: torch.device, part: Callable[[], object], parts: int) -> None:
+        self.name = f"{parts} parts"
+        self._part, self._parts, self._steps = part, parts, 0
+        backend = backend_of(place)
+        self.asynchronous = backend.is_gpu
+        self.synchronize = backend.synchronize
+
+    def activate(self) -> None:
+        """Do nothing: there is nothing to switch."""
 
     def run(self, steps: int) -> None:
         """Run, or queue, that many steps."""
-        for _ in range(steps):
-            self.step()
-        self.steps += steps
+        for _ in range(steps * self._parts):
+            self._part()
+        self._steps += steps
 
     def fingerprint(self) -> object:
         """Return nothing: it is always steady."""
@@ -142,7 +133,7 @@ class StepRunner:
 
     def taken_steps(self) -> int:
         """Return all steps."""
-        return self.steps
+        return self._steps
 
 
 def training_runner(device: Device, precision: str = "fp32") -> TrainingRunner:

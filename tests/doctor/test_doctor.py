@@ -1,4 +1,4 @@
-"""The doctor's command, its table and its verdict, with a launcher that answers from a script."""
+"""The doctor's command, its lines and its verdict, with a launcher that answers from a script."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.doctor.scripted import ScriptedLauncher, log
 
 
 def examine(machine, **other):
-    launcher = ScriptedLauncher(*machine.devices, survey=machine, **other)
+    launcher = ScriptedLauncher(survey=machine, **other)
     return doctor.examine(None, launcher), launcher
 
 
@@ -19,7 +19,7 @@ def test_a_healthy_cpu_passes(machine, capsys):
     assert fine
     assert launcher.called.count("against_itself") == checks.PROCESSES
     out = capsys.readouterr().out
-    assert out.count(" pass ") == len(checks.CHECKS)
+    assert out.count(": pass: ") == len(checks.CHECKS)
     assert "No check failed." in out
 
 
@@ -33,7 +33,7 @@ def test_one_check_that_fails_is_explained_and_fails_the_whole_and_the_rest_goes
     assert "peak" in launcher.called
     out = " ".join(capsys.readouterr().out.split())
     assert "1 of 4 checks failed." in out
-    assert out.count(" FAIL ") == 1
+    assert out.count(": FAIL: ") == 1
     assert shown in out
 
 

@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from bench.doctor import checks, probes
-from bench.doctor.probes import known_arm, timed
-from bench.results.records import Device
-from tests.doctor.scripted import measured
+from bench.doctor.probes import KnownArm, timed
+from tests.doctor.scripted import MIB, measured
 from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, gaussian
 
-CPU = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86-64")
-MIB = 2**20
+CPU = torch.device("cpu")
 
 
 def advancing(machine, time_ns):
@@ -23,9 +21,9 @@ def advancing(machine, time_ns):
 @pytest.mark.parametrize(("distortion", "passed"), [(1.0, True), (1.02, False)])
 def test_a_known_ratio_is_measured_and_an_inflated_arm_is_not_taken_for_it(distortion, passed):
     machine = SimulatedMachine(look_ns=100)
-    longer = known_arm(torch.device("cpu"), advancing(machine, MS * distortion), 3)
-    speedup = timed([longer, known_arm(torch.device("cpu"), advancing(machine, MS), 2)], clock=machine.clock)
-    assert measured(checks.known_ratio, CPU, known_ratio=speedup).passed is passed
+    longer = KnownArm(CPU, advancing(machine, MS * distortion), 3)
+    speedup = timed([longer, KnownArm(CPU, advancing(machine, MS), 2)], clock=machine.clock)
+    assert measured(checks.known_ratio, known_ratio=speedup).passed is passed
 
 
 @pytest.mark.parametrize(("slower", "passed"), [(1.0, True), (1.03, False)])
@@ -39,12 +37,12 @@ def test_an_arm_that_is_slower_than_itself_fails(monkeypatch, slower, passed):
         ]
         centers.append(timed(arms, seed=process, clock=machine.clock).center)
     monkeypatch.setattr(checks, "PROCESSES", len(centers))
-    assert measured(checks.against_itself, CPU, against_itself=dict(enumerate(centers))).passed is passed
+    assert measured(checks.against_itself, against_itself=dict(enumerate(centers))).passed is passed
 
 
 def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
     def passes():
-        return measured(checks.arithmetic, cpu, matmul_error=probes.matmul_error(cpu, print)).passed
+        return measured(checks.arithmetic, matmul_error=probes.matmul_error(cpu, print)).passed
 
     assert passes() is True
     exact = torch.Tensor.__matmul__
