@@ -44,7 +44,7 @@ def numeric(trial: Trial, kind: Any, layer: str, name: str, value: float) -> Num
 
 def layers(run: RunBuilder) -> None:
     trial = run.trial("layers", ["amp-fp16"], 128)
-    of_model = ("concentrated", "error", "kept", "limit", "noise")
+    of_model = ("concentrated", "error", "kept", "limit")
     rows = [numeric(trial, "module", "", name, 0.5) for name in of_model]
     for module in ("head", "body"):
         rows += [numeric(trial, "module", module, name, 0.5) for name in ("error", "share")]

@@ -44,32 +44,21 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     text = f"{name}: narrowing {len(model.candidates)} modules"
     findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
     patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
-    of_model = {
-        findings.answer: 1.0,
-        "error": findings.error,
-        "limit": findings.limit,
-        "noise": model.noise(),
-        "kept": findings.error_kept,
-    }
-    figures = [("", figure, value) for figure, value in of_model.items() if value is not None]
+
+    def tell(layer: str, figure: str, value: float | None) -> None:
+        if value is not None:
+            send(Numeric(trial=trial.id, precision=name, kind="module", step=0, layer=layer, name=figure, value=value))
+
+    tell("", findings.answer, 1.0)
+    tell("", "error", findings.error)
+    tell("", "limit", findings.limit)
+    tell("", "kept", findings.error_kept)
     total = sum(error**2 for error in findings.errors.values())
     for module, error in findings.errors.items():
-        figures.append((module or WHOLE, "error", error))
-        figures.append((module or WHOLE, "share", 1.0 if error == math.inf else error**2 / total))
+        tell(module or WHOLE, "error", error)
+        tell(module or WHOLE, "share", 1.0 if error == math.inf else error**2 / total)
     for pattern in patterns:
-        figures.append((pattern, "keep", 1.0))
-    for layer, figure, value in figures:
-        send(
-            Numeric(
-                trial=trial.id,
-                precision=name,
-                kind="module",
-                step=0,
-                layer=layer,
-                name=figure,
-                value=value,
-            )
-        )
+        tell(pattern, "keep", 1.0)
     row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
     runner = context.runner(name, batches)
     detail = describe(findings, name, patterns)

@@ -209,12 +209,6 @@ class Narrowing:
         mean = math.sqrt(sum(squares) / max(1, len(squares)))
         return max(mean, distance(pairs.values()))
 
-    def noise(self) -> float:
-        """Return the sampling noise of the gradient: the relative difference between two batches, over √2."""
-        first, second = self.references[:2]
-        pairs = [(second[name], first[name]) for name in first.keys() & second.keys()]
-        return distance(pairs) / math.sqrt(2)
-
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept where modules of these names are, with all that they hold."""
         return {each for each in self.candidates if any(holds(name, each) for name in names)}

@@ -26,14 +26,12 @@ OF_MODEL = {
     "error": "error of the gradients (%)",
     "kept": "with these kept (%)",
     "limit": "limit (%)",
-    "noise": "sampling noise (%)",
 }
 """Figures of the whole model, by their names, with the headers of their columns."""
 ABOUT_ANSWERS = (
     f"Gradients of the precision against {BASELINE}'s, on the same weights and two batches, dropout off: the "
     "larger of the relative error of all gradients as one vector and the root mean square of the parameters' own. "
-    "Keep is an option of the precision, as in amp-bf16:keep=head. Sampling noise is how much gradients differ "
-    "between two batches."
+    "Keep is an option of the precision, as in amp-bf16:keep=head."
 )
 ABOUT_MODULES = (
     f"Each module alone in the narrow type, the rest in fp32: up to {SHOWN} with the largest errors. Only a "
