@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how long a new user waits for the first answer of ``make bench``, in an empty folder.
 
-    python perf/first_answer.py [--rounds 3] [--load] [--emulated]
+    python perf/first_answer.py [--load] [--emulated]
     python perf/first_answer.py --quick mlp digits resnet20 gpt resnet50 vit_b_16
 
 1. From the start to the first speedup with an interval, when the first process of a comparison ends: 30 s.
@@ -59,14 +59,13 @@ def run(folder: Path, *words: str) -> list[float | None]:
 def main() -> None:
     """Measure in the setting that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3, help="new users, one after the other (default: 3)")
     parser.add_argument("--quick", nargs="+", metavar="SUITE", help="run these suites with --quick instead")
     parser.add_argument("--load", action="store_true", help="beside a busy process for each core")
     parser.add_argument("--emulated", action="store_true", help="limit oneDNN to AVX2, where it emulates bfloat16")
     options = parser.parse_args()
     if options.emulated:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
-    settings = [("--suite", suite, "--quick") for suite in options.quick or ()] or [WORDS] * options.rounds
+    settings = [("--suite", suite, "--quick") for suite in options.quick or ()] or [WORDS]
     print("| command | estimate (s) | whole (s) | first speedup (s) | undecided |")
     print("| --- | ---: | ---: | ---: | --- |")
     with ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from bench.report.reading.load import load
 from bench.results.columns import COLUMNS, OF_PHASES
 from bench.stats import Interval
 from bench.training import amp
-from perf import arms, loops, outcome, peers, scale, synthetic_fleet
+from perf import arms, loops, outcome, scale, synthetic_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -29,17 +30,6 @@ def test_both_sides_set_the_switches_of_the_precision_that_is_asked_for(monkeypa
     for runner in (arms.harness(suite, precision, CPU, 4), arms.by_hand(suite, precision, CPU, 4)):
         runner.activate()
     assert applied == [wanted] * 2
-
-
-def test_epochs_are_timed_under_the_switches_of_their_precision(monkeypatch):
-    seen = []
-    monkeypatch.setattr(amp, "apply", lambda precision: seen.append(precision.fp32))
-    monkeypatch.setattr(loops, "LOOPS", {"torchvision": loops.torchvision})
-    monkeypatch.setattr(peers, "turns", lambda built, rounds: [[0.0] * len(seen)] * (len(built) - 1))
-    given = peers.parse(["--device", "cpu", "--samples", "8", "--batch", "8", "--rounds", "1"])
-    for precision in ("tf32", "fp32"):
-        assert peers.epochs(given, "resnet20", precision, [])
-    assert seen == ["tf32", "ieee"]
 
 
 def test_a_made_up_run_has_the_stores_columns_and_its_rows_belong_together(tmp_path):
@@ -116,15 +106,3 @@ def test_a_large_run_is_planned_stopped_and_resumed_with_each_trial_once(tmp_pat
     runs = load([tmp_path / "run"])
     assert len(runs.trials) == 4 * (2 + 3 * 2)
     assert len(runs.details["blocks"]) == 4 * 3 * 2 * 4
-
-
-def test_times_of_a_round_are_compared_with_the_firsts_after_one_run_to_warm_up():
-    runs = [0, 0, 0]
-
-    def timed(index):
-        runs[index] += 1
-        return 2.0**index
-
-    logs = peers.turns([partial(timed, index) for index in range(3)], 3)
-    assert logs == [pytest.approx([math.log(ratio)] * 3) for ratio in (2, 4)]
-    assert runs == [1 + 2 * 3] * 3

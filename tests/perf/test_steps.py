@@ -93,13 +93,6 @@ def test_a_peers_time_is_divided_by_the_harnesss_whichever_is_built_and_warmed_u
     assert ratios(logs) == {steps.TIMM: 5 / 2, steps.USUAL: 3 / 2}
 
 
-@pytest.mark.parametrize("own_first", [True, False])
-def test_overhead_is_the_harnesss_time_over_that_by_hand(built, own_first):
-    logs = arms.over_by_hand(replace(COMPARISON, own_first=own_first))
-    assert built.order == (["harness", "by hand"] if own_first else ["by hand", "harness"])
-    assert ratios(logs) == {"harness": 2 / 3}
-
-
 def test_all_loops_train_on_the_same_batches_to_the_same_losses():
     suite = arms.open_suite("mlp", width=8)
     for precision in ("fp32", "amp-bf16"):
@@ -125,29 +118,15 @@ class Launcher:
         return getattr(importlib.import_module(module), name)(comparison)
 
 
-def options(*words):
-    return peers.parse(["--device", "cpu", *words])
-
-
 def test_the_interval_is_over_processes_in_every_other_of_which_the_harness_is_built_last(built):
-    launcher, notes = Launcher(built), []
-    words = ("--processes", "4", "--budget", "2", "--models", "resnet50,vit_b_16")
-    outcomes = steps.steps(options(*words), launcher, "fp32", notes)
-    assert [comparison.suite for comparison in launcher.comparisons] == ["resnet50"] * 4 + ["vit_b_16"] * 4
-    assert [comparison.own_first for comparison in launcher.comparisons] == [True, False] * 4
-    assert {(each.budget_s, each.precision, each.device) for each in launcher.comparisons} == {(0.5, "fp32", "cpu")}
-    assert [(row.name, row.least, row.by_interval) for row in outcomes] == [
-        (f"step of {what}, fp32: {peer} ÷ harness", 1.0, True)
-        for what in ("resnet50, batch 8", "vit_b_16, batch 2")
-        for peer in ("timm", "the usual loop, same model,")
-    ]
+    launcher = Launcher(built)
+    options = peers.parse(["--device", "cpu", "--processes", "4", "--budget", "2", "--models", "resnet50"])
+    outcomes = steps.steps(options, launcher, "fp32", [])
+    assert [comparison.own_first for comparison in launcher.comparisons] == [True, False] * 2
+    assert {comparison.budget_s for comparison in launcher.comparisons} == {0.5}
+    assert outcomes[0].name == "step of resnet50, batch 8, fp32: timm ÷ harness"
     wanted = student([math.log(ms / MS["harness"]) for ms in (5, 6, 7, 8)]).exp()
-    interval = outcomes[0].interval
-    assert (interval.center, interval.low, interval.high) == pytest.approx(
-        (wanted.center, wanted.low, wanted.high), rel=1e-3
-    )
-    assert interval.n == 4
-    assert notes == []
+    assert outcomes[0].interval.ends == pytest.approx(wanted.ends, rel=1e-3)
 
 
 def bring_over(theirs, ours):

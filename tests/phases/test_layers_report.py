@@ -1,9 +1,7 @@
 """The report of the layers phase: the verdict, the tables and the figure of the modules."""
 
 import math
-from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 from bench.phases.layers import Layers
@@ -53,22 +51,6 @@ def test_tables_have_the_answer_and_the_worst_modules_first(run):
         name=run.details["layers_figures"]["name"].replace("concentrated", "diffuse")
     )
     assert kept_names(diffuse) == {}  # what was found is no advice
-
-
-@pytest.mark.parametrize(
-    ("lost", "answer", "module"),
-    [
-        ({"name": "concentrated"}, ["–", "–", "80"], ["blocks.1.norm", "inf", "100"]),
-        ({"name": "error"}, ["these", "blocks.*.norm", "–"], ["blocks.0.norm", "–", "70"]),
-        ({"name": "share"}, ["these", "blocks.*.norm", "80"], ["blocks.1.norm", "inf", "–"]),
-    ],
-)
-def test_of_a_file_that_lost_rows_the_rest_is_shown(run, lost, answer, module):
-    is_lost = (run.details["layers_figures"][[*lost]] == pd.Series(lost)).all(axis=1)
-    kept = material_of(replace(run, details={**run.details, "layers_figures": run.details["layers_figures"][~is_lost]}))
-    answers, modules = tables(kept)
-    assert answers.rows[0][3:6] == answer
-    assert modules.rows[0][3:6] == module
 
 
 @pytest.mark.parametrize("status", ["failed", "unsupported"])

@@ -84,14 +84,6 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
 
 
-@pytest.mark.parametrize("kind", ["step", "gradient", "error", "activation"])
-def test_of_a_file_that_lost_a_kind_of_rows_the_rest_is_shown(run, kind):
-    rows = steps_of(run)
-    steps, gradients, _ = numerics(rows[(rows["kind"] != kind) | (rows["precision"] != "fp32")])
-    assert [row[2] for row in steps.rows] == ["fp32", "amp-fp16", "fp16"]
-    assert [row[2] for row in gradients.rows] == ["fp32", "amp-fp16", "fp16"][kind == "gradient" :]
-
-
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
     ((_, chart),) = charts(material_of(run))
     (panel,) = chart.panels
