@@ -1,8 +1,6 @@
 """The scripts in perf/ at tiny sizes: that they compare like with like, and judge as they say."""
 
 import math
-from functools import partial
-import re
 from pathlib import Path
 
 import pytest
