@@ -139,8 +139,13 @@ class ScriptLauncher(LocalLauncher):
             begin = self.script.warmup
             plain = steps.timing(record | {"steps": record["steps"][: begin + PLAIN]}, begin)
             length = steps.period([step["optimizer"] for step in record["steps"][begin:]])
-            for row in figures_of(record, plain, length=length, gpu=device.is_gpu):
-                on_message(Explained(trial=trial.id, precision=name, **row))
+            try:
+                for row in figures_of(
+                    record, step_ms=plain.step_ms, wait_pct=plain.wait_pct, length=length, gpu=device.is_gpu
+                ):
+                    on_message(Explained(trial=trial.id, precision=name, **row))
+            except ValueError as error:
+                raise RefusedError(str(error)) from None
             results.append(TrialResult(precision=name, status="ok"))
         return results
 

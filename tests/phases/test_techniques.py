@@ -82,7 +82,7 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
     ("words", "sentence"),
     [
         ("compiled", "There is no technique 'compiled'. Did you mean 'compile'?"),
-        ("grad-accumulation", "must be a whole number above 1"),
+        ("grad-accumulation", "takes the number of parts of a batch, above 1"),
         ("channels-last=2", "is given without a value"),
         ("compile=fast", "alone, or with one of reduce-overhead, max-autotune"),
         ("compile,compile=max-autotune", "compile and compile=max-autotune say two things"),

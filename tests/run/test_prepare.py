@@ -57,7 +57,7 @@ def prepared(machine, tiny_file):
     ("asked", "device", "part"),
     [
         ({"phases": ("memory",)}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 shows nothing"),
-        ({"phases": ("memory",)}, {"bf16_gflops": 0.5}, "200 times slower than fp32. amp-bf16 is left out"),
+        ({"phases": ("speed",)}, {"bf16_gflops": 0.5}, "200 times slower than fp32. amp-bf16 is left out"),
         ({"precisions": ("fp32", "amp-bf16")}, {"bf16_gflops": 4.0}, "of memory and accuracy it does"),
         ({"quick": True}, {"kind": "cuda", "compute_capability": "6.0"}, None),
     ],

@@ -25,7 +25,7 @@ def run(tmp_path, monkeypatch):
     for name, text in MINE.items():
         (folder / name).write_text(text)
     for module, copied in BESIDE.items():
-        shutil.copyfile(ROOT / "bench/script" / module, home / "site" / copied)
+        shutil.copyfile(ROOT / "bench" / module, home / "site" / copied)
     monkeypatch.chdir(folder)
 
     def run(text):

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 from bench.phases.explain.trace import STEP, decompose, figures, work_of
-from bench.script.steps import RefusedError, Timing
 
 PLAIN, PROFILED = 12, 12
 """Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
@@ -17,27 +16,30 @@ OPTIMIZER = "Optimizer.step#"
 """How the name of the range begins that torch's profiler has for each optimizer's step."""
 
 
-def figures_of(record: Mapping[str, Any], timed: Timing, *, length: int, gpu: bool) -> Iterator[dict[str, Any]]:
+def figures_of(
+    record: Mapping[str, Any], *, step_ms: float, wait_pct: float | None, length: int, gpu: bool
+) -> Iterator[dict[str, Any]]:
     """Yield the figures of an arm, as ``Explained`` has them.
 
     Args:
         record: from the hook, with a trace in Chrome's format and the rows of its observer.
-        timed: the steps before the profiler, as they are.
+        step_ms: a step before the profiler, as it is.
+        wait_pct: the share of it in which it waits for data, if it loads any.
         length: optimizer steps of an iteration.
         gpu: whether the script trains on one.
 
     Raises:
-        RefusedError: the trace shows no steps.
+        ValueError: the trace shows no steps.
     """
     profile = decompose({"traceEvents": _marked(record["trace"]["traceEvents"], length)}, gpu=gpu)
-    yield {"kind": "step", "name": "timed", "value": timed.step_ms}
+    yield {"kind": "step", "name": "timed", "value": step_ms}
     yield from figures([profile])
     steps = record["steps"]
     yield {"kind": "step", "name": "skipped", "value": 100 * sum(step["skipped"] for step in steps) / len(steps)}
-    if timed.wait_pct is not None:
+    if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
         most_pct = 100 * profile.ms["idle"] / profile.step_ms if gpu else 100.0
-        yield {"kind": "step", "name": "waiting", "value": min(timed.wait_pct, most_pct)}
+        yield {"kind": "step", "name": "waiting", "value": min(wait_pct, most_pct)}
     for row in record["observed"]:
         yield {**row, "work": work_of(row)}
 
@@ -53,7 +55,7 @@ def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any
             ends.append(event["ts"] + event["dur"])
     ends = sorted(ends)[::length]
     if len(ends) < 2:
-        raise RefusedError("torch.profiler saw no step of its optimizers, as where they are compiled")
+        raise ValueError("torch.profiler saw no step of its optimizers, as where they are compiled")
     within = [event for event in events if event.get("ts", 0) < ends[-1]]
     for start, end in pairwise(ends):
         mark = {"ph": "X", "cat": "user_annotation", "name": STEP, "ts": start, "dur": end - start, "tid": STEP}
