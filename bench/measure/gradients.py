@@ -1,10 +1,9 @@
-"""Gradients: how large they are, in which types, and how far they are from float64's."""
+"""Gradients: how large they are, and how far they are from float64's."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -136,42 +135,6 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
 
     with _watched(model, see):
         yield read
-
-
-@contextmanager
-def watch_types(model: nn.Module, seen: Counter[tuple[str, str]]) -> Iterator[None]:
-    """Count in ``seen`` the numbers of each type in the model's output, and in the gradients of its weights.
-
-    The gradients are those of the backward pass, before anything converts them.
-    """
-
-    def see_output(_model: nn.Module, _inputs: object, output: object) -> None:
-        seen.update(types("output", output))
-
-    def see_gradient(gradient: Tensor) -> None:
-        seen.update(types("gradients", gradient))
-
-    with ExitStack() as hooks:
-        hooks.enter_context(model.register_forward_hook(see_output))
-        for weight in model.parameters():
-            if weight.requires_grad:
-                hooks.enter_context(weight.register_hook(see_gradient))
-        yield
-
-
-def types(part: str, tensors: Any) -> Counter[tuple[str, str]]:
-    """Count the numbers of each type in any structure of tensors; a library's own kind of tensor has its class's name.
-
-    Returns:
-        The counts by ``part`` and type.
-    """
-    counts: Counter[tuple[str, str]] = Counter()
-    for leaf in tree_leaves(tensors):
-        if isinstance(leaf, Tensor):
-            is_plain = type(leaf) in (Tensor, nn.Parameter)
-            name = str(leaf.dtype).removeprefix("torch.") if is_plain else type(leaf).__name__
-            counts[part, name] += leaf.numel()
-    return counts
 
 
 class Errors(NamedTuple):

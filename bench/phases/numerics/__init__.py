@@ -1,4 +1,4 @@
-"""What the first steps of a training do to numbers: losses, gradients, activations, types, errors."""
+"""What the first steps of a training do to numbers: losses, gradients, activations, errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def derive(rows: Any, details: Any) -> Any:
 PHASE = Phase(
     name="numerics",
     order=70,
-    summary="the first steps of training: losses, gradients, activations, types, errors against float64",
+    summary="the first steps of training: losses, gradients, activations, errors against float64",
     row=Numerics,
     details={Numeric: "numerics_figures.csv"},
     derive=derive,

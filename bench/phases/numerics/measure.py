@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -68,8 +67,6 @@ class _Observation:
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)
     """Of each step so far."""
-    types: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Numbers of each type in the first step's output, loss and gradients."""
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
@@ -94,7 +91,6 @@ class _Observation:
                 self.send(Progress(text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps))
         for layer, (value, step) in self.largest.items():
             self._send("activation", step, "largest", value, layer)
-        self._types()
         return failure
 
     def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
@@ -121,11 +117,7 @@ class _Observation:
         """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
         arm = self.arm
         taken = arm.taken.count
-        with gradients.watch_types(arm.model, self.types) if not step else nullcontext():
-            scalar = training_step(arm, batch)
-        if not step:
-            self.types.update(gradients.types("loss", scalar))
-        loss = scalar.item()
+        loss = training_step(arm, batch).item()
         values = largest_activations()
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
@@ -153,16 +145,6 @@ class _Observation:
             for name, value in zip(gradients.BINS, counts, strict=True):
                 if value:
                     self._send(kind, step, name, value, layer)
-
-    def _types(self) -> None:
-        """Send how many numbers of each type the first step had, and the weights and the optimizers' states have."""
-        weights, trained = {*self.arm.model.parameters()}, {*self.arm.weights.trained()}
-        states = [state for each in self.arm.optimizers.values() for state in each.state.values()]
-        self.types += gradients.types("weights", list(weights))
-        self.types += gradients.types("optimizer states", [{**state, "step": None} for state in states])
-        self.types += gradients.types("master copy", list(trained - weights))
-        for (part, name), numbers in self.types.items():
-            self._send("type", 0, name, numbers, part)
 
     def _errors(self, step: int, batch: Batch) -> None:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""

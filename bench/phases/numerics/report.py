@@ -40,8 +40,6 @@ GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
 BELOW, ABOVE = -1e3, 1e3
 POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
 """The powers of two of bins that are not called by theirs; what is not finite lies in no range."""
-PARTS = ("output", "loss", "gradients", "weights", "master copy", "optimizer states")
-"""The parts of a step whose types the table shows, in its order."""
 
 
 def _decibels(value: float) -> str:
@@ -85,11 +83,6 @@ ABOUT_GRADIENTS = (
     "2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss scale, or 2^16, GradScaler's "
     "initial scale, where there is none; it brings into range what is zero without it."
 )
-TYPE_COLUMNS = (*ARM, *optional(*(words(part, part) for part in PARTS)))
-ABOUT_TYPES = (
-    "Types as a training step had them, the most frequent first. The output is what the loss is computed of; "
-    "gradients are those of the weights, as the backward pass computes them."
-)
 
 
 def recorded(material: Material) -> pd.DataFrame:
@@ -101,14 +94,11 @@ def recorded(material: Material) -> pd.DataFrame:
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one recipe, of rows of ``recorded``."""
-    steps, types = [], []
+    steps = []
     gradients: dict[str, list[Any]] = {kind: [] for kind in GRADIENTS}
     for _, arm in rows.groupby(KEY, sort=False):
         named = {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
         steps.append(defaultdict(str, named | _course(arm)))
-        of_parts = _types(arm)
-        if of_parts:
-            types.append(defaultdict(str, named | of_parts))
         for kind, of in GRADIENTS.items():
             shares = _float16_shares(arm, kind)
             if shares:
@@ -117,7 +107,6 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
     return [
         table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
         table("Numerics: gradients", lines, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
-        table("Types", types, TYPE_COLUMNS, ABOUT_TYPES),
     ]
 
 
@@ -173,15 +162,6 @@ def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
     for name, (low, high) in ranges.items():
         shares[name] = percent[(powers >= low) & (powers < high)].sum()
     return shares
-
-
-def _types(arm: pd.DataFrame) -> dict[str, str]:
-    """Return the types of each part of a step, the most frequent first."""
-    types = {}
-    for part, rows in arm[arm["kind"] == "type"].groupby("layer", sort=False):
-        counts = rows.groupby("name", sort=False)["value"].sum().sort_values(ascending=False)
-        types[str(part)] = ", ".join(map(str, counts.index))
-    return types
 
 
 # The histograms.
