@@ -278,7 +278,7 @@ class Numeric:
     step: int
     """From 0."""
     layer: str
-    """Layer, or the model's child that holds the parameters; empty is the whole model."""
+    """Layer, or module; empty is the whole model."""
     name: str
     """Which figure of its kind, see below."""
     value: Diverging

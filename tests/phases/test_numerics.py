@@ -41,10 +41,9 @@ def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_tr
     size = 192 * 16 + 16 + 16 * 2 + 2
     counted = {}
     for row in rows:
-        if row.kind == "gradient" and row.layer == "":
+        if row.kind == "gradient":
             counted[row.step] = counted.get(row.step, 0) + row.value
     assert counted == dict.fromkeys((0, 15, 16, 17, 18, 19), size)
-    assert {row.layer for row in rows if row.kind == "gradient"} == {"", "1", "3"}
     assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
 
 
@@ -77,7 +76,6 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_tri
     suite = planted.suite()
     use_suite(suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")})
     rows, _ = watch(tiny_trial, cpu, arms=arms(name))
-    assert {row.layer for row in rows if row.kind == "output_gradient"} == {"", "0"}
     _, table = report_tables.numerics(framed(rows, name))
     _, line = lines(table)
     assert line["gradients of"] == "layers' outputs"
@@ -120,7 +118,7 @@ def test_an_output_that_is_not_finite_is_found_with_its_step_and_layer(tiny_tria
     rows, result = watch(tiny_trial, cpu)
     assert result.status == "nonfinite"
     assert "at step 3, first in the output of layer 1" in result.detail
-    assert values(rows, "step", "finite") == {0: 1, 1: 1, 2: 1, 3: 0}
+    assert list(values(rows, "step", "loss")) == [0, 1, 2, 3]
     assert values(rows, "gradient", "nonfinite")[3] > 0
 
 

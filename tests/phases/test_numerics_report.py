@@ -39,8 +39,6 @@ def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, s
             ("error", "output", 0.05),
         ):
             add(kind, step, name, value)
-        add("gradient", step, "-10", 3, "fc")
-        add("error", step, "gradient", 0.02, "fc")
     add("activation", 1, "largest", 655.04, "fc")
     add("activation", 0, "largest", 3, "conv1")
     return rows

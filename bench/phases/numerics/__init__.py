@@ -26,7 +26,7 @@ def derive(rows: Any, details: Any) -> Any:
     key = ["trial", "precision"]
     figures = details["numerics_figures.csv"].sort_values("step", kind="stable")
     losses = figures[(figures["kind"] == "step") & (figures["name"] == "loss")].groupby(key)["value"]
-    whole = figures[(figures["kind"] == "gradient") & (figures["layer"] == "")]
+    whole = figures[figures["kind"] == "gradient"]
     counts = whole.groupby(key)["value"].sum()
     zeros = whole[whole["name"] == "zero"].groupby(key)["value"].sum().reindex(counts.index, fill_value=0.0)
     named = rows.set_index(key).index

@@ -135,7 +135,7 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
         largest = activations.iloc[-1]
         text = number(largest["value"]) if known(largest["value"]) else "NaN"
         line |= {"activation": f"{text} ({largest['layer']})", "activation_share": largest["value"]}
-    errors = arm[(arm["kind"] == "error") & (arm["layer"] == "")].sort_values("step")
+    errors = arm[arm["kind"] == "error"].sort_values("step")
     for name, values in errors.groupby("name")["value"]:
         line |= {f"first_{name}_error": values.iloc[0], f"last_{name}_error": values.iloc[-1]}
     return line
@@ -143,7 +143,7 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
 
 def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
     """Return the shares of an arm's gradients that float16 loses, with its loss scale and without, in per cent."""
-    rows = arm[(arm["kind"] == kind) & (arm["layer"] == "")]
+    rows = arm[arm["kind"] == kind]
     if rows.empty:
         return {}
     rows = rows[rows["step"] == rows["step"].max()]
@@ -179,7 +179,7 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
     for (workload, where, slug, batch), rows in recorded(material).groupby(names, sort=False):
         scale = max(_scale(arm) for _, arm in chart.arms(rows))
         for kind, of in GRADIENTS.items():
-            of_model = rows[(rows["kind"] == kind) & (rows["layer"] == "")]
+            of_model = rows[rows["kind"] == kind]
             if of_model.empty:
                 continue
             last = of_model.groupby("precision")["step"].transform("max")
