@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite, require
-from suites._schedule import cosine, require_rate, require_share
+from suites._schedule import cosine, require_share
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -74,7 +74,6 @@ def cifar_recipe(
         published = recipe == "published"
         require(not (published and warmup), "warmup", "0 in the published recipe", warmup)
         require_share(warmup)
-        require_rate(lr, weight_decay)
 
         def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
             from torch import optim

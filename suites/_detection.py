@@ -1,4 +1,4 @@
-"""Detection: images with boxes, from a folder in VOC's or COCO's format or made up, and the mAP of VOC 2007."""
+"""Detection: images with boxes, from a folder in VOC's format or made up, and the mAP of VOC 2007."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VOC_CLASSES = 21
-"""Of VOC and of made-up images; the background is one of them."""
+"""The background is one of them."""
 MADE_UP_SIZE, MADE_UP_TESTED = (240, 320), 4
 """Height and width of made-up images, and the batches of them that are tested on."""
 QUALITY = Quality(name="VOC 2007 mAP", unit="%", better="more", margin=1.0)
 NEEDED = ("torchmetrics", "pycocotools")
-COCO = "annotations/instances_{}*.json"
-"""Where the boxes of COCO's images are: one file for each split, train and val."""
-LAYOUTS = "It needs VOCdevkit/VOC2007, or annotations/instances_train*.json and instances_val*.json of COCO"
 
 
 def require_metric() -> None:
@@ -34,21 +31,9 @@ def require_metric() -> None:
 
 
 def require_layout(folder: str) -> None:
-    """Refuse a folder that has neither layout."""
-    if not (Path(folder) / "VOCdevkit" / "VOC2007").is_dir() and not all(_coco(folder)):
-        raise UsageError(f"'{folder}' has no images with boxes. {LAYOUTS}.")
-
-
-def _coco(folder: str) -> list[list[Path]]:
-    return [sorted(Path(folder).glob(COCO.format(split))) for split in ("train", "val")]
-
-
-def classes(folder: str) -> int:
-    """Return the number of classes, the background included."""
-    if not folder or not all(_coco(folder)):
-        return VOC_CLASSES
-    highest: int = max(_coco_images(folder, "val").coco.getCatIds())
-    return 1 + highest
+    """Refuse a folder that has another layout."""
+    if not (Path(folder) / "VOCdevkit" / "VOC2007").is_dir():
+        raise UsageError(f"'{folder}' has no images with boxes. It needs VOCdevkit/VOC2007.")
 
 
 def batches(
@@ -57,7 +42,7 @@ def batches(
     """Return an epoch's batches, of made-up images ``count``: ``images``, each (3, H, W) from 0 to 1, and ``targets``.
 
     ``crops`` adds SSD's augmentation to the mirroring. A target has ``boxes``, (N, 4), ``labels``, (N,), and in the
-    test split ``iscrowd``: 1 where a detection neither counts nor is wrong (difficult ones of VOC, crowds of COCO).
+    test split ``iscrowd``: 1 where a detection neither counts nor is wrong, as the difficult ones of VOC.
     """
     from torch.utils.data import DataLoader
 
@@ -117,10 +102,8 @@ class Images:
 
         boxed: Any = tv_tensors.BoundingBoxes  # type: ignore[attr-defined]  # it is not marked as exported
         image, target = self.listed[index]
-        voc = target.get("annotation", {}).get("object", [])
-        crowd = torch.tensor(target.get("iscrowd", [int(each.get("difficult", 0)) for each in voc]), dtype=torch.int64)
-        boxes = target["boxes"] if len(crowd) else torch.zeros(0, 4)  # COCO has images without any
-        labels = target["labels"] if len(crowd) else crowd
+        crowd = torch.tensor([int(each["difficult"]) for each in target["annotation"]["object"]])
+        boxes, labels = target["boxes"], target["labels"]
         kept = crowd == 0 if self.is_train else crowd >= 0
         shape: dict[str, Any] = {"format": "XYXY", "canvas_size": (image.height, image.width)}
         wrapped = {"boxes": boxed(boxes[kept].float(), **shape), "labels": labels[kept]}
@@ -131,25 +114,15 @@ class Images:
 
 @functools.cache
 def _listed(folder: str, is_train: bool) -> Any:
-    """List the images of a split: COCO's train or val; or VOC 2007's trainval, with 2012's where it is, or its test."""
+    """List the images of a split: VOC 2007's trainval, with 2012's where it is, or its test."""
     from torch.utils.data import ConcatDataset
     from torchvision import datasets
 
-    wrapped = datasets.wrap_dataset_for_transforms_v2
-    if all(_coco(folder)):
-        return wrapped(_coco_images(folder, "train" if is_train else "val"), {"boxes", "labels", "iscrowd"})
     years = [year for year in ("2007", "2012") if (Path(folder) / f"VOCdevkit/VOC{year}").is_dir()]
     parts = [(year, "trainval") for year in years] if is_train else [("2007", "test")]
     voc = (datasets.VOCDetection(folder, year, split) for year, split in parts)
+    wrapped = datasets.wrap_dataset_for_transforms_v2
     return ConcatDataset([wrapped(images, {"boxes", "labels", "annotation"}) for images in voc])
-
-
-@functools.cache
-def _coco_images(folder: str, split: str) -> Any:
-    from torchvision import datasets
-
-    file = sorted(Path(folder).glob(COCO.format(split)))[0]
-    return datasets.CocoDetection(Path(folder) / file.stem.removeprefix("instances_"), str(file))
 
 
 def evaluate(model: Any, batches: Iterable[dict[str, Any]]) -> dict[str, float]:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LENGTH, CPU_LENGTH = 256, 64
 """Tokens of a sequence where none are set, and where only a CPU measures."""
-SECOND = 16_000
-"""Samples of a second of sound."""
 CLASSES = 1000
 """Of images, where a type's default configuration is what there is."""
 MASKED = 0.15
@@ -35,7 +33,7 @@ class Shape:
 
     batch: int
     length: int
-    """Of a sequence of tokens, or of a waveform."""
+    """Of a sequence of tokens."""
     image: tuple[int, ...]
     """Channels, height and width."""
     classes: int
@@ -65,22 +63,6 @@ def _contrasted(config: Any, shape: Shape, draw: Draw) -> dict[str, Any]:
 def _spoken(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
     features = draw(None, shape.batch, config.num_mel_bins, 2 * config.max_source_positions)
     return {"input_features": features, "labels": draw(_vocabulary(config), shape.batch, CPU_LENGTH)}
-
-
-def _heard(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
-    spectrogram = hasattr(config, "num_mel_bins") and hasattr(config, "max_length")
-    size = (config.max_length, config.num_mel_bins) if spectrogram else (shape.length,)
-    return {"input_values": draw(None, shape.batch, *size), "labels": draw(shape.classes, shape.batch)}
-
-
-def _filmed(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
-    frames = draw(None, shape.batch, config.num_frames, *shape.image)
-    return {"pixel_values": frames, "labels": draw(shape.classes, shape.batch)}
-
-
-def _labelled(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
-    tokens = draw(_vocabulary(config), shape.batch, shape.length)
-    return {"input_ids": tokens, "labels": draw(shape.classes, shape.batch)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,30 +120,9 @@ TASKS = (
         images=True,
     ),
     Task(
-        "AutoModelForVideoClassification",
-        "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING_NAMES",
-        "videos, cross entropy",
-        _filmed,
-        images=True,
-    ),
-    Task(
-        "AutoModelForAudioClassification",
-        "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES",
-        "sounds, cross entropy",
-        _heard,
-        encoder_decoder=False,
-    ),
-    Task(
         "AutoModelForCausalLM",
         "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
         "cross entropy of each next token",
-        encoder_decoder=False,
-    ),
-    Task(
-        "AutoModelForSequenceClassification",
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-        "sequences, cross entropy",
-        _labelled,
         encoder_decoder=False,
     ),
 )
@@ -181,7 +142,6 @@ def suite(
     /,
     *,
     sequence_length: int = 0,
-    seconds: float = 1.0,
     image_size: int = 0,
     optimizer: str = "adamw",
     lr: float = 0.0,
@@ -195,7 +155,6 @@ def suite(
     Args:
         name: a type, ORG/NAME on the hub, or the path of a folder with a config.json.
         sequence_length: tokens of a sequence; 0 is 256, or the most that the model takes.
-        seconds: length of a sound, of 16,000 samples a second.
         image_size: height and width of images; 0 is the model's own.
         optimizer: adamw or sgd, with momentum.
         lr: learning rate; 0 is 0.0003 of adamw and 0.05 of sgd.
@@ -210,15 +169,14 @@ def suite(
     task = _task(name, config)
     require(weights != "pretrained" or not is_default, "weights", "none or a path, for a type has no weights", weights)
     vision, text = getattr(config, "vision_config", config), config.get_text_config()
-    heard, most = task.batch is _heard, getattr(text, "max_position_embeddings", None)
-    require(seconds > 0, "seconds", "above 0", seconds)
+    most = getattr(text, "max_position_embeddings", None)
     _library.require_size("sequence_length", sequence_length, most)
     _library.require_size("image_size", image_size)
-    length = round(SECOND * seconds) if heard else sequence_length or min(LENGTH, most or LENGTH)
+    length = sequence_length or min(LENGTH, most or LENGTH)
     size = image_size or getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else size
     image = (getattr(vision, "num_channels", 3), height, width)
-    shown = f"{height}×{width}" if task.images else f"{length} {'samples' if heard else 'tokens'}"
+    shown = f"{height}×{width}" if task.images else f"{length} tokens"
     classes = CLASSES if is_default and task.images else config.num_labels
     if task.batch is not None:
         data = Data(input_shape=(length,), classes=classes, steps_per_epoch=batches)
@@ -243,8 +201,7 @@ def suite(
     if task.batch is not None:
         fields |= {"batches": drawn, "loss": lambda model, batch: model(**batch)}
     if not task.images or task.batch is _contrasted:
-        short = {"seconds": 0.5} if heard else {"sequence_length": min(CPU_LENGTH, length)}
-        fields |= {"cpu_parameters": short}
+        fields |= {"cpu_parameters": {"sequence_length": min(CPU_LENGTH, length)}}
     return _library.recipe(
         name=f"hf:{Path(name).name if Path(name).is_absolute() else name}",
         title=f"transformers' {config.model_type} as {task.auto}, {shown}: {task.summary}",

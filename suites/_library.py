@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.spec import Suite, UsageError, require
 from bench.spec.errors import first_line
-from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -35,7 +34,6 @@ def recipe(
 ) -> Suite:
     """Return the suite of a library's model: a constant rate, and a batch size of 0 leaves it to planning."""
     require(optimizer in OPTIMIZERS, "optimizer", " or ".join(OPTIMIZERS), optimizer)
-    require_rate(lr, weight_decay)
     require(batch_size >= 0, "batch_size", "0 or more", batch_size)
     name, usual_lr, settings = OPTIMIZERS[optimizer]
 

@@ -17,12 +17,6 @@ def require_share(warmup: float) -> None:
     require(0 <= warmup < 1, "warmup", "a share of the run such as 0.1, from 0 and below 1", warmup)
 
 
-def require_rate(lr: float, weight_decay: float = 0.0) -> None:
-    """Refuse a learning rate that no optimizer accepts."""
-    require(lr >= 0, "lr", "0 or more", lr)
-    require(weight_decay >= 0, "weight_decay", "0 or more", weight_decay)
-
-
 def cosine(optimizer: Optimizer, steps: int, warmup: float = 0.0, stairs: int = 0) -> LRScheduler:
     """Return a linear rise to the full rate, then half a cosine down to 0, stepped once a step.
 

@@ -1,9 +1,8 @@
-"""Models of torchvision by their names, such as torchvision:efficientnet_b0: of images, videos, segmentation, boxes."""
+"""Models of torchvision by their names, such as torchvision:efficientnet_b0: of images, or of boxes in them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -13,11 +12,9 @@ from bench.spec import Data, Suite, UsageError, require
 from suites import _detection, _library
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-FRAMES = 16
-"""Frames of a clip."""
-KINDS = ("image", "video", "segmentation", "detection")
+KINDS = ("image", "detection")
 OTHER_LABELS = ("maskrcnn", "keypointrcnn")
 """Detectors that need masks or key points."""
 DETECTOR_LR, SSD_BATCH, DETECTOR_BATCH = 1e-3, 32, 8
@@ -77,7 +74,7 @@ def suite(
         weights: initial weights: none, pretrained or imagenet, or the path of a state dict.
         batch_size: samples in a batch; 0 is as many as should fit, 64 at most.
         batches: batches in an epoch of random images.
-        folder: a detector's images with boxes, in the layout of VOC or COCO; empty is made-up ones.
+        folder: a detector's images with boxes, in the layout of VOC; empty is made-up ones.
         workers: processes that read that folder.
         evaluated: whether a detector's epoch ends with the mAP of VOC 2007 on its test images.
     """
@@ -104,14 +101,13 @@ def suite(
     require(not folder, "folder", "empty but for detectors: give --data folder:PATH", folder)
     entry = models.get_model_weights(name).DEFAULT
     usual: Any = entry.transforms()
-    usual_size = usual.resize_size if kind == "segmentation" else usual.crop_size
-    size = (image_size or usual_size[0], image_size or usual_size[-1])
+    size = (image_size or usual.crop_size[0], image_size or usual.crop_size[-1])
     data = Data(
-        input_shape=(3, *size) if kind != "video" else (3, FRAMES, *size),
+        input_shape=(3, *size),
         classes=len(entry.meta["categories"]),
         mean=tuple(usual.mean),
         std=tuple(usual.std),
-        flip=flip and kind == "image",
+        flip=flip,
         steps_per_epoch=batches,
     )
 
@@ -120,8 +116,6 @@ def suite(
 
         builder: Any = models.get_model_builder(name)
         more: dict[str, Any] = {"aux_logits": False, "init_weights": True} if name in WITHOUT_AUXILIARY else {}
-        if kind == "segmentation":
-            more["weights_backbone"] = None
         if image_size and (argument := SIZE_ARGUMENT.get(name.partition("_")[0])):
             more[argument] = image_size if argument == "image_size" else size
 
@@ -132,22 +126,12 @@ def suite(
         build.__name__ = name
         return pretrained(build, weights, data)
 
-    def segmented(split: str, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]] | None:
-        return _masks(data, batch_size, seed) if split == "train" else None
-
-    def loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(model(batch[0])["out"], batch[1])
-
-    own_batches: dict[str, Any] = {"batches": segmented, "loss": loss} if kind == "segmentation" else {}
     return _library.recipe(
         title=f"torchvision's {name}, {'×'.join(map(str, data.input_shape[1:]))}",
         lr=lr,
         data=data,
         model=model,
         **common,
-        **own_batches,
     )
 
 
@@ -179,7 +163,7 @@ def _detector(
         usual = inspect.signature(builder).parameters["weights_backbone"].default
         more = {"min_size": image_size, "max_size": 2 * image_size} if image_size else {}
         backbone = usual if common["weights"] != "none" else None
-        build = partial(builder, num_classes=_detection.classes(folder), weights_backbone=backbone, **more)
+        build = partial(builder, num_classes=_detection.VOC_CLASSES, weights_backbone=backbone, **more)
         return _library.fetched(build, name)
 
     def batches(split: str, batch_size: int, seed: int) -> Any:
@@ -200,13 +184,3 @@ def _detector(
         **common,
     )
     return replace(suite, sized=False, cpu_batch_sizes=(batch_size or 2,))  # its work depends on the boxes
-
-
-def _masks(data: Data, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield an epoch of random images, each with a class for every pixel."""
-    import torch
-
-    rng = torch.Generator().manual_seed(seed)
-    for _ in range(data.steps_per_epoch):
-        images = torch.randn((batch_size, *data.input_shape), generator=rng)
-        yield images, torch.randint(data.classes or 1, (batch_size, *data.input_shape[1:]), generator=rng)

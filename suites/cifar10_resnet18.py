@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
 from suites._cifar import cifar_data, cifar_stem
-from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -30,7 +29,6 @@ def suite(
         flip: whether images are mirrored at random.
         batch_size: samples in a batch, over all devices.
     """
-    require_rate(lr, weight_decay)
 
     def model(data: Data) -> nn.Module:
         from torchvision.models import resnet18

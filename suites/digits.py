@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
-from suites._schedule import cosine, require_rate
+from suites._schedule import cosine
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -21,7 +21,6 @@ def suite(width: int = 32, lr: float = 0.1, batch_size: int = 64) -> Suite:
         lr: peak learning rate of SGD.
         batch_size: samples in a batch.
     """
-    require_rate(lr)
 
     def model(data: Data) -> nn.Module:
         from torch import nn

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.spec import Data, Suite, require
-from suites._schedule import cosine, require_rate, require_share
+from suites._schedule import cosine, require_share
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -108,7 +108,6 @@ def suite(
     """
     require(preset in PRESETS, "preset", " or ".join(PRESETS), preset)
     require_share(warmup)
-    require_rate(lr, weight_decay)
     require(batches >= 1, "batches", "1 or more", batches)
     chosen = PRESETS[preset]
     layers, heads, width, block, vocabulary = chosen[:5]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
-from suites._schedule import cosine, require_rate, require_share
+from suites._schedule import cosine, require_share
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -37,7 +37,6 @@ def suite(
         batch_size: samples in a batch.
     """
     require_share(warmup)
-    require_rate(lr, weight_decay)
 
     def model(data: Data) -> nn.Module:
         from torchvision.models import resnet18

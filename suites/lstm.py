@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite, require
-from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -14,24 +13,7 @@ if TYPE_CHECKING:
 
 def _lstm(layers: int, width: int, dropout: float, classes: int) -> nn.Module:
     """Build the model, which returns (B, length, classes) logits."""
-    import torch
     from torch import Tensor, nn
-    from torch.nn import functional
-
-    def step_by_step(lstm: nn.LSTM, x: Tensor) -> Tensor:
-        """Compute what ``lstm(x)`` does from its weights, by products that autocast sees."""
-        for layer in range(layers):
-            w_ih, w_hh, b_ih, b_hh = (weight for weight in lstm.all_weights[layer])
-            inputs, outputs = functional.linear(x, w_ih, b_ih), list[Tensor]()
-            h = c = inputs.new_zeros(len(x), width)
-            for step in inputs.unbind(1):
-                gates = (step + functional.linear(h, w_hh, b_hh)).chunk(4, dim=1)
-                c = gates[1].sigmoid() * c + gates[0].sigmoid() * gates[2].tanh()
-                h = gates[3].sigmoid() * c.tanh()
-                outputs.append(h)
-            x = torch.stack(outputs, dim=1)
-            x = functional.dropout(x, dropout, lstm.training) if layer < layers - 1 else x
-        return x
 
     class LanguageModel(nn.Module):
         def __init__(self) -> None:
@@ -45,11 +27,7 @@ def _lstm(layers: int, width: int, dropout: float, classes: int) -> nn.Module:
 
         def forward(self, tokens: Tensor) -> Tensor:
             embedded = self.dropout(self.tokens(tokens))
-            on_cpu = tokens.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-            if on_cpu and torch.get_autocast_dtype("cpu") == torch.float16:  # oneDNN may have no LSTM in float16
-                hidden = step_by_step(self.lstm, embedded)
-            else:
-                hidden, _ = self.lstm(embedded)
+            hidden, _ = self.lstm(embedded)
             logits: Tensor = self.head(self.dropout(hidden))
             return logits
 
@@ -81,7 +59,6 @@ def suite(
         batches: batches in an epoch, of new sequences.
         batch_size: sequences in a batch.
     """
-    require_rate(lr)
     for name, size in (("layers", layers), ("width", width), ("batches", batches)):
         require(size >= 1, name, "1 or more", size)
     require(0 <= dropout < 1, "dropout", "a share from 0 and below 1", dropout)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
-from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -22,7 +21,6 @@ def suite(width: int = 4096, depth: int = 3, lr: float = 1e-3, batches: int = 50
         batches: batches in an epoch.
         batch_size: samples in a batch.
     """
-    require_rate(lr)
 
     def model(data: Data) -> nn.Module:
         from torch import nn

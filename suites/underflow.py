@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
-from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -33,7 +32,6 @@ def suite(shift: int = 22, width: int = 256, lr: float = 0.003, batches: int = 4
         batches: batches in an epoch, the same in each.
         batch_size: samples in a batch.
     """
-    require_rate(lr)
 
     def model(data: Data) -> nn.Module:
         from torch import nn

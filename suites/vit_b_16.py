@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite
-from suites._schedule import require_rate
 
 if TYPE_CHECKING:
     from torch import nn, optim
@@ -32,7 +31,6 @@ def suite(
         weights: initial weights: none, imagenet (for images of 224), or the path of a state dict.
         batch_size: samples in a batch.
     """
-    require_rate(lr, weight_decay)
 
     def model(data: Data) -> nn.Module:
         from torchvision.models import vit_b_16

@@ -1,10 +1,9 @@
-"""Gradients: how large they are, in which types, and how far they are from float64's."""
+"""Gradients: how large they are, and how far they are from float64's."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -22,7 +21,7 @@ BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
 """Names of a histogram's bins, in their order."""
 
 Named = Sequence[tuple[str, Tensor]]
-"""Tensors, each with the name of its parameter, or of its group."""
+"""Tensors, each with the name of its parameter."""
 
 
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
@@ -56,24 +55,6 @@ def count_bins(values: Tensor) -> Tensor:
     return torch.bincount(index.flatten(), minlength=len(BINS))
 
 
-def groups_of(name: str) -> tuple[str, ...]:
-    """Return the groups that a parameter or a layer counts in: the whole model, which has the empty name, and its own.
-
-    That is the model's child that holds it, such as layer1 of layer1.0.conv1.weight.
-    """
-    group = name.partition(".")[0]
-    return ("", group) if group else ("",)
-
-
-def histograms(counts: Iterable[tuple[str, Tensor]]) -> dict[str, list[int]]:
-    """Return the sums of counts of ``BINS``, each with the name of its parameter or layer, by group in their order."""
-    sums: dict[str, Tensor] = {}
-    for name, count in counts:
-        for group in groups_of(name):
-            sums[group] = sums[group] + count if group in sums else count
-    return {group: count.tolist() for group, count in sums.items()}
-
-
 @contextmanager
 def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[None]:
     """Show each floating-point output of the layers that hold no others, with the layer's name, when it is computed."""
@@ -91,7 +72,7 @@ def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[N
 
 
 @contextmanager
-def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[list[tuple[str, Tensor]]]:
+def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[list[Tensor]]:
     """Watch the gradients of the loss with respect to the outputs of all layers that hold no others.
 
     Args:
@@ -99,16 +80,16 @@ def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[lis
         scale: the loss scale, by which gradients are divided before they are counted.
 
     Yields:
-        A list that gets each layer's name and counts of ``BINS``, from the last layer to the first.
+        A list that gets each output's counts of ``BINS``.
     """
-    seen: list[tuple[str, Tensor]] = []
+    seen: list[Tensor] = []
 
-    def count(name: str, gradient: Tensor) -> None:
-        seen.append((name, count_bins(gradient if scale == 1.0 else gradient.float() / scale)))
+    def count(gradient: Tensor) -> None:
+        seen.append(count_bins(gradient if scale == 1.0 else gradient.float() / scale))
 
-    def see(name: str, output: Tensor) -> None:
+    def see(_name: str, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(partial(count, name))
+            output.register_hook(count)
 
     with _watched(model, see):
         yield seen
@@ -138,42 +119,6 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
         yield read
 
 
-@contextmanager
-def watch_types(model: nn.Module, seen: Counter[tuple[str, str]]) -> Iterator[None]:
-    """Count in ``seen`` the numbers of each type in the model's output, and in the gradients of its weights.
-
-    The gradients are those of the backward pass, before anything converts them.
-    """
-
-    def see_output(_model: nn.Module, _inputs: object, output: object) -> None:
-        seen.update(types("output", output))
-
-    def see_gradient(gradient: Tensor) -> None:
-        seen.update(types("gradients", gradient))
-
-    with ExitStack() as hooks:
-        hooks.enter_context(model.register_forward_hook(see_output))
-        for weight in model.parameters():
-            if weight.requires_grad:
-                hooks.enter_context(weight.register_hook(see_gradient))
-        yield
-
-
-def types(part: str, tensors: Any) -> Counter[tuple[str, str]]:
-    """Count the numbers of each type in any structure of tensors; a library's own kind of tensor has its class's name.
-
-    Returns:
-        The counts by ``part`` and type.
-    """
-    counts: Counter[tuple[str, str]] = Counter()
-    for leaf in tree_leaves(tensors):
-        if isinstance(leaf, Tensor):
-            is_plain = type(leaf) in (Tensor, nn.Parameter)
-            name = str(leaf.dtype).removeprefix("torch.") if is_plain else type(leaf).__name__
-            counts[part, name] += leaf.numel()
-    return counts
-
-
 class Errors(NamedTuple):
     """Relative errors of a step against float64's, on the same weights and the same batch."""
 
@@ -181,8 +126,8 @@ class Errors(NamedTuple):
     """Absolute difference over float64's loss."""
     output: float
     """Euclidean norm of the difference of the model's output over the norm of float64's."""
-    gradients: dict[str, float]
-    """The same of the gradients, by group (``groups_of``)."""
+    gradients: float
+    """The same of all gradients together."""
 
 
 def errors_against_float64(
@@ -210,14 +155,10 @@ def errors_against_float64(
     narrow.zero_grad(set_to_none=True)
     value, outputs, rounded = _pass(narrow, loss, batch, scale)
     true, true_outputs, gradients = _pass(exact, exact_loss, cast(batch, torch.float64), 1.0)
-    pairs: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for name, gradient in gradients.items():
-        for group in groups_of(name):
-            pairs.setdefault(group, []).append((rounded[name], gradient))
     return Errors(
         loss=float((value - true).abs() / true.abs()),
         output=distance(zip(outputs, true_outputs, strict=True)),
-        gradients={group: distance(of_group) for group, of_group in pairs.items()},
+        gradients=distance((rounded[name], gradient) for name, gradient in gradients.items()),
     )
 
 

@@ -42,8 +42,8 @@ MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
 DeviceKind = Literal["cuda", "cpu"]
-Kind = Literal["step", "gradient", "error", "activation", "module", "output_gradient", "type"]
-"""The kinds of figure of the numerics phase; a type counts the numbers that the part in ``layer`` holds in it."""
+Kind = Literal["step", "gradient", "error", "activation", "module", "output_gradient"]
+"""The kinds of figure of the numerics phase."""
 WorkClass = Literal[
     "matrix units",
     "other products",
@@ -278,7 +278,7 @@ class Numeric:
     step: int
     """From 0."""
     layer: str
-    """Layer, or the model's child that holds the parameters; empty is the whole model."""
+    """Layer, or module; empty is the whole model."""
     name: str
     """Which figure of its kind, see below."""
     value: Diverging

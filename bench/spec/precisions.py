@@ -93,7 +93,7 @@ class Precision:
             options.append("cache")
         if self.narrow:
             options.append("emulated")
-        if self.autocast or self.weights:
+        if self.autocast:
             options.append("keep")
         return tuple(options)
 

@@ -14,7 +14,6 @@ the model and the optimizer, so that the training step is the same for every pre
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -27,7 +26,6 @@ from bench.devices.backend import backend_of
 from bench.devices.capabilities import matmul_error, set_fp32
 from bench.measure.gradients import cast
 from bench.results.records import Switches
-from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
 
 
@@ -84,31 +82,16 @@ def grad_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSca
 class Weights:
     """A model's weights in the type of a precision, and their fp32 master copies."""
 
-    def __init__(self, model: nn.Module, precision: Precision, kept: Collection[nn.Module] = ()) -> None:
-        """Convert ``model`` to the precision's type in place; with fp32 weights it is unchanged.
-
-        The modules that are ``kept`` in fp32 stay as they are; the others narrow what these give them.
-
-        Raises:
-            UnsupportedError: a kept module shares a weight with one that is not.
-        """
+    def __init__(self, model: nn.Module, precision: Precision) -> None:
+        """Convert ``model`` to the precision's type in place; with fp32 weights it is unchanged."""
         self._model = model
         self._dtype = getattr(torch, precision.weights) if precision.weights else None
         self._masters: dict[nn.Parameter, nn.Parameter] = {}
         if self._dtype is None:
             return
-        shared = set[int]()
-        for module in kept:
-            shared.update(map(id, module.parameters(recurse=False)))
-        for name, module in model.named_modules():
-            if module in kept or (precision.master and isinstance(module, _BatchNorm)):
+        for module in model.modules():
+            if precision.master and isinstance(module, _BatchNorm):
                 continue
-            if shared & {*map(id, module.parameters(recurse=False))}:
-                raise UnsupportedError(
-                    f"keep: a kept module shares a weight with {name or 'the model'}, which is not kept"
-                )
-            if kept and next(module.parameters(recurse=False), None) is not None:
-                module.register_forward_pre_hook(self._narrow_inputs)
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 exact, tensor.data = tensor.data, cast(tensor.data, self._dtype)
                 if precision.master and isinstance(tensor, nn.Parameter) and tensor.dtype != exact.dtype:
@@ -116,8 +99,7 @@ class Weights:
                     if tensor.requires_grad:
                         tensor.register_post_accumulate_grad_hook(self._widen_gradient)
         for called in model.values() if isinstance(model, nn.ModuleDict) else (model,):
-            if called not in kept:
-                called.register_forward_pre_hook(self._narrow_inputs)
+            called.register_forward_pre_hook(self._narrow_inputs)
             called.register_forward_hook(self._widen_outputs)
 
     def trained(self) -> list[nn.Parameter]:

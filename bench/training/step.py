@@ -167,7 +167,7 @@ def build_arm(
         checkpoint_activations(model, compiled=bool(techniques.compile))
     loss, criterion = loss_of(suite, data)
     conversion = convert(model, precision, kept) if precision.conversion else None
-    weights = Weights(model, precision, kept)
+    weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
     optimizers = build_optimizers(suite, model, weights)
     if techniques.fused_optimizer:

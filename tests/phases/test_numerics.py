@@ -41,10 +41,9 @@ def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_tr
     size = 192 * 16 + 16 + 16 * 2 + 2
     counted = {}
     for row in rows:
-        if row.kind == "gradient" and row.layer == "":
+        if row.kind == "gradient":
             counted[row.step] = counted.get(row.step, 0) + row.value
     assert counted == dict.fromkeys((0, 15, 16, 17, 18, 19), size)
-    assert {row.layer for row in rows if row.kind == "gradient"} == {"", "1", "3"}
     assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
 
 
@@ -68,26 +67,6 @@ def framed(rows, name):
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("fp32", "float32 float32 float32 float32 float32"),
-        ("amp-bf16", "bfloat16 float32 float32 float32 float32"),
-        ("fp16-master", "float32 float32 float16 float16 float32 float32"),
-        ("bf16", "float32 float32 bfloat16 bfloat16 bfloat16"),
-    ],
-)
-def test_the_types_of_a_step_are_those_that_it_had(tiny_trial, cpu, use_suite, name, shown):
-    suite = planted.suite()
-    use_suite(suite.model, data=suite.data, loss=suite.loss, optimizer=torch.optim.Adam)
-    rows, _ = watch(tiny_trial, cpu, arms=arms(name))
-    *_, table = report_tables.numerics(framed(rows, name))
-    (line,) = lines(table)
-    parts = ["output", "loss", "gradients", "weights", *["master copy"] * (name == "fp16-master"), "optimizer states"]
-    assert [(part, line[part]) for part in parts] == list(line.items())[-len(parts) :]
-    assert [line[part] for part in parts] == shown.split()
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
         ("fp32", ["60.0", "30.0", "30.0"]),
         ("amp-fp16", ["60.0", "30.0", "30.0"]),
         ("amp-fp16-noscale", ["90.0", "0.00", "0.00"]),
@@ -97,8 +76,7 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_tri
     suite = planted.suite()
     use_suite(suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")})
     rows, _ = watch(tiny_trial, cpu, arms=arms(name))
-    assert {row.layer for row in rows if row.kind == "output_gradient"} == {"", "0"}
-    _, table, *_ = report_tables.numerics(framed(rows, name))
+    _, table = report_tables.numerics(framed(rows, name))
     _, line = lines(table)
     assert line["gradients of"] == "layers' outputs"
     headers = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
@@ -140,7 +118,7 @@ def test_an_output_that_is_not_finite_is_found_with_its_step_and_layer(tiny_tria
     rows, result = watch(tiny_trial, cpu)
     assert result.status == "nonfinite"
     assert "at step 3, first in the output of layer 1" in result.detail
-    assert values(rows, "step", "finite") == {0: 1, 1: 1, 2: 1, 3: 0}
+    assert list(values(rows, "step", "loss")) == [0, 1, 2, 3]
     assert values(rows, "gradient", "nonfinite")[3] > 0
 
 

@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench.phases.numerics.report import numerics
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.store import arm_name
-from tests.report.tables.lines import lines
 from tests.rows import trial_figures
 from tests.simgpu.conftest import ROOT
 from tests.simgpu.machine import environment
@@ -120,16 +118,6 @@ def test_the_ladder_is_climbed_up_to_a_captured_step(single):
 def test_captured_steps_are_measured_and_trained_and_nothing_is_left_behind(single):
     assert set(single.statuses("graphs").values()) <= TIMED
     assert single.left_behind() == []
-
-
-def test_gradients_of_outputs_are_counted_as_they_were_planted(host):
-    server = host("A100")
-    words = ("--suite", ROOT / "tests" / "phases" / "planted.py", "--gpus", 0, "--precisions", "fp32,amp-fp16")
-    server.run(*words, "--phases", "numerics", "--out", "out")
-    _, gradients, *_ = numerics(load([server.folder / "out"]).details["numerics_figures"].assign(where="GPU"))
-    names = ("zero (%)", "in fp16: zero (%)", "S brings into range (%)")
-    outputs = [line for line in lines(gradients) if line["gradients of"] == "layers' outputs"]
-    assert [[line[name] for name in names] for line in outputs] == [["60.0", "30.0", "30.0"]] * 2
 
 
 def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):

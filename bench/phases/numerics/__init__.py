@@ -1,4 +1,4 @@
-"""What the first steps of a training do to numbers: losses, gradients, activations, types, errors."""
+"""What the first steps of a training do to numbers: losses, gradients, activations, errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def derive(rows: Any, details: Any) -> Any:
     key = ["trial", "precision"]
     figures = details["numerics_figures.csv"].sort_values("step", kind="stable")
     losses = figures[(figures["kind"] == "step") & (figures["name"] == "loss")].groupby(key)["value"]
-    whole = figures[(figures["kind"] == "gradient") & (figures["layer"] == "")]
+    whole = figures[figures["kind"] == "gradient"]
     counts = whole.groupby(key)["value"].sum()
     zeros = whole[whole["name"] == "zero"].groupby(key)["value"].sum().reindex(counts.index, fill_value=0.0)
     named = rows.set_index(key).index
@@ -40,7 +40,7 @@ def derive(rows: Any, details: Any) -> Any:
 PHASE = Phase(
     name="numerics",
     order=70,
-    summary="the first steps of training: losses, gradients, activations, types, errors against float64",
+    summary="the first steps of training: losses, gradients, activations, errors against float64",
     row=Numerics,
     details={Numeric: "numerics_figures.csv"},
     derive=derive,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
@@ -68,8 +67,6 @@ class _Observation:
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)
     """Of each step so far."""
-    types: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Numbers of each type in the first step's output, loss and gradients."""
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
@@ -85,16 +82,14 @@ class _Observation:
                 with watched if step in counted else nullcontext() as of_outputs:
                     failure = self._step(step, batch, scale, largest_activations)
                 if of_outputs:
-                    self._counts("output_gradient", step, reversed(of_outputs))
+                    self._counts("output_gradient", step, of_outputs)
                 if step in counted or failure:  # the scaler has divided them by the scale again
-                    counts = [(name, gradients.count_bins(gradient)) for name, gradient in self._named()]
-                    self._counts("gradient", step, counts)
+                    self._counts("gradient", step, [gradients.count_bins(each) for _, each in self._named()])
                 if failure:
                     break
                 self.send(Progress(text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps))
         for layer, (value, step) in self.largest.items():
             self._send("activation", step, "largest", value, layer)
-        self._types()
         return failure
 
     def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
@@ -121,17 +116,12 @@ class _Observation:
         """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
         arm = self.arm
         taken = arm.taken.count
-        with gradients.watch_types(arm.model, self.types) if not step else nullcontext():
-            scalar = training_step(arm, batch)
-        if not step:
-            self.types.update(gradients.types("loss", scalar))
-        loss = scalar.item()
+        loss = training_step(arm, batch).item()
         values = largest_activations()
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
         is_finite = math.isfinite(loss)
         figures = {"loss": loss, "loss_scale": scale, "skipped": arm.taken.count <= taken}
-        figures["finite"] = is_finite and not bad
         for name, figure in figures.items():
             if figure is not None:
                 self._send("step", step, name, float(figure))
@@ -147,22 +137,11 @@ class _Observation:
             return f"gradients became infinite or NaN at step {step}, first in layer {bad[-1]}"
         return ""
 
-    def _counts(self, kind: Kind, step: int, named: Iterable[tuple[str, Tensor]]) -> None:
-        """Send the counts of histograms by group; those of empty bins are left out."""
-        for layer, counts in gradients.histograms(named).items():
-            for name, value in zip(gradients.BINS, counts, strict=True):
-                if value:
-                    self._send(kind, step, name, value, layer)
-
-    def _types(self) -> None:
-        """Send how many numbers of each type the first step had, and the weights and the optimizers' states have."""
-        weights, trained = {*self.arm.model.parameters()}, {*self.arm.weights.trained()}
-        states = [state for each in self.arm.optimizers.values() for state in each.state.values()]
-        self.types += gradients.types("weights", list(weights))
-        self.types += gradients.types("optimizer states", [{**state, "step": None} for state in states])
-        self.types += gradients.types("master copy", list(trained - weights))
-        for (part, name), numbers in self.types.items():
-            self._send("type", 0, name, numbers, part)
+    def _counts(self, kind: Kind, step: int, counts: list[Tensor]) -> None:
+        """Send the sums of counts of ``gradients.BINS``; empty bins are left out."""
+        for name, value in zip(gradients.BINS, torch.stack(counts).sum(dim=0).tolist(), strict=True):
+            if value:
+                self._send(kind, step, name, value)
 
     def _errors(self, step: int, batch: Batch) -> None:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
@@ -187,8 +166,7 @@ class _Observation:
         )
         self._send("error", step, "loss", errors.loss)
         self._send("error", step, "output", errors.output)
-        for layer, error in errors.gradients.items():
-            self._send("error", step, "gradient", error, layer)
+        self._send("error", step, "gradient", errors.gradients)
 
     def _named(self) -> gradients.Named:
         return gradients.named_gradients(self.arm.model, self.arm.weights.trained())

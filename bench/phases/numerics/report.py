@@ -40,8 +40,6 @@ GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
 BELOW, ABOVE = -1e3, 1e3
 POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
 """The powers of two of bins that are not called by theirs; what is not finite lies in no range."""
-PARTS = ("output", "loss", "gradients", "weights", "master copy", "optimizer states")
-"""The parts of a step whose types the table shows, in its order."""
 
 
 def _decibels(value: float) -> str:
@@ -85,11 +83,6 @@ ABOUT_GRADIENTS = (
     "2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss scale, or 2^16, GradScaler's "
     "initial scale, where there is none; it brings into range what is zero without it."
 )
-TYPE_COLUMNS = (*ARM, *optional(*(words(part, part) for part in PARTS)))
-ABOUT_TYPES = (
-    "Types as a training step had them, the most frequent first. The output is what the loss is computed of; "
-    "gradients are those of the weights, as the backward pass computes them."
-)
 
 
 def recorded(material: Material) -> pd.DataFrame:
@@ -101,14 +94,11 @@ def recorded(material: Material) -> pd.DataFrame:
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one recipe, of rows of ``recorded``."""
-    steps, types = [], []
+    steps = []
     gradients: dict[str, list[Any]] = {kind: [] for kind in GRADIENTS}
     for _, arm in rows.groupby(KEY, sort=False):
         named = {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
         steps.append(defaultdict(str, named | _course(arm)))
-        of_parts = _types(arm)
-        if of_parts:
-            types.append(defaultdict(str, named | of_parts))
         for kind, of in GRADIENTS.items():
             shares = _float16_shares(arm, kind)
             if shares:
@@ -117,7 +107,6 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
     return [
         table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
         table("Numerics: gradients", lines, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
-        table("Types", types, TYPE_COLUMNS, ABOUT_TYPES),
     ]
 
 
@@ -146,7 +135,7 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
         largest = activations.iloc[-1]
         text = number(largest["value"]) if known(largest["value"]) else "NaN"
         line |= {"activation": f"{text} ({largest['layer']})", "activation_share": largest["value"]}
-    errors = arm[(arm["kind"] == "error") & (arm["layer"] == "")].sort_values("step")
+    errors = arm[arm["kind"] == "error"].sort_values("step")
     for name, values in errors.groupby("name")["value"]:
         line |= {f"first_{name}_error": values.iloc[0], f"last_{name}_error": values.iloc[-1]}
     return line
@@ -154,7 +143,7 @@ def _course(arm: pd.DataFrame) -> dict[str, Any]:
 
 def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
     """Return the shares of an arm's gradients that float16 loses, with its loss scale and without, in per cent."""
-    rows = arm[(arm["kind"] == kind) & (arm["layer"] == "")]
+    rows = arm[arm["kind"] == kind]
     if rows.empty:
         return {}
     rows = rows[rows["step"] == rows["step"].max()]
@@ -175,15 +164,6 @@ def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
     return shares
 
 
-def _types(arm: pd.DataFrame) -> dict[str, str]:
-    """Return the types of each part of a step, the most frequent first."""
-    types = {}
-    for part, rows in arm[arm["kind"] == "type"].groupby("layer", sort=False):
-        counts = rows.groupby("name", sort=False)["value"].sum().sort_values(ascending=False)
-        types[str(part)] = ", ".join(map(str, counts.index))
-    return types
-
-
 # The histograms.
 
 SHARES = (0.001, 100.0)
@@ -199,7 +179,7 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
     for (workload, where, slug, batch), rows in recorded(material).groupby(names, sort=False):
         scale = max(_scale(arm) for _, arm in chart.arms(rows))
         for kind, of in GRADIENTS.items():
-            of_model = rows[(rows["kind"] == kind) & (rows["layer"] == "")]
+            of_model = rows[rows["kind"] == kind]
             if of_model.empty:
                 continue
             last = of_model.groupby("precision")["step"].transform("max")
