@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from bench.report.analysis import comparability
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, stalled
-from bench.report.drawing import drawing
 from bench.report.figures import devices
 from bench.report.figures.chart import Chart
 from bench.report.format import counted
@@ -175,45 +173,31 @@ def compose(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
 
 def _add_evidence(report: Report, material: Material, out: Path) -> None:
     """Add the sections with their tables, and the figures, drawn into ``out``, each at its place."""
-    described: list[tuple[str, Chart | str]] = []
-    of_findings: list[Chart] = []
-    if material.figures != "none":
-        described += _described(material)
-        of_findings = [chart for group in report.findings for chart in group.charts]
-    of_places = [chart for _, chart in described if isinstance(chart, Chart)]
-    with drawing([*of_places, *of_findings], out) as drawn:
-        sections = _sections(material)
-        charts = iter(drawn())
-    for title, chart in described:
-        if isinstance(chart, str):
-            sections[title].remarks.append(chart)
-        elif title:
-            sections.setdefault(title, Section(title=title)).plots.append(next(charts))
-        elif chart.name.startswith(devices.SPEEDUP):
-            report.speedups.append(next(charts))
-        else:
-            report.headline.append(next(charts))
-    for place, group in enumerate(report.findings):
-        count = len(group.charts) if of_findings else 0
-        report.findings[place] = replace(group, charts=list(itertools.islice(charts, count)))
+    sections = _sections(material)
+    if material.figures == "none":
+        report.findings[:] = [replace(group, charts=[]) for group in report.findings]
+    else:
+        _add_figures(report, sections, material, out)
     report.sections.extend(part for part in sections.values() if part.tables or part.remarks or part.plots)
 
 
-def _described(material: Material) -> list[tuple[str, Chart | str]]:
-    """Return the description of each figure, or a remark on one that is left out, with the title of its section.
+def _add_figures(report: Report, sections: dict[str, Section], material: Material, out: Path) -> None:
+    """Draw each figure, and add it where it belongs; what is of no section has an empty title."""
+    from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
 
-    What is of no section has an empty title.
-    """
-    described: list[tuple[str, Chart | str]] = []
-    for title, describe in devices.charts(material.summary, material.figures):
-        chart = describe()
-        if chart is not None:
-            described.append((title, chart))
+    described: list[tuple[str, Chart | str | None]] = [*devices.charts(material.summary, material.figures)]
     for phase in parts().values():
-        for title, made in phase.charts(material):
-            if made is not None:
-                described.append((title, made))
-    return described
+        described += phase.charts(material)
+    for title, chart in described:
+        if isinstance(chart, str):
+            sections[title].remarks.append(chart)
+        elif chart is not None:
+            plots = report.speedups if chart.name.startswith(devices.SPEEDUP) else report.headline
+            if title:
+                plots = sections.setdefault(title, Section(title=title)).plots
+            plots.append(draw(chart, out))
+    for place, group in enumerate(report.findings):
+        report.findings[place] = replace(group, charts=[draw(chart, out) for chart in group.charts])
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:

@@ -85,7 +85,7 @@ def unless_nothing_is_left(ask: Callable[[], None]) -> None:
 
 
 def undrawn(chart, _out):
-    """Return a chart as it is, in the processes that draw, too."""
+    """Return a chart as it is."""
     return chart
 
 

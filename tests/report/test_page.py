@@ -2,21 +2,15 @@
 
 import base64
 import hashlib
-import multiprocessing
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from bench.report import page, render
 from bench.report.analysis.verdict import answers
-from bench.report.drawing import DRAWERS, drawing
-from bench.report.figures.chart import Chart
 from bench.report.format import change, times
 from bench.report.page import FILES
 from tests.report import fleet
@@ -213,22 +207,7 @@ def test_a_report_into_a_runs_own_folder_leaves_the_run_whole(tmp_path):
     assert files(run) == there | REPORT
 
 
-COUNT_THREADS = """
-import os, psutil, runpy, sys
-
-os.register_at_fork(after_in_parent=lambda: print("threads:", psutil.Process().num_threads()))
-sys.argv[0] = "run_bench.py"
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def test_a_process_that_reports_has_no_other_thread_when_it_forks_those_that_draw(whole, tmp_path):
-    command = [sys.executable, "-c", COUNT_THREADS, "report", str(whole[0].folder), "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    assert re.findall("threads: (.*)", done.stdout) == ["1"] * DRAWERS
-
-
-def test_an_interrupted_report_leaves_the_one_before_and_no_process_that_draws(pair, tmp_path, monkeypatch):
+def test_an_interrupted_report_leaves_the_one_before(pair, tmp_path, monkeypatch):
     out = tmp_path / "out"
     write_report(pair[:1], out, figures="none")
     before = {name: (out / name).read_bytes() for name in files(out)}
@@ -240,26 +219,3 @@ def test_an_interrupted_report_leaves_the_one_before_and_no_process_that_draws(p
     with pytest.raises(KeyboardInterrupt):
         write_report(pair, out)
     assert {name: (out / name).read_bytes() for name in files(out)} == before
-    assert multiprocessing.active_children() == []
-
-
-def test_processes_that_draw_leave_signals_to_this_one_and_end_when_this_one_is_interrupted(tmp_path, monkeypatch):
-    def take_long(_chart, out):
-        (out / "begun").touch()
-        time.sleep(600.0)
-
-    monkeypatch.setattr("bench.report.figures.draw.draw", take_long)
-
-    def interrupted():
-        with drawing([Chart(name="a", caption="", about="")], tmp_path):
-            while not (tmp_path / "begun").exists():
-                time.sleep(0.01)
-            for process in multiprocessing.active_children():
-                os.kill(process.pid, signal.SIGINT)
-            time.sleep(0.1)
-            assert all(process.is_alive() for process in multiprocessing.active_children())
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert multiprocessing.active_children() == []

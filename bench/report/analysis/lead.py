@@ -1,9 +1,8 @@
-"""The head of a report: all answers in a few sentences, and the words of each line of the grid."""
+"""The head of a report: all answers in a sentence or two, and the words of each line of the grid."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from bench.report.format import (
     spread,
     times,
 )
-from bench.spec.metrics import EPOCH, MEMORY, METRICS
+from bench.spec.metrics import EPOCH, METRICS
 from bench.spec.precisions import BASELINE
 
 STANDING = {NOT_WORSE: "good", "not compared": "open", "too few seeds": "open", "undecided": "open"}
@@ -160,16 +159,14 @@ def grid(answers: Sequence[Answer]) -> Grid:
     return Grid(groups=groups, columns=[*columns], legend=legend)
 
 
-# All answers in a few sentences.
+# All answers in a sentence or two.
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: whose types are not its own; what to use where, and how much faster; its cost."""
+    """Return the sentences: whose types are not its own, and what to use where, and how much faster it is."""
     if not answers:
         return []
     sentences = [strayed(answers), _speeds(answers)]
-    if costs := _costs(answers):
-        sentences.append([Part(f"{capital(costs)}.")])
     return [sentence for sentence in sentences if sentence]
 
 
@@ -224,27 +221,6 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
             notes.append("measure longer to decide")
         return [Part(f"stay with {BASELINE}", True), Part(f" {where}" + (f" ({'; '.join(notes)})" if notes else ""))]
     return [Part(f"only {use} fits {where}" if first.is_gain else f"{use} {where}")]
-
-
-def _costs(answers: Sequence[Answer]) -> str:
-    """Say what changes in memory and in accuracy where another precision than fp32 is advised.
-
-    Where fp32 is, and there is no other answer, say what trainings have shown.
-    """
-    gains = [line(answer) for answer in answers if answer.is_gain]
-    if not gains:
-        shown = answers[0].accuracy if len(answers) == 1 else ""
-        return f"compared with {BASELINE} after training: {shown}" if shown else ""
-    clauses = []
-    shares = [each.changes[MEMORY.name].sort for each in gains if known(each.changes[MEMORY.name].sort)]
-    if shares:
-        ends = dict.fromkeys([change(min(shares)), change(max(shares))])
-        clauses.append(f"peak memory {' to '.join(ends)}")
-    words = Counter(each.accuracy for each in gains)
-    counts = [word if len(words) == 1 else f"{word} in {cases(count, len(gains))}" for word, count in words.items()]
-    clauses.append(f"accuracy: {', '.join(counts)}")
-    details = gains[0].points if len(gains) == 1 else ""
-    return "; ".join(clauses) + (f" ({details})" if details else "")
 
 
 def cases(some: int, every: int) -> str:

@@ -1,11 +1,10 @@
-"""Figures against batch size, all devices on one axis, of speedups and other metrics; and against a factor's values."""
+"""Figures against batch size, all devices on one axis, of speedups and other metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -32,10 +31,8 @@ LOG_FROM = 30.0
 """A metric whose largest figure is this many times the smallest has a logarithmic axis."""
 
 
-def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tuple[str, Callable[[], Chart | None]]]:
+def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tuple[str, Chart | None]]:
     """Describe the figures of all recipes, each with its workload.
-
-    Those against batch size are described when they are called, by the process that draws them.
 
     The speedups come first, with an empty workload, because they are figures of the whole report. Only they are drawn
     to files, unless ``all`` figures are.
@@ -45,8 +42,7 @@ def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tupl
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
         is_first = metric is SPEED
         for (workload, rows), file in zip(workloads, files, strict=True):
-            describe = partial(
-                against_batch,
+            described = against_batch(
                 rows,
                 metric,
                 workload=str(workload),
@@ -54,7 +50,7 @@ def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tupl
                 tints=tints,
                 in_files=is_first or figures == "all",
             )
-            yield "" if is_first else str(workload), describe
+            yield "" if is_first else str(workload), described
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:

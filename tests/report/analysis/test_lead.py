@@ -1,4 +1,4 @@
-"""The two sentences at the head of a report: computed from the answers, and saying no more than they do."""
+"""The sentences at the head of a report: computed from the answers, and saying no more than they do."""
 
 import pytest
 
@@ -17,22 +17,11 @@ def sentences(*folders):
 
 @pytest.fixture
 def gain(tmp_path):
-    run = RunBuilder(tmp_path / "one").speed(speedups=[3.0, 3.02, 2.98]).memory("fp32", 100).memory("amp-bf16", 60)
-    return run.train("fp32", [90.0] * 5).train("amp-bf16", [90.1] * 5).folder
+    return RunBuilder(tmp_path / "one").speed(speedups=[3.0, 3.02, 2.98]).folder
 
 
-def test_one_answer_names_precision_speedup_memory_and_accuracy(gain):
-    assert sentences(gain) == [
-        "amp-bf16 is 3.00× as fast as fp32 on Test 1 for mlp at batch 128.",
-        "Peak memory −40 %; accuracy: not worse (+0.10 pt).",
-    ]
-
-
-def test_tokens_are_told_by_their_loss(tmp_path):
-    run = RunBuilder(tmp_path / "one").speed()
-    for name, loss in (("fp32", 3.1), ("amp-bf16", 3.102)):
-        run.train(name, [None] * 5, test_loss=loss)
-    assert sentences(run.folder)[1] == "Accuracy: not worse (+0.0020 nats)."
+def test_one_answer_names_precision_speedup_device_and_batch_size(gain):
+    assert sentences(gain) == ["amp-bf16 is 3.00× as fast as fp32 on Test 1 for mlp at batch 128."]
 
 
 def test_the_batch_size_is_that_of_the_advice_and_not_the_smallest(tmp_path):
@@ -40,12 +29,6 @@ def test_the_batch_size_is_that_of_the_advice_and_not_the_smallest(tmp_path):
     for batch, gain in ((64, 1.5), (256, 2.0)):
         run.speed(speedups=[gain] * 3, batch=batch)
     assert " for mlp at batch 256." in sentences(run.folder)[0]
-
-
-def test_where_fp32_is_advised_it_says_what_trainings_have_shown(tmp_path):
-    run = RunBuilder(tmp_path / "one").speed(speedups=[0.5, 0.51, 0.49])
-    run.train("fp32", [90.0] * 5).train("amp-bf16", [90.0] * 5)
-    assert sentences(run.folder)[1] == "Compared with fp32 after training: amp-bf16 not worse."
 
 
 def test_devices_with_one_advice_share_a_range_and_others_are_named_apart(gain, tmp_path):
@@ -56,9 +39,8 @@ def test_devices_with_one_advice_share_a_range_and_others_are_named_apart(gain, 
         fleet.copy(other, tmp_path / "a", device="NVIDIA A", architecture="Volta", jitter=0),
         fleet.copy(slow, tmp_path / "b", device="NVIDIA B", architecture="Turing", jitter=0),
     ]
-    speed, cost = sentences(*runs)
+    (speed,) = sentences(*runs)
     assert speed == "amp-bf16 is 1.5–3.0× as fast as fp32 on A and Test 1; stay with fp32 on B (amp-bf16: 2.0× slower)."
-    assert "accuracy: not trained in 1 of 2 cases, not worse in 1 of 2 cases" in cost
 
 
 def test_a_device_on_which_fp32_does_not_fit_is_not_counted_among_the_faster(gain, tmp_path):

@@ -113,7 +113,7 @@ def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path)
 
 @pytest.mark.parametrize("choice", ["overview", "all"])
 def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures_are_asked_for(summary, choice):
-    described = [(title, describe()) for title, describe in devices.charts(summary, choice)]
+    described = [*devices.charts(summary, choice)]
     figures = [(title, figure.name, figure.in_files) for title, figure in described if figure is not None]
     assert figures == [
         ("", "speedup-vs-batch-resnet50", True),
