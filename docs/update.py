@@ -225,7 +225,6 @@ SUMMARY = {
     "fp32_diverged": "Seeds in which fp32's training diverged.",
     "seeds": "Seeds with which it was trained.",
     "accuracy_sd_points": "Standard deviation of the accuracy over seeds.",
-    "reached": "Seeds that reached the target accuracy.",
     "perplexity": "e to the power of `test_loss_nats`.",
     "above_entropy": "`test_loss` less `entropy_nats`.",
     "stalled": "Losses, where it does not learn and fp32 does.",

@@ -121,7 +121,6 @@ class MadeUpMachine(Launcher):
                 warmup_steps=20,
                 switch_warmup_steps=2,
                 samples_per_step=batch,
-                peak_tflops=50.0 * gain,
                 host_ratio=0.25 if device.is_gpu else None,
                 foreign_load_pct=None if device.is_gpu else 2.0,
             )

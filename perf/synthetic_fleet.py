@@ -128,8 +128,6 @@ MODELS = {
 }
 ARMS = ("fp32", "tf32", "amp-fp16", "amp-bf16")
 COMPUTED = {"fp32": "float32:100%", "tf32": "float32:100%", "amp-fp16": "float16:99%", "amp-bf16": "bfloat16:99%"}
-CEILING = {"fp32": 1, "tf32": 6, "amp-fp16": 12, "amp-bf16": 12}
-"""Rate of large matrix products over fp32's."""
 LACKING = {
     "tf32": "TF32 needs an Ampere GPU or newer; this one is {architecture} ({capability})",
     "amp-bf16": "bfloat16 is emulated on {architecture}, which is no measurement of it",
@@ -282,7 +280,6 @@ class _Cell:
                 switch_warmup_steps=2,
                 samples_per_step=batch,
                 host_ratio=0.95 if is_limited else 0.3,
-                peak_tflops=self.gpu.fp32_tflops * CEILING[name],
                 paired=paired,
             )
             operations = Operations(compute_dtypes=COMPUTED[name], flops_per_step=3 * self.model.flops * batch)

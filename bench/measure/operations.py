@@ -1,9 +1,8 @@
-"""The operations of a training step, their types, and how close its rate comes to the device's own limit."""
+"""The operations of a training step and the types that they compute in."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,17 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 from torch.utils.module_tracker import ModuleTracker
 
-from bench.devices.backend import backend_of
-from bench.devices.capabilities import set_fp32
 from bench.results.records import Operations
-from bench.spec.precisions import Precision
-
-SIZES, GPU_SIZES = (128, 2048), (1024, 16384)
-"""The smallest and the largest size of the products that measure a device's peak."""
-TIMES = 4
-"""How often a product of each size is done; the first also warms up."""
-SHARE_OF_BUDGET = 1 / 5
-"""The most of the time for all these products that one of them may take."""
 
 _PRODUCT = re.compile(
     r"(?:\b|_)(?:[a-z0-9]*m[mv]|v?dot|addr|matmul|(?:bi|tri)?linear|conv(?:olution)?(?:\dd)?|rnn|lstm|gru"
@@ -233,52 +222,3 @@ def _percent(share: float) -> str:
     if share < 0.01:
         return "<1%"
     return ">99%" if 0.99 < share < 1 else f"{100 * share:.0f}%"
-
-
-def peak_tflops(
-    precision: Precision,
-    device: torch.device,
-    budget_s: float = 0.3,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float | None:
-    """Return the rate in TFLOP/s of the fastest of ever larger matrix products in a precision's compute type.
-
-    Sets its fp32 switches. None for float8, for torch's own fp32, which rounds convolutions and not matrix products,
-    and where the device does not do even the smallest product. All products together take about ``budget_s``; the very
-    first, which pays for loading the library, comes in addition.
-    """
-    set_fp32(precision.fp32)
-    if precision.narrow or precision.fp32 == "default":
-        return None
-    dtype, backend = getattr(torch, precision.compute), backend_of(device)
-    size, largest = GPU_SIZES if backend.is_gpu else SIZES
-    best: float | None = None
-    try:
-        while True:
-            seconds = _product_s(size, dtype, device, clock)
-            best = max(best or 0.0, 2 * size**3 / seconds / 1e12)
-            # The time grows about eightfold.
-            if size == largest or 8 * seconds > SHARE_OF_BUDGET * budget_s:
-                break
-            size *= 2
-    except RuntimeError as error:  # no memory for a larger size, or no such product at all
-        print(f"{_name(dtype)} products of size {size} were not measured: {error}")
-    backend.release_cached_memory()
-    return best
-
-
-def _product_s(size: int, dtype: torch.dtype, device: torch.device, clock: Callable[[], float]) -> float:
-    """Return the seconds of the fastest of a few products of two size × size matrices.
-
-    The numbers are random and normal: what is multiplied affects the power drawn, and so the clock rate.
-    """
-    generator = torch.Generator(device).manual_seed(0)
-    a, b = (torch.randn(size, size, dtype=dtype, device=device, generator=generator) for _ in range(2))
-    product = torch.empty_like(a)
-    times = []
-    for _ in range(TIMES):
-        start = clock()
-        torch.mm(a, b.t(), out=product)  # the layout of a linear layer, which some CPUs are far faster in
-        backend_of(device).synchronize()
-        times.append(clock() - start)
-    return min(times)

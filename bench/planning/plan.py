@@ -238,11 +238,7 @@ def _trials(question: Question) -> list[Trial]:
 def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
     """Return a trial for each group of arms with each seed."""
     request, trials = question.request, []
-    common = replace(
-        question.trial(),
-        epochs=request.epochs or question.suite.epochs,
-        target_accuracy_pct=request.target_accuracy_pct,
-    )
+    common = replace(question.trial(), epochs=request.epochs or question.suite.epochs)
     for turn, seed in enumerate(question.seeds):
         # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
         for arms in groups[::-1] if turn % 2 else groups:

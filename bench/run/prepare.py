@@ -206,7 +206,7 @@ def warn_of_environment(environment: Environment) -> list[str]:
 
 
 def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> list[str]:
-    """Warn of images that cannot be read, of suites without use for ``--data``, and of data without accuracy."""
+    """Warn of images that cannot be read, and of suites without use for ``--data``."""
     warnings = []
     for ref, prepared in data.items():
         source, left_out = prepared.source, prepared.left_out
@@ -216,9 +216,6 @@ def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> list[s
             )
         if request.data and request.data.partition(":")[0] != source.kind:
             warnings.append(f"{ref.name} is trained on {source} data whatever --data says.")
-        has_accuracy = source.kind == "suite" or not (source.generated or source.of_tokens)
-        if request.target_accuracy_pct and "train" in request.phases and not has_accuracy:
-            warnings.append(f"{ref.name} is trained on {source} data, which show no accuracy for --target-accuracy.")
     return warnings
 
 

@@ -15,7 +15,6 @@ from bench.spec.options import (
     norm,
     option,
     path,
-    percentage,
     whole,
     word,
 )
@@ -203,13 +202,6 @@ class Request:
         listed(whole(0)),
         with_resume=True,
         repeated="same",
-    )
-    target_accuracy_pct: float | None = option(
-        "tell how long training took to this test accuracy",
-        "PCT",
-        percentage,
-        name="--target-accuracy",
-        of_training=True,
     )
     clip_grad: float | None = option(
         "clip gradients to this norm (default: the suite's)", "MAXNORM", norm, of_training=True

@@ -86,8 +86,6 @@ class Trial:
     """Seed of weights, data order and augmentation."""
     epochs: int = 1
     """Epochs to train (train)."""
-    target_accuracy_pct: float | None = None
-    """Test accuracy to tell the time to (train)."""
     clip_grad: float | None = None
     """Norm to clip gradients to; None is the recipe's."""
     start: str | None = None

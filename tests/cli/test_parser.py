@@ -31,7 +31,7 @@ def script(*words, cwd):
 def test_words_become_a_request(tmp_path):
     request = parse_words(
         "--suite resnet50,vit_b_16 --gpus 0,1 --precisions fp32,amp-bf16 --batch-sizes 64,128,64 --epochs 5 "
-        "--seeds 0,1,2 --phases speed,train --set lr=0.2 --target-ci 0.5% --time-budget 2m --target-accuracy 93.5% "
+        "--seeds 0,1,2 --phases speed,train --set lr=0.2 --target-ci 0.5% --time-budget 2m "
         f"--clip-grad 1.0 --data folder:{tmp_path}"
     )
     assert request.suites == ("resnet50", "vit_b_16")
@@ -41,7 +41,7 @@ def test_words_become_a_request(tmp_path):
     assert (request.epochs, request.seeds, request.phases) == (5, (0, 1, 2), ("speed", "train"))
     assert request.parameters == (("lr", "0.2"),)
     assert (request.protocol.target_ci, request.protocol.time_budget_s) == (0.005, 120)
-    assert (request.target_accuracy_pct, request.clip_grad) == (93.5, 1.0)
+    assert request.clip_grad == 1.0
     assert (parse_mlp("--quick").protocol, parse_mlp("--rigorous").protocol) == (QUICK, RIGOROUS)
     assert parse_mlp("--phases speed --seeds 4").seeds == (4,)  # one seed is for all phases
     largest = parse_mlp("--batch-sizes 64,max")
@@ -90,7 +90,6 @@ def test_precisions_with_options_are_split_at_the_right_commas_and_named_canonic
     [
         ("--quick", ("memory", "speed")),
         ("--quick --epochs 1", ("memory", "speed", "energy", "train")),
-        ("--quick --target-accuracy 94", ("memory", "speed", "energy", "train")),
         ("--quick --clip-grad 1", ("memory", "speed", "energy", "train")),
         ("--phases speed", ("speed",)),
         ("--rigorous", ("memory", "speed", "energy", "train", "floor")),
@@ -133,7 +132,6 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--weights none --set weights=imagenet", "weights is set twice"),
         ("--phases speed --seeds 0,1", "--seeds is for training: add train to --phases"),
         ("--ladder --epochs 2 --seeds 0,1", "--epochs, --seeds is for training: add train to --phases"),
-        ("--target-accuracy 101", "--target-accuracy takes a percentage above 0 and up to 100, such as 94%"),
         ("--clip-grad 0", "--clip-grad takes a norm above 0 such as 1.0, not"),
     ],
 )

@@ -25,7 +25,7 @@ TOLERANCE = 1e-6
 SAME = (
     *("suite", "parameters", "techniques", "data", "run", "device", "architecture", "placement", "batch_size"),
     *("step_ms", "samples_per_s", "speedup", "speedup_low", "speedup_high", "measured_in", "noise_ratio"),
-    *("tflops", "pct_of_peak", "peak_memory_bytes", "memory_change_ratio", "energy_j_per_step", "energy_change_ratio"),
+    *("tflops", "peak_memory_bytes", "memory_change_ratio", "energy_j_per_step", "energy_change_ratio"),
     *("epochs", "seeds", "epoch_s", "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high", "data_wait_pct"),
     *("accuracy_pct", "accuracy_sd_points", "accuracy_change_points", "accuracy_change_low_points"),
     *("accuracy_change_high_points", "train_loss", "test_loss", "loss_change_nats", "loss_change_low_nats"),

@@ -17,7 +17,6 @@ from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import GpuWatch, open_watch
-from bench.measure.operations import peak_tflops
 from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS
 from bench.training import amp
@@ -53,16 +52,6 @@ def test_convolutions_are_ieee_fp32_unless_tf32_is_asked_for():
         got.sum().backward()
         assert low <= float((got - wanted).detach().norm() / wanted.detach().norm()) < high, name
     amp.apply(PRECISIONS["fp32"])
-
-
-@REAL
-@pytest.mark.parametrize("name", ["tf32", "amp-fp16", "amp-bf16"])
-def test_tensor_cores_multiply_faster_than_fp32(name):
-    if lacks(name) or torch.cuda.get_device_capability(0) < (7, 0):
-        pytest.skip("this GPU has no tensor cores for it")
-    plain, faster = (peak_tflops(PRECISIONS[each], GPU) for each in ("fp32", name))
-    amp.apply(PRECISIONS["fp32"])
-    assert faster > 1.3 * plain
 
 
 def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturbed(device):

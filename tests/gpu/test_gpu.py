@@ -12,7 +12,7 @@ from bench.devices.monitor import open_monitor
 from bench.doctor.probes import training_runner
 from bench.launch.local import LocalLauncher
 from bench.measure.memory import measure_peaks
-from bench.measure.operations import observe, peak_tflops
+from bench.measure.operations import observe
 from bench.measure.rounds import Sizes, time_block
 from bench.phases.explain.observe import PeakHolders
 from bench.planning.batch_sizes import common_multiple
@@ -233,7 +233,6 @@ def test_the_phases_run_on_the_gpu(device, trial):
     assert all(result.row.step_ms > 0 for result in speed)
     for result in speed:
         precision = PRECISIONS[result.precision]
-        assert (result.row.peak_tflops is None) == (precision.narrow or precision.fp32 == "default")
         assert (result.row.host_ratio is None) == bool(precision.loss_scaling)
     (floor,) = run(replace(trial, phase="floor", arms=arms("fp32")), device)
     assert floor.row.log_speedup_error > 0
@@ -248,7 +247,7 @@ def test_fp32_timed_against_itself_is_as_fast(device, trial):
     assert math.exp(floor.row.log_speedup) == pytest.approx(1, abs=0.2)
 
 
-def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
+def test_what_ran_is_seen_in_backward_too():
     layer, inputs = torch.nn.Linear(64, 64, device=GPU), torch.randn(8, 64, device=GPU)
     for name, dtype in (("fp32", "float32"), ("amp-fp16", "float16")):
 
@@ -261,10 +260,6 @@ def test_what_ran_is_seen_in_backward_too_and_the_device_has_a_rate():
     heads = torch.randn(2, 4, 16, 8, device=GPU)
     attention = observe(lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)).attention
     assert attention in ("flash:1", "efficient:1", "cudnn:1", "math:1")
-    before = torch.cuda.memory_allocated(0)
-    assert peak_tflops(PRECISIONS["amp-fp16"], GPU) > 0.5
-    assert peak_tflops(PRECISIONS["fp32"], GPU) > 0.5
-    assert torch.cuda.memory_allocated(0) - before < 64 * 2**20  # cuBLAS keeps its workspace
 
 
 @pytest.mark.card

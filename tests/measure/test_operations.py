@@ -6,9 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench.devices.backend import backend_of
-from bench.measure import operations
-from bench.measure.operations import flops_by_module, observe, peak_tflops, shares
+from bench.measure.operations import flops_by_module, observe, shares
 from bench.results.records import Operations
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Data, Suite
@@ -199,81 +197,3 @@ def test_a_step_that_is_observed_is_one_step_like_any_other(precision):
 def test_the_operations_of_a_step_that_fails_while_observed_stay_unknown(capsys):
     assert observe(lambda: torch.mm(torch.ones(1, 2), torch.ones(1, 2))) == Operations()
     assert "cannot be multiplied" in capsys.readouterr().out
-
-
-class FakeMultiplier:
-    """A device that does matrix products at a fixed rate, by a clock of its own."""
-
-    def __init__(self, flops_per_s, largest=10**9):
-        self.flops_per_s, self.largest = flops_per_s, largest
-        self.now, self.queued_s, self.sizes, self.dtypes = 100.0, 0.0, [], set()
-
-    def clock(self):
-        return self.now
-
-    def mm(self, a, b, out):
-        size = len(a)
-        if size > self.largest:
-            raise torch.OutOfMemoryError("no memory")
-        assert a.shape == b.shape == out.shape == (size, size)
-        self.sizes.append(size)
-        self.dtypes.add(out.dtype)
-        self.queued_s += 2 * size**3 / self.flops_per_s  # as on a GPU, which the host does not wait for
-        return out
-
-    def synchronize(self):
-        self.now, self.queued_s = self.now + self.queued_s, 0.0
-
-
-@pytest.fixture
-def device(monkeypatch):
-    def use(flops_per_s, **more):
-        fake = FakeMultiplier(flops_per_s, **more)
-        monkeypatch.setattr(operations.torch, "mm", fake.mm)
-        monkeypatch.setattr(backend_of(CPU), "synchronize", fake.synchronize)
-        # Each test costs as much as filling its matrices does.
-        monkeypatch.setattr(operations, "SIZES", (16, 128))
-        return fake
-
-    return use
-
-
-@pytest.mark.parametrize(("flops_per_s", "size"), [(2e8, 128), (2e7, 64), (1e6, 16)])
-def test_the_rate_is_that_of_the_largest_product_that_the_budget_allows_several_of(device, flops_per_s, size):
-    fake, budget_s = device(flops_per_s), 0.3
-    assert peak_tflops(PRECISIONS["fp32"], CPU, budget_s, fake.clock) == pytest.approx(flops_per_s / 1e12)
-    assert max(fake.sizes) == size
-    assert fake.sizes.count(size) >= 2
-    assert fake.now - 100 <= budget_s + 2 * 2 * 16**3 / flops_per_s
-
-
-def test_products_that_do_not_fit_into_memory_end_it(device, capsys):
-    fake = device(1e9, largest=32)
-    assert peak_tflops(PRECISIONS["amp-bf16"], CPU, 0.3, fake.clock) == pytest.approx(1e-3)
-    assert max(fake.sizes) == 32
-    assert "of size 64 were not measured" in capsys.readouterr().out
-    assert peak_tflops(PRECISIONS["fp32"], CPU, 0.3, device(1e9, largest=1).clock) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        ("fp32", torch.float32),
-        ("tf32", torch.float32),
-        ("amp-fp16", torch.float16),
-        ("fp8-rowwise", None),
-    ],
-)
-def test_products_are_done_in_the_precisions_type_under_its_switches(device, monkeypatch, name, dtype):
-    fake, allowed = device(1e8), []
-    monkeypatch.setattr(operations, "set_fp32", allowed.append)
-    assert (peak_tflops(PRECISIONS[name], CPU, 0.01, fake.clock) is None) == (dtype is None)
-    assert fake.dtypes == ({dtype} - {None})
-    assert allowed == ["tf32" if name == "tf32" else "ieee"]
-
-
-def test_a_real_device_has_a_rate():
-    before = torch.get_rng_state()
-    rate = peak_tflops(PRECISIONS["fp32"], CPU, 0.02)
-    assert 1e-5 < rate < 1e4
-    assert torch.equal(torch.get_rng_state(), before)

@@ -10,7 +10,6 @@ from bench import phases
 from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
 from bench.phases.explain import measure as explain
-from bench.phases.speed import measure as speed
 from bench.planning import suite_registry
 from bench.results.records import TrialResult
 from bench.spec.phases import MEASURING
@@ -67,12 +66,6 @@ def each_phase(*left_out):
     """Return the names of all phases but these, as parameters; those that take long are marked as slow."""
     slow = ("explain",)
     return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in MEASURING if name not in left_out]
-
-
-@pytest.fixture(autouse=True)
-def short_ceiling(monkeypatch):
-    """Time a moment's products instead of a second's where the speed phase asks how fast they can be."""
-    monkeypatch.setattr(speed, "CEILING_S", 0.01)
 
 
 def shorten_energy(patched):

@@ -189,12 +189,6 @@ def test_images_that_cannot_be_read_are_warned_of_with_their_number():
     assert warning == "folder:/pets: 2,000 unreadable images are left out, the first is 'a.png'."
 
 
-@pytest.mark.parametrize(("words", "warned"), [("", False), ("--target-accuracy 90", True)])
-def test_a_target_accuracy_that_no_test_set_can_show_is_warned_of(prepared, words, warned):
-    run = prepared(f"--phases train --dry-run {words}")
-    assert any("tiny is trained on synthetic data, which show no accuracy" in each for each in run.warnings) == warned
-
-
 def test_a_search_for_modules_needs_no_fp32_beside_it(prepared):
     run = prepared("layers --precisions amp-bf16")
     assert not [warning for warning in run.warnings if "not among the precisions" in warning]

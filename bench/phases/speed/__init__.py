@@ -69,13 +69,8 @@ class Speed:
     """CPU: share of the machine's cores that other programs took while timing."""
     switches_per_s: float | None = None
     """How often a second the system took a core from the process while timing (`ru_nivcsw`)."""
-    peak_tflops: Positive | None = None
-    """This device's own rate of large matrix products at this precision, measured in the same process; of several,
-    the sum of theirs."""
     tflops: Derived | None = None
     """`flops_per_step` over the time of a step."""
-    pct_of_peak: Derived | None = None
-    """`tflops` as a share of `peak_tflops`."""
     script_wait_pct: float | None = None
     """Of a script: share of a step in which it waited for its DataLoader."""
     script_loss: Diverging | None = None
@@ -192,8 +187,7 @@ METRICS = (
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "peak_tflops", "pct_of_peak", "host_ratio")
-MEDIANS += ("block_steps", "compile_s")
+MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "host_ratio", "block_steps", "compile_s")
 PHASE = Phase(
     name="speed",
     order=40,

@@ -57,12 +57,9 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str =
     arms = pd.MultiIndex.from_arrays([rows["trial"], rows["precision"] + label])
     of_rows = figures.reindex(arms).set_index(rows.index).where(measured)
     samples_per_s = 1e3 * rows["samples_per_step"] / of_rows["step_ms"]
-    has_limits = (rows["replicate"] == 0) | rows["peak_tflops"].notna()
-    tflops = (rows["flops_per_step"] / of_rows["step_ms"] / 1e9).where(has_limits)
     return rows.assign(
         **of_rows,
         samples_per_s=samples_per_s,
         tokens_per_s=rows["tokens_per_sample"] * samples_per_s,
-        tflops=tflops,
-        pct_of_peak=100 * tflops / rows["peak_tflops"],
+        tflops=rows["flops_per_step"] / of_rows["step_ms"] / 1e9,
     )

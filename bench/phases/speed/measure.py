@@ -1,4 +1,4 @@
-"""The speed phase: a training step in every precision, all arms of a cell in one process, and the limits of each.
+"""The speed phase: a training step in every precision, all arms of a cell in one process.
 
 The floor phase times the baseline against itself, for the A/A noise.
 """
@@ -15,9 +15,7 @@ import torch
 
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
-from bench.measure.operations import peak_tflops
 from bench.phases.floor import AGAIN
-from bench.phases.speed import Speed
 from bench.phases.speed.paired import measure
 from bench.results.records import Device, Message, Operations, Progress
 from bench.spec.techniques import AblationStep
@@ -30,8 +28,6 @@ SINGLE_STEPS = 10
 """Steps that are queued one at a time, for the host's share."""
 LONGEST_STEP_S = 0.2
 """In longer steps the host has launched all kernels long before they are done."""
-CEILING_S = 0.3
-"""Time for finding the rate of large matrix products, for each arm."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -58,7 +54,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             switches = runner.switches_after_a_step()
             speed = replace(paired.speeds[index], tokens_per_sample=context.data.tokens_per_sample)
             if not floor and trial.replicate == 0:
-                speed = _with_limits(speed, runner, paired.step_ns(index) / 1e9, send)
+                send(Progress(text=f"{runner.name}: the host's share"))
+                speed = replace(speed, host_ratio=host_ratio(runner, paired.step_ns(index) / 1e9))
             result = runner.result(
                 status,
                 detail,
@@ -90,14 +87,6 @@ def _observe(runner: TrainingRunner) -> Operations:
         operations,
         flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)),
     )
-
-
-def _with_limits(speed: Speed, runner: TrainingRunner, step_s: float, send: Callable[[Message], None]) -> Speed:
-    """Time the host, and large matrix products, the device's own limit; of several devices, their sum."""
-    send(Progress(text=f"{runner.name}: the host's share, and the rate of large matrix products"))
-    ratio = host_ratio(runner, step_s)
-    peak = distributed.total(distributed.gathered(peak_tflops(runner.arm.precision, runner.arm.device, CEILING_S)))
-    return replace(speed, host_ratio=ratio, peak_tflops=peak)
 
 
 def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:

@@ -36,7 +36,7 @@ ABOUT_SCALING = (
 
 
 def how_measured(rows: pd.DataFrame) -> Table | None:
-    """Return what ran in the steps of one workload, how near it comes to the device's peak, and how it was timed."""
+    """Return what ran in the steps of one workload, and how it was timed."""
     columns = [
         *ARM,
         *optional(
@@ -44,8 +44,6 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
             words("attention by", "attention"),
             figures("GFLOP/step", "flops_per_step", per=1e9),
             figures("TFLOP/s", "tflops", 3),
-            figures("ceiling (TFLOP/s)", "peak_tflops", 3),
-            figures("share of ceiling (%)", "pct_of_peak", 2),
             figures("host/GPU time", "host_ratio", 2),
             figures("compiling (s)", "compile_s", 3),
             figures("rounds", "rounds", whole),
@@ -57,15 +55,13 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
     about = (
         "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
         "one step that is not timed. Attention by: the backends of scaled_dot_product_attention in that step, with "
-        "their calls. The ceiling is the rate of large matrix products in that precision, measured in the same "
-        "process; a share above 100 % means that it was measured too low. Host/GPU time near 1: launching kernels "
-        "limits the step. Compiling: the time of the steps until none compiled, less that of as many ordinary ones; "
-        "each arm begins with an empty cache, but the first of a process takes up to a quarter longer, and 0 is that "
-        "of one whose graphs another arm of its process had compiled. Rounds are summed over all processes, the load "
-        "is the highest, other figures are medians. A/A noise is how far fp32 measured against itself was from 1; "
-        "where it was not measured, 1 % is assumed."
+        "their calls. Host/GPU time near 1: launching kernels limits the step. Compiling: the time of the steps until "
+        "none compiled, less that of as many ordinary ones; each arm begins with an empty cache, but the first of a "
+        "process takes up to a quarter longer, and 0 is that of one whose graphs another arm of its process had "
+        "compiled. Rounds are summed over all processes, the load is the highest, other figures are medians. A/A "
+        "noise is how far fp32 measured against itself was from 1; where it was not measured, 1 % is assumed."
     )
-    names = ["flops_per_step", "peak_tflops", "block_steps"]
+    names = ["flops_per_step", "block_steps"]
     return table("How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about)
 
 

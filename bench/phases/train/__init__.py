@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench.results.records import Derived, DerivedCount, EpochResult, Positive, Signed, TrialResult
+from bench.results.records import Derived, DerivedCount, EpochResult, Positive, TrialResult
 from bench.spec.metric import QUALITY_OF, Metric
 from bench.spec.phase import Phase
 from bench.spec.precisions import find_precision
@@ -36,11 +36,6 @@ class Training:
     """Accuracy on the test set after the last epoch; empty for regression."""
     data_wait_pct: Derived | None = None
     """Share of training time that the host waited for batches."""
-    target_accuracy_pct: Signed | None = None
-    """The accuracy that `--target-accuracy` named."""
-    time_to_accuracy_s: Derived | None = None
-    """Training time, evaluation apart, to the end of the first epoch that reached the target; empty where none
-    did."""
     checkpoint_bytes: int | None = None
     """Size of the weights that the model computes with, without an fp32 master copy."""
     data_storage: str = ""
@@ -150,7 +145,6 @@ METRICS = (
 MEANS: tuple[str, ...] = ("train_loss", "test_loss", "data_wait_pct", "train_samples_per_s")
 MEANS += (
     "total_s",
-    "time_to_accuracy_s",
     "checkpoint_bytes",
     "entropy_nats",
 )
@@ -163,7 +157,7 @@ PHASE = Phase(
     metrics=METRICS,
     summarised={
         **dict.fromkeys(MEANS, "mean"),
-        **dict.fromkeys(("epochs", "target_accuracy_pct", "slowest_epoch_s"), "max"),
+        **dict.fromkeys(("epochs", "slowest_epoch_s"), "max"),
         "fastest_epoch_s": "min",
         **dict.fromkeys(("data_storage", "regression", *QUALITY_OF), "first"),
     },

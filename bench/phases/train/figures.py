@@ -14,7 +14,6 @@ COSTS = [
     "time_per_epoch_s",
     "train_samples_per_s",
     "data_wait_pct",
-    "time_to_accuracy_s",
 ]
 COSTS += ["fastest_epoch_s", "slowest_epoch_s"]
 """Figures that are left empty for an emulated precision: they would measure the emulation."""
@@ -28,8 +27,6 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
     last = epochs.drop_duplicates(PAIR, keep="last").set_index(PAIR)
     first, final = (of_arms["epoch"].transform(end) for end in ("min", "max"))
     warm = epochs[(epochs["epoch"] > first) | (first == final)].groupby(PAIR, sort=False)["train_s"]
-    wanted = epochs[PAIR].merge(rows[[*PAIR, "target_accuracy_pct"]], on=PAIR, how="left")["target_accuracy_pct"]
-    has_reached = epochs["test_accuracy_pct"].to_numpy() >= wanted.to_numpy()
     figures = last[OF_LAST].assign(
         first_loss=of_arms["train_loss"].first(),
         last_loss=last["train_loss"],
@@ -39,7 +36,6 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
         slowest_epoch_s=warm.max(),
         train_samples_per_s=of_arms["samples"].sum() / last["elapsed_s"],
         data_wait_pct=100 * of_arms["data_wait_s"].sum() / last["elapsed_s"],
-        time_to_accuracy_s=epochs[has_reached].groupby(PAIR)["elapsed_s"].first(),
         figures=last["figures"],
     )
     measured = rows["total_s"].notna()  # a training that failed may have epochs, too

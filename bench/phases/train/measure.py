@@ -94,7 +94,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], checkpoi
         switches=switches,
         operations=runner.operations(),
         conversion=arm.conversion,
-        row=_training(trial, rows, arm, batches, context.suite.quality),
+        row=_training(rows, arm, batches, context.suite.quality),
     )
     send(result)
 
@@ -168,11 +168,10 @@ def _tested(
     return tested
 
 
-def _training(trial: Trial, rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None) -> Training:
+def _training(rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None) -> Training:
     """Return the result of a training of one epoch or more, without what follows from its epochs."""
     return Training(
         total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
-        target_accuracy_pct=trial.target_accuracy_pct,
         checkpoint_bytes=stored_bytes(arm.model),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,

@@ -13,11 +13,9 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Rule
 from bench.report.format import (
     MIB,
-    UNKNOWN,
     capital,
     enumerated,
     known,
-    number,
     records,
     source,
     titled,
@@ -47,10 +45,6 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, emulates
 
-WAITING_PCT = 10.0
-"""Share of training time spent waiting for batches from which the loader may be the limit."""
-OF_THE_STEP = 0.9
-"""But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
 TRAINED = (
     DEVICE,
@@ -78,22 +72,6 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
     """Return what training learned and what it cost; nothing where nothing was trained."""
     trained = records(rows[rows["train_status"].notna()])
     return [_learned(trained), _cost(trained)]
-
-
-def training_remarks(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence on each arm, of any workloads, whose training the loader limits."""
-    shares = rows["train_samples_per_s"] / rows["samples_per_s"]
-    waiting = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
-    remarks = []
-    for row in records(waiting):
-        arm = f"{row['precision']} on {row['where']}, batch {row['batch_size']:.0f}"
-        text = f"{arm}: the loader limits training, which waited for batches {number(row['data_wait_pct'], 2)} % of "
-        text += "its time"
-        if known(row["reached"]):
-            percent = number(100 * row["reached"], 2)
-            text += f" and reached {percent} % of the throughput of its steps on data already on the device"
-        remarks.append(f"{text}.")
-    return remarks
 
 
 def _learned(rows: list[Row]) -> Table | None:
@@ -151,7 +129,6 @@ def _cost(rows: list[Row]) -> Table | None:
             words("data from", lambda row: STORAGE.get(row["data_storage"])),
             figures("waiting for data (%)", "data_wait_pct", 2),
             figures("total time (s)", _total_s),
-            figures("time to accuracy (s)", _time_to_accuracy),
             figures("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
         ),
     ]
@@ -166,18 +143,6 @@ def _cost(rows: list[Row]) -> Table | None:
 def _total_s(row: Row) -> float | None:
     """Return the time of a whole training; none of an emulated precision, which would be the emulation's."""
     return None if emulates(str(row["precision"])) else row["total_s"]
-
-
-def _time_to_accuracy(row: Row) -> str:
-    """Write the mean time of the seeds that reached the target, and how many they are where not all did."""
-    target = row["target_accuracy_pct"]
-    if not known(target):
-        return UNKNOWN
-    if not row["reached"]:
-        return f"{target:g} % not reached"
-    some = row["reached"] < row["seeds"]
-    of_seeds = f", {row['reached']:.0f} of {row['seeds']:.0f} seeds" if some else ""
-    return f"{number(row['time_to_accuracy_s'])} (to {target:g} %{of_seeds})"
 
 
 # Figures.
@@ -241,7 +206,7 @@ REPORT = PhaseReport(
         Entry(
             53,
             RECIPE,
-            lambda material: [*training(material.rows), *training_remarks(material.rows)],
+            lambda material: training(material.rows),
         ),
     ),
     charts=charts,

@@ -57,7 +57,6 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     done = rows[rows["status"].isin(MEASURED)].groupby(ARM)
     table["seeds"] = done.size()
     table["accuracy_sd_points"] = done["test_accuracy_pct"].std()
-    table["reached"] = done["time_to_accuracy_s"].count()
     return table
 
 
