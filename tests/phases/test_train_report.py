@@ -1,10 +1,11 @@
 """The tables and figures of training."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bench.phases.train.report import charts, differences, training
+from bench.phases.train.report import charts, differences, training, training_remarks
 from bench.report.figures.chart import Bar, Line
 from bench.report.reading.load import load
 from bench.spec.metrics import ACCURACY, LOSS
@@ -47,6 +48,25 @@ def test_where_the_data_were_stands_next_to_the_waiting(tmp_path):
 
 def test_nothing_trained_is_no_table(tmp_path):
     assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
+
+
+# The loader as the limit of training, from measurements alone.
+
+
+@pytest.mark.parametrize(
+    ("wait_pct", "pace", "reached_pct"),
+    [
+        (40.0, 23_000.0, 90),
+        (40.0, 23_100.0, None),  # waiting while the GPU works
+        (9.9, 12_800.0, None),
+    ],
+)
+def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, reached_pct) -> None:
+    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
+    run.train("amp-bf16", [90.0], data_wait_pct=wait_pct, train_samples_per_s=pace)
+    text = "amp-bf16 on NVIDIA Test 1, batch 128: the loader limits training, which waited for batches 40 % of its time"
+    remarks = [remark.partition(" % of the throughput")[0] for remark in training_remarks(run.summary())]
+    assert remarks == ([f"{text} and reached {reached_pct}"] if reached_pct else [])
 
 
 # Its figures.

@@ -16,6 +16,7 @@ from bench.report.format import (
     capital,
     enumerated,
     known,
+    number,
     records,
     source,
     titled,
@@ -45,6 +46,10 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, emulates
 
+WAITING_PCT = 10.0
+"""Share of training time spent waiting for batches from which the loader may be the limit."""
+OF_THE_STEP = 0.9
+"""But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
 TRAINED = (
     DEVICE,
@@ -72,6 +77,22 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
     """Return what training learned and what it cost; nothing where nothing was trained."""
     trained = records(rows[rows["train_status"].notna()])
     return [_learned(trained), _cost(trained)]
+
+
+def training_remarks(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence on each arm, of any workloads, whose training the loader limits."""
+    shares = rows["train_samples_per_s"] / rows["samples_per_s"]
+    waiting = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
+    remarks = []
+    for row in records(waiting):
+        arm = f"{row['precision']} on {row['where']}, batch {row['batch_size']:.0f}"
+        text = f"{arm}: the loader limits training, which waited for batches {number(row['data_wait_pct'], 2)} % of "
+        text += "its time"
+        if known(row["reached"]):
+            percent = number(100 * row["reached"], 2)
+            text += f" and reached {percent} % of the throughput of its steps on data already on the device"
+        remarks.append(f"{text}.")
+    return remarks
 
 
 def _learned(rows: list[Row]) -> Table | None:
@@ -206,7 +227,7 @@ REPORT = PhaseReport(
         Entry(
             53,
             RECIPE,
-            lambda material: training(material.rows),
+            lambda material: [*training(material.rows), *training_remarks(material.rows)],
         ),
     ),
     charts=charts,
