@@ -208,13 +208,13 @@ class _Segment:
 def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> dict[Figure, float]:
     """Divide the steps of a trace by class of work.
 
-    Returns:
-        The mean of a step: the ms of every class, which add up to the step, and of operators, overlaps included.
-
     Args:
         trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges called ``STEP``.
         gpu: whether the time is that of kernels, or of operators on a CPU.
         matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A GPU's kernels say it.
+
+    Returns:
+        The mean of a step: the ms of every class, which add up to the step, and of operators, overlaps included.
 
     Raises:
         UnsupportedError: there is no kernel in the trace of a GPU.
