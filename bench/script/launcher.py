@@ -28,12 +28,12 @@ from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.results.records import Block, Device, Operations, Progress, TrialResult
+from bench.results.records import Device, Operations, Progress, TrialResult
 from bench.run.prepare import PreparedRun
 from bench.script import steps
 from bench.script.prepare import prepare_script
 from bench.script.steps import RefusedError, Timing
-from bench.script.terminal import Terminal
+from bench.script.terminal import terminal
 from bench.spec import lifetime
 from bench.spec.own_modules import ROOT
 from bench.spec.request import Request, Script
@@ -56,7 +56,10 @@ CENSUS_STEPS = 10
 """Steps of an arm's profiled process after its warm-up."""
 WAIT_PCT = 20.0
 """Share of a step, in per cent, from which waiting for data is warned of."""
-UNSEEN = "no step of a torch optimizer was seen: the script ended without one, or has an update rule of its own"
+UNSEEN = (
+    "no step of a torch optimizer was seen: the script ended without one, has an update rule of its own, or its Python "
+    "was started with -I, -E or -S, under which it loads nothing from outside"
+)
 
 Record = dict[str, Any]
 """What the hook wrote of a process."""
@@ -103,7 +106,7 @@ class ScriptLauncher(LocalLauncher):
         record = records[0]
         if len(record["steps"]) <= self.script.warmup:
             steps.timing(record, self.script.warmup)  # which says why
-        computed = steps.products(record["computed"])
+        computed = steps.types(record["computed"])
         is_narrow = any(kind in steps.NARROW for kind in record["computed"])
         if self.script.inject and is_narrow and not name.startswith("amp-"):
             raise RefusedError(f"the script computes in 16 bits itself: {computed}")
@@ -124,8 +127,7 @@ class ScriptLauncher(LocalLauncher):
                 )
             peaks.append(peak)
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
-        result = self._result(name, memory, warnings)
-        return [replace(result, detail="; ".join((computed, *warnings)))]
+        return [self._result(name, memory, warnings)]
 
     def _explain(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
         """Run each arm under its observer; send where its steps spend their time and memory."""
@@ -186,19 +188,8 @@ class ScriptLauncher(LocalLauncher):
                 failed[name] = TrialResult(precision=name, status="failed", detail=str(error))
                 continue
             timed[name].append(slowest)
-            for iteration in slowest.iterations:
-                block = Block(
-                    trial=trial.id,
-                    precision=name,
-                    round=trial.replicate,
-                    position=position,
-                    steps=1,
-                    time_ms=iteration.ms,
-                    start_s=iteration.start_s,
-                    skipped_steps=iteration.skipped,
-                    discarded=iteration.pause,
-                )
-                on_message(block)
+            for block in slowest.blocks:
+                on_message(replace(block, trial=trial.id, precision=name, round=trial.replicate, position=position))
         return [failed.get(name) or self._timed(name, timed[name]) for name in trial.precisions]
 
     def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
@@ -224,8 +215,7 @@ class ScriptLauncher(LocalLauncher):
     def _result(self, name: str, row: MemoryPeak | Speed, warnings: list[str]) -> TrialResult:
         """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
-        shares = steps.shares_pct(self._profiled(name).get("computed", {}))
-        types = " ".join(f"{kind}:{share}%" for kind, share in shares.items())
+        types = steps.types(self._profiled(name).get("computed", {}))
         return TrialResult(
             precision=name,
             status="ok",
@@ -276,17 +266,16 @@ class ScriptLauncher(LocalLauncher):
             environment = self._environment(device, home) | {VARIABLE: json.dumps(settings)}
             words = self._words(name, scratch=str(home / "scratch"), seed=str(trial.replicate))
             watch = CpuWatch()
-            with Terminal(home / "log") as terminal:
+            with terminal(home / "log") as standard:
                 process = subprocess.Popen(
                     words,
-                    stdin=terminal.user_side,
-                    stdout=terminal.user_side,
-                    stderr=terminal.user_side,
+                    stdin=standard,
+                    stdout=standard,
+                    stderr=standard,
                     env=environment,
                     start_new_session=True,
                     preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
                 )
-                terminal.started()
                 try:
                     hung = _wait(process, home, trial.silence_s, show)
                     load_pct = watch.foreign_load_pct()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 
 from bench.devices.processes import busy
@@ -64,13 +63,10 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
 
 
 def _check(script: Script) -> None:
-    """Refuse a command that cannot be started, or whose Python would not have the hook."""
+    """Refuse a command that cannot be started."""
     main = Path(script.main)
     starter = script.command[0]
     if main.suffix == ".py" and not main.is_file():
         raise UsageError(f"There is no script '{main}'.")
     if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:
         raise UsageError(f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the like.")
-    for word in takewhile(lambda word: word != "-m" and not word.endswith(".py"), script.command):
-        if word in ("-I", "-E", "-S"):
-            raise UsageError(f"With {word} Python would not load what sees the script's steps: leave it out.")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+from bench.results.records import Block
+
 NARROW = ("bfloat16", "float16")
 """The types of products that mixed precision is about."""
 LOSSES = 0.03
@@ -38,23 +40,11 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Iteration:
-    """One pass through a script's loop: the optimizer steps until their order repeats."""
-
-    ms: float
-    start_s: float
-    """When it began, seconds since 1970."""
-    skipped: int
-    """Steps that a GradScaler skipped."""
-    pause: str
-    """What rare event it holds, so that it does not count; empty if it counts."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
     """The measured iterations of one process."""
 
-    iterations: tuple[Iteration, ...]
+    blocks: tuple[Block, ...]
+    """Each iteration, the optimizer steps until their order repeats; the launcher fills in the trial and the arm."""
     step_ms: float
     """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
     warming: int
@@ -126,31 +116,36 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
     pauses = rare_marks(parts)
     clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
-    iterations: list[Iteration] = []
+    blocks: list[Block] = []
     counted: list[int] = []
     waits: list[float] = []
     backwards: Counter[tuple[int, ...]] = Counter()
     for (before, *part), pause in zip(parts, pauses, strict=True):
-        iteration = Iteration(
-            ms=1e3 * (part[-1][clock] - before[clock]),
+        block = Block(
+            trial="",
+            precision="",
+            round=0,
+            position=0,
+            steps=1,
+            time_ms=1e3 * (part[-1][clock] - before[clock]),
             start_s=record["start_s"] + before["s"],
-            skipped=sum(step["skipped"] for step in part),
-            pause=pause,
+            skipped_steps=sum(step["skipped"] for step in part),
+            discarded=pause,
         )
         if not pause:
-            counted.append(len(iterations))
+            counted.append(len(blocks))
             backwards[tuple(step["backwards"] for step in part)] += 1
             waits += [step["data_s"] for step in part if step["data_s"] is not None]
-        iterations.append(iteration)
+        blocks.append(block)
     if not counted:
         raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
-    times_ms = [iterations[place].ms for place in counted]
+    times_ms = [blocks[place].time_ms for place in counted]
     warming, steady = warm_up(times_ms)
     for place in counted[:warming]:
-        iterations[place] = replace(iterations[place], pause=WARMING)
+        blocks[place] = replace(blocks[place], discarded=WARMING)
     losses = [loss for loss in losses_of(steps) if math.isfinite(loss)]  # not those of steps that a GradScaler skips
     return Timing(
-        iterations=tuple(iterations),
+        blocks=tuple(blocks),
         step_ms=fmean(times_ms[warming:]),
         warming=warming,
         steady=steady,
@@ -188,20 +183,14 @@ def order(arms: Sequence[str], turn: int) -> list[str]:
     return there + there[::-1]
 
 
-def shares_pct(computed: Mapping[str, int]) -> dict[str, int]:
-    """Return the share of each type among a step's products in whole per cent, the largest first; none below a half."""
+def types(computed: Mapping[str, int]) -> str:
+    """Return the share of each type among a step's products, the largest first: ``bfloat16:96% float32:4%``."""
     total = sum(computed.values())
-    shares = {}
+    parts = []
     for kind, count in Counter(computed).most_common():
-        shares[kind] = round(100 * count / total)
-    return {kind: share for kind, share in shares.items() if share}
-
-
-def products(computed: Mapping[str, int]) -> str:
-    """Say how many products were computed in each type, such as "24 of 25 products in bfloat16"."""
-    total = sum(computed.values())
-    parts = [f"{count} of {total} products in {kind}" for kind, count in Counter(computed).most_common()]
-    return ", ".join(parts) or "no products seen"
+        if share := round(100 * count / total):
+            parts.append(f"{kind}:{share}%")
+    return " ".join(parts)
 
 
 def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
@@ -214,10 +203,9 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
         here = ", ".join(record["optimizers"])
         there = ", ".join(reference["optimizers"])
         raise RefusedError(f"its optimizers are {here}, the reference's {there}: another training")
-    if shares_pct(record["computed"]) == shares_pct(reference["computed"]):
-        raise RefusedError(
-            f"these options changed nothing that was computed: {products(record['computed'])}, as before"
-        )
+    computed = types(record["computed"])
+    if computed == types(reference["computed"]):
+        raise RefusedError(f"these options changed nothing that was computed: {computed or 'no products'}, as before")
     loss = record["steps"][0]["loss"]
     loss_before = reference["steps"][0]["loss"]
     if None not in (loss, loss_before) and not math.isclose(loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import termios
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROWS, COLUMNS = 24, 80
@@ -15,42 +16,32 @@ END_S = 5.0
 """How long to wait for the last of what was printed."""
 
 
-class Terminal:
-    """A terminal whose output is appended to a file as it comes.
+@contextmanager
+def terminal(log: Path) -> Iterator[int]:
+    """Open a terminal of the usual size, whose output is appended to a file as it comes.
 
-    Processes that are to have it take ``user_side`` as standard input, output and error.
+    Yields:
+        The descriptor that processes take as standard input, output and error; they have ended when the block ends.
     """
+    ours, theirs = os.openpty()
+    attributes = termios.tcgetattr(theirs)
+    attributes[1] &= ~termios.OPOST  # line feeds stay as they are
+    attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    termios.tcsetwinsize(theirs, (ROWS, COLUMNS))
+    os.write(ours, END_OF_INPUT)
+    with log.open("wb", buffering=0) as file:
 
-    def __init__(self, log: Path) -> None:
-        """Open a terminal of the usual size that changes nothing of what is printed."""
-        self._other_side, self.user_side = os.openpty()
-        attributes = termios.tcgetattr(self.user_side)
-        attributes[1] &= ~termios.OPOST  # line feeds stay as they are
-        attributes[3] &= ~termios.ECHO
-        termios.tcsetattr(self.user_side, termios.TCSANOW, attributes)
-        termios.tcsetwinsize(self.user_side, (ROWS, COLUMNS))
-        os.write(self._other_side, END_OF_INPUT)
-        self._file = log.open("wb", buffering=0)
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        def read() -> None:
+            with suppress(OSError):  # EIO: nobody has the terminal any more
+                while text := os.read(ours, 65536):
+                    file.write(text)
 
-    def started(self) -> None:
-        """Read what is printed from now on, until no process has the terminal any more."""
-        os.close(self.user_side)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with suppress(OSError):  # EIO: the last process has closed it
-            while text := os.read(self._other_side, 65536):
-                self._file.write(text)
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the terminal after its processes have ended, or where none could be started."""
-        if self._reader.ident is None:
-            os.close(self.user_side)
-        else:
-            self._reader.join(END_S)
-        os.close(self._other_side)
-        self._file.close()
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        try:
+            yield theirs
+        finally:
+            os.close(theirs)
+            reader.join(END_S)
+            os.close(ours)

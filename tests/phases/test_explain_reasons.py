@@ -21,7 +21,7 @@ def held(precision, *parts):
     rows = [figure(precision, "peak", parts[0][0], sum(part[2] for part in parts) * MIB, module=parts[0][1])]
     for name, module, mib in parts:
         detail = f"{mib}x{MIB // 4} float32"
-        rows.append(figure(precision, "held", name, mib * MIB, module=module, detail=detail, work="elementwise"))
+        rows.append(figure(precision, "held", name, mib * MIB, module=module, detail=detail))
     return rows
 
 
@@ -29,7 +29,6 @@ def step(precision, ms, *, profiler=1.0, gpu=True):
     total = sum(ms.values())
     rows = [
         figure(precision, "step", "timed", total),
-        figure(precision, "step", "profiled", total * profiler),
         figure(precision, "step", "kernels", 200.0 if gpu else 0.0),
     ]
     return rows + [figure(precision, "class", work, ms.get(work, 0.0) * profiler) for work in CLASSES]
@@ -59,7 +58,7 @@ def test_a_step_that_gains_as_its_operators_do_needs_no_reason():
 
 
 def test_steps_without_time_in_any_class_are_not_explained():
-    rows = [figure(name, "step", kind, 10.0) for name in ("fp32", "amp-bf16") for kind in ("timed", "profiled")]
+    rows = [figure(name, "step", "timed", 10.0) for name in ("fp32", "amp-bf16")]
     rows += [figure(name, "class", work, 0.0) for name in ("fp32", "amp-bf16") for work in CLASSES]
     assert explanations(pd.DataFrame(rows).assign(**cell())) == []
 

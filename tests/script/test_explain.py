@@ -119,7 +119,7 @@ def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_a
     assert {("held", "parameters", ""), ("held", "mm", "0"), ("nonfinite", "Linear", "1")} <= seen
 
 
-TIMED = Timing(iterations=(), step_ms=10.0, warming=0, steady=True, wait_pct=30.0, loss=None, shape=(), diverged=False)
+TIMED = Timing(blocks=(), step_ms=10.0, warming=0, steady=True, wait_pct=30.0, loss=None, shape=(), diverged=False)
 
 
 def recorded(*optimizer_ends_us):
@@ -134,8 +134,8 @@ def recorded(*optimizer_ends_us):
 
 def test_an_iteration_goes_from_the_end_of_an_optimizers_step_to_that_of_the_next_iteration():
     rows = figures_of(recorded(0, 1000, 2000, 3000, 4000), TIMED, length=2, gpu=False)
-    values = {row["name"]: row["value"] for row in rows if row["kind"] in ("step", "class")}
-    assert (values["timed"], values["profiled"]) == (10.0, 2.0)
+    values = {row["name"]: row["value"] for row in rows if row["kind"] != "operator"}
+    assert values["timed"] == 10.0
     assert values["other products"] == pytest.approx(1.0)
     assert (values["skipped"], values["waiting"]) == (25.0, 30.0)
 

@@ -42,7 +42,7 @@ def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
 def test_steps_at_the_beginning_that_are_slower_than_what_follows_are_warm_up(times_ms, warming, steady):
     measured = timing(record([10.0, *times_ms]), 1)
     assert (measured.warming, measured.steady) == (warming, steady)
-    assert [iteration.pause for iteration in measured.iterations[: warming + 1]] == ["warm-up"] * warming + [""]
+    assert [block.discarded for block in measured.blocks[: warming + 1]] == ["warm-up"] * warming + [""]
 
 
 @pytest.mark.parametrize(("slow", "step_ms", "pauses"), [(range(5, 13, 4), 30.0, 2), (range(1, 21, 2), 465.0, 0)])
@@ -50,7 +50,7 @@ def test_a_rare_event_leaves_its_interval_out_and_one_in_half_of_the_steps_is_pa
     marks = {number: ["evaluation"] for number in slow}
     measured = timing(record([900 if number in marks else 30 for number in range(21)], marks=marks), 1)
     assert measured.step_ms == pytest.approx(step_ms)
-    assert [iteration.pause for iteration in measured.iterations].count("evaluation") == pauses
+    assert [block.discarded for block in measured.blocks].count("evaluation") == pauses
 
 
 @pytest.mark.parametrize(("order_of_one", "length"), [([0], 1), ([0, 1], 2), ([0] * 5 + [1], 6)])
@@ -59,7 +59,7 @@ def test_an_iteration_ends_when_the_order_of_optimizers_repeats(order_of_one, le
     measured = timing(record([10.0] * len(turns), optimizers=turns), 1)
     assert len(measured.shape[1]) == length
     assert measured.step_ms == pytest.approx(10.0 * length)
-    assert len(measured.iterations) == 4
+    assert len(measured.blocks) == 4
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ def start(words: Sequence[str]) -> Request | None:
     """
     if words and (words[0] in ("-h", "--help") or not words[0].startswith("-")):
         return None
-    if "--try" in words:
-        raise UsageError("There is no --try: a run's last line is the command that measures a technique.")
     request = parse_run(["explain", *words], PHASES)
     named = request.precisions
     if named is not None and (BASELINE not in named or len(named) == 1):

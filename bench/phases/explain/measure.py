@@ -24,11 +24,10 @@ from bench.data.batch import Batch, tensors
 from bench.data.prepare import is_synthetic
 from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
-from bench.measure.memory import states, updated
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
-from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, open_profiler
-from bench.phases.explain.trace import StepTime, decompose, figures, work_of
+from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, held_before, open_profiler
+from bench.phases.explain.trace import Figure, decompose, mean_rows
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -109,7 +108,7 @@ class _Arm:
     """Optimizer steps before the first block."""
     timed_ms: list[float] = field(default_factory=list)
     """A step's time without the profiler, by round."""
-    profiles: list[StepTime] = field(default_factory=list)
+    profiles: list[dict[Figure, float]] = field(default_factory=list)
     """The same under it, by class of work."""
 
     def __post_init__(self) -> None:
@@ -171,7 +170,7 @@ class _Arm:
     def send_times(self) -> None:
         """Send the times of a step, its longest operators, and the share of skipped steps: means over the rounds."""
         self.send_figure(kind="step", name="timed", value=statistics.fmean(self.timed_ms))
-        for row in figures(self.profiles):
+        for row in mean_rows(self.profiles):
             self.send_figure(**row)
         taken = self.runner.taken_steps() - self.taken_before
         self.send_figure(kind="step", name="skipped", value=100 * (1 - taken / self.queued))
@@ -201,19 +200,11 @@ class _Arm:
         """Send what holds memory at the peak of a step, and of a loss that is no number where it began."""
         runner = self.runner.observable()
         arm = runner.arm
-        modules = [module for module in (arm.model, arm.criterion) if module is not None]
-        optimizers = arm.optimizers.values()
-        own = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-        holders = PeakHolders(
-            self.context.device,
-            {
-                "parameters": [*own, *updated(optimizers)],
-                "optimizer state": states(optimizers),
-                "batches": tensors(batches),
-            },
-        )
-        runner.activate()
         arm.zero_grad()
+        modules = [module for module in (arm.model, arm.criterion) if module is not None]
+        there = held_before(modules, arm.optimizers.values()) | {"batches": tensors(batches)}
+        holders = PeakHolders(self.context.device, there)
+        runner.activate()
         try:
             with holders:
                 runner.run(1)
@@ -226,4 +217,4 @@ class _Arm:
                 runner.run(1)
             rows += watch.rows()
         for row in rows:
-            self.send_figure(**row, work=work_of(row))
+            self.send_figure(**row)

@@ -155,7 +155,7 @@ class PeakHolders(TorchDispatchMode):
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
         for tensor in tensors:
-            self._see(tensor, (name, module, _shape(tensor)))
+            self._see(tensor, group)
         return result
 
     def rows(self) -> Iterator[Row]:
@@ -213,6 +213,20 @@ class PeakHolders(TorchDispatchMode):
         self._bytes -= size
 
 
+def held_before(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, list[Tensor]]:
+    """Return the tensors that are there before a step, by what they are."""
+    parameters: list[Tensor] = []
+    for module in modules:
+        parameters += [*module.parameters(), *module.buffers()]
+    state: list[Tensor] = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            parameters += group["params"]
+        state += [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
+
+
 class LoopObserver:
     """Observes a loop of a script by the ends of its optimizers' steps.
 
@@ -260,7 +274,7 @@ class LoopObserver:
         profiler.export_chrome_trace(self._trace)
         if is_compiled:
             return
-        holders = PeakHolders(self._device(), self._there(modules))
+        holders = PeakHolders(self._device(), held_before(modules.known, self._optimizers))
         with holders:
             yield from self._iteration()
         self.rows += holders.rows()
@@ -276,19 +290,6 @@ class LoopObserver:
     def _device(self) -> torch.device:
         parameters = [group["params"][0] for optimizer in self._optimizers for group in optimizer.param_groups]
         return torch.device(parameters[0].device)
-
-    def _there(self, modules: ModuleStack) -> dict[str, list[Tensor]]:
-        """Return what is there before an iteration: of modules that ran, and of the optimizers."""
-        parameters: list[Tensor] = []
-        for module in modules.known:
-            parameters += [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        state: list[Tensor] = []
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                parameters += group["params"]
-            state += [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
 
 
 def _synchronize() -> None:

@@ -176,10 +176,7 @@ class Explanation:
         values: dict[str, list[float]] = {}
         for place, step in enumerate((self.baseline, self.arm)):
             for row in step.of(kind).to_dict("records"):
-                sizes = row["detail"]
-                if kind == "held":  # the type differs where the tensors are the same
-                    sizes = sizes.rpartition(" ")[0]
-                name = in_module(row["name"], row["module"], sizes)
+                name = in_module(row["name"], row["module"], row["detail"] if kind == "operator" else "")
                 values.setdefault(name, [0.0, 0.0])[place] += row["value"]
         changes = [Change(operator=name, before=before, after=after) for name, (before, after) in values.items()]
         return sorted(changes, key=lambda it: abs(it.after - it.before), reverse=True)[:CHANGED]

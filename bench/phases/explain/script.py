@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.phases.explain.trace import STEP, decompose, figures, work_of
+from bench.phases.explain.trace import STEP, Figure, decompose, mean_rows
 
 PLAIN, PROFILED = 12, 12
 """Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
@@ -33,15 +33,15 @@ def figures_of(
     """
     profile = decompose({"traceEvents": _marked(record["trace"]["traceEvents"], length)}, gpu=gpu)
     yield {"kind": "step", "name": "timed", "value": step_ms}
-    yield from figures([profile])
+    yield from mean_rows([profile])
     steps = record["steps"]
     yield {"kind": "step", "name": "skipped", "value": 100 * sum(step["skipped"] for step in steps) / len(steps)}
     if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
-        most_pct = 100 * profile.ms["idle"] / profile.step_ms if gpu else 100.0
+        classes_ms = [ms for figure, ms in profile.items() if figure.kind == "class"]
+        most_pct = 100 * profile[Figure("class", "idle")] / sum(classes_ms) if gpu else 100.0
         yield {"kind": "step", "name": "waiting", "value": min(wait_pct, most_pct)}
-    for row in record["observed"]:
-        yield {**row, "work": work_of(row)}
+    yield from record["observed"]
 
 
 def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from bench.measure.operations import is_product
 from bench.results.records import WorkClass
@@ -120,69 +120,37 @@ BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
 """Names that prove nothing: on matrix units where the operator's inputs have a small type."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """What some time of a step is spent in."""
+class Figure(NamedTuple):
+    """What a number of explain_figures.csv is about."""
 
+    kind: str
     name: str
-    """An operator's, or that of a kernel whose operator is unknown."""
-    work: WorkClass
-    module: str
-    """The innermost module that called it, in the forward pass; empty where none did."""
-    sizes: str
-    """Of its inputs, as in ``128x64 64x64``."""
-    dtype: str
-    """The narrowest floating-point type of its inputs, as the trace calls it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTime:
-    """The time of a step by class of work."""
-
-    ms: dict[WorkClass, float]
-    """Every class, those without any time as 0; they add up to ``step_ms``."""
-    step_ms: float
-    """From the beginning of the first step to the end of the last one's work, over the steps."""
-    operators_ms: dict[Operator, float]
-    """The time of each, overlaps with other work included."""
-    kernels: float
-    """Kernels and copies in a step; 0 on a CPU."""
-    recomputed_ms: float
-    """The part of the operators' time that is spent in forward passes within the backward pass."""
-    scaling_wait_ms: float
-    """The part of ``idle`` in which the GPU waits because the host has waited for GradScaler's check of a step."""
+    work: WorkClass | Literal[""] = ""
+    """Of an operator; ``name`` is then that whose class counts, or a kernel's where no operator is known."""
+    module: str = ""
+    """The innermost module that called it, in the forward pass."""
+    detail: str = ""
+    """Sizes of its operands, such as ``8x4 4x2``."""
+    dtype: str = ""
+    """The narrowest floating-point type of its inputs."""
 
 
 OPERATORS_KEPT = 100
 """The operators that are kept of a step, the longest."""
 
 
-def figures(steps: Sequence[StepTime]) -> Iterator[dict[str, Any]]:
-    """Yield the times of profiled steps, and the longest operators, as figures of explain.csv: means over ``steps``."""
-    totals: defaultdict[tuple[str, str], float] = defaultdict(float)
-    operators_ms: defaultdict[Operator, float] = defaultdict(float)
+def mean_rows(steps: Sequence[Mapping[Figure, float]]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of profiled steps as rows, means over ``steps``; of operators the longest."""
+    totals: defaultdict[Figure, float] = defaultdict(float)
     for step in steps:
-        totals["step", "profiled"] += step.step_ms
-        totals["step", "recomputed"] += step.recomputed_ms
-        totals["step", "kernels"] += step.kernels
-        totals["step", "scaling wait"] += step.scaling_wait_ms
-        for work, ms in step.ms.items():
-            totals["class", work] += ms
-        for operator, ms in step.operators_ms.items():
-            operators_ms[operator] += ms
-    for (kind, name), total in totals.items():
-        yield {"kind": kind, "name": name, "value": total / len(steps)}
-    longest = sorted(operators_ms, key=operators_ms.__getitem__, reverse=True)
-    for it in longest[:OPERATORS_KEPT]:
-        yield {
-            "kind": "operator",
-            "name": it.name,
-            "value": operators_ms[it] / len(steps),
-            "work": it.work,
-            "module": it.module,
-            "detail": it.sizes,
-            "dtype": it.dtype,
-        }
+        for figure, value in step.items():
+            totals[figure] += value
+    operators = [figure for figure in totals if figure.kind == "operator"]
+    longest = sorted(operators, key=totals.__getitem__, reverse=True)
+    for figure in longest[OPERATORS_KEPT:]:
+        del totals[figure]
+    for figure, total in totals.items():
+        yield {**figure._asdict(), "value": total / len(steps)}
 
 
 @dataclass(slots=True, eq=False)
@@ -237,13 +205,16 @@ class _Segment:
     name: str
 
 
-def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> StepTime:
+def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> dict[Figure, float]:
     """Divide the steps of a trace by class of work.
 
     Args:
         trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges called ``STEP``.
         gpu: whether the time is that of kernels, or of operators on a CPU.
         matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A GPU's kernels say it.
+
+    Returns:
+        The mean of a step: the ms of every class, which add up to the step, and of operators, overlaps included.
 
     Raises:
         UnsupportedError: there is no kernel in the trace of a GPU.
@@ -273,14 +244,14 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
     for segment in segments:
         if segment.operator is not None and segment.operator.is_recomputed:
             recomputed_us += segment.end - segment.start
-    return StepTime(
-        ms={work: us[work] / each for work in CLASSES},
-        step_ms=(end - start) / each,
-        operators_ms={operator: us / each for operator, us in _by_operator(segments).items()},
-        kernels=len(segments) / len(marks) if gpu else 0.0,
-        recomputed_ms=recomputed_us / each,
-        scaling_wait_ms=scaling_wait_us / each,
-    )
+    found = {Figure("class", work): us[work] / each for work in CLASSES}
+    found[Figure("step", "kernels")] = len(segments) / len(marks) if gpu else 0.0
+    found[Figure("step", "recomputed")] = recomputed_us / each
+    # In it the GPU waits because the host has waited for GradScaler's check of a step.
+    found[Figure("step", "scaling wait")] = scaling_wait_us / each
+    for operator, taken_us in _by_operator(segments).items():
+        found[operator] = taken_us / each
+    return found
 
 
 def _host_events(events: Iterable[Mapping[str, Any]]) -> tuple[list[_Event], dict[int, _Event]]:
@@ -402,17 +373,17 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     return us
 
 
-def _by_operator(segments: Iterable[_Segment]) -> dict[Operator, float]:
+def _by_operator(segments: Iterable[_Segment]) -> dict[Figure, float]:
     """Add up the µs of each operator that decides the class of segments; sizes of lists and numbers are left out."""
-    us: defaultdict[Operator, float] = defaultdict(float)
+    us: defaultdict[Figure, float] = defaultdict(float)
     for segment in segments:
-        operator = Operator(segment.name, segment.work, "", "", "")
+        figure = Figure("operator", segment.name, segment.work)
         if segment.operator is not None:
             event = segment.operator.deciding()
             shapes = ["x".join(map(str, size)) for size in event.sizes if size and isinstance(size[0], int)]
             dtype = min((kind for kind in event.types if kind in FLOATS), key=FLOATS.__getitem__, default="")
-            operator = Operator(event.name, segment.work, event.module, " ".join(shapes), dtype)
-        us[operator] += segment.end - segment.start
+            figure = Figure("operator", event.name, segment.work, event.module, " ".join(shapes), dtype)
+        us[figure] += segment.end - segment.start
     return us
 
 
@@ -433,12 +404,6 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     if (known and is_product(name)) or name.startswith("triton_tem"):
         return "other products"
     return next((work for work, names in OPERATORS if names.match(name)), None)
-
-
-def work_of(row: Mapping[str, Any]) -> WorkClass | Literal[""]:
-    """Return the class of the operator that made what a figure of the peak counts; empty where it has none."""
-    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
-    return work or ""
 
 
 @cache
