@@ -11,6 +11,7 @@ from bench.cli.commands import Command
 from bench.cli.parser import add_option, make_request, run_options
 from bench.spec.errors import UsageError
 from bench.spec.options import assignment, listed
+from bench.spec.phases import PHASES
 from bench.spec.precisions import BASELINE
 from bench.spec.request import Request, Script
 
@@ -98,6 +99,8 @@ def make_script_request(options: argparse.Namespace) -> Request:
         raise UsageError("A script starts its processes itself, as with torchrun: name --gpus cpu.")
     own = {field.name: given[field.name] for field in fields(Script) if field.name in given}
     script = Script(**own | {"command": options.words, "arms": tuple(arms), "inject": inject})
+    if script.explain and "explain" not in PHASES:
+        raise UsageError("--explain needs bench/phases/explain/, which is not here.")
     phases = ("memory", "speed", "explain") if script.explain else ("memory", "speed")
     measured = {"suites": (script.name,), "phases": phases, "script": script}
     return make_request(options.argv, given | measured)

@@ -21,7 +21,7 @@ def held(precision, *parts):
     rows = [figure(precision, "peak", parts[0][0], sum(part[2] for part in parts) * MIB, module=parts[0][1])]
     for name, module, mib in parts:
         detail = f"{mib}x{MIB // 4} float32"
-        rows.append(figure(precision, "held", name, mib * MIB, module=module, detail=detail))
+        rows.append(figure(precision, "held", name, mib * MIB, module=module, detail=detail, work="elementwise"))
     return rows
 
 

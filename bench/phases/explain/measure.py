@@ -27,7 +27,7 @@ from bench.measure.disturbance import open_watch
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
 from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, held_before, open_profiler
-from bench.phases.explain.trace import Figure, decompose, mean_rows
+from bench.phases.explain.trace import Figure, decompose, mean_rows, work_of
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -217,4 +217,4 @@ class _Arm:
                 runner.run(1)
             rows += watch.rows()
         for row in rows:
-            self.send_figure(**row)
+            self.send_figure(**row, work=work_of(row))

@@ -155,7 +155,7 @@ class PeakHolders(TorchDispatchMode):
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
         for tensor in tensors:
-            self._see(tensor, group)
+            self._see(tensor, (name, module, _shape(tensor)))
         return result
 
     def rows(self) -> Iterator[Row]:

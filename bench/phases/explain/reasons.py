@@ -171,12 +171,18 @@ class Explanation:
                 possible.append(name)
         return possible
 
-    def changed(self, kind: str) -> list[Change]:
-        """Return the operators of a kind of figure that changed most between the two steps, in both directions."""
+    def changed(self, kind: str, *, shapes: bool = True) -> list[Change]:
+        """Return the operators of a kind of figure that changed most between the two steps, in both directions.
+
+        Those of a module count by the sizes of their tensors, or together.
+        """
         values: dict[str, list[float]] = {}
         for place, step in enumerate((self.baseline, self.arm)):
             for row in step.of(kind).to_dict("records"):
-                name = in_module(row["name"], row["module"], row["detail"] if kind == "operator" else "")
+                sizes = row["detail"]
+                if kind == "held":  # the type differs where the tensors are the same
+                    sizes = sizes.rpartition(" ")[0]
+                name = in_module(row["name"], row["module"], sizes if shapes else "")
                 values.setdefault(name, [0.0, 0.0])[place] += row["value"]
         changes = [Change(operator=name, before=before, after=after) for name, (before, after) in values.items()]
         return sorted(changes, key=lambda it: abs(it.after - it.before), reverse=True)[:CHANGED]

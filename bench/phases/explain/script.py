@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.phases.explain.trace import STEP, Figure, decompose, mean_rows
+from bench.phases.explain.trace import STEP, Figure, decompose, mean_rows, work_of
 
 PLAIN, PROFILED = 12, 12
 """Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
@@ -41,7 +41,8 @@ def figures_of(
         classes_ms = [ms for figure, ms in profile.items() if figure.kind == "class"]
         most_pct = 100 * profile[Figure("class", "idle")] / sum(classes_ms) if gpu else 100.0
         yield {"kind": "step", "name": "waiting", "value": min(wait_pct, most_pct)}
-    yield from record["observed"]
+    for row in record["observed"]:
+        yield {**row, "work": work_of(row)}
 
 
 def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any]]:

@@ -406,6 +406,12 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     return next((work for work, names in OPERATORS if names.match(name)), None)
 
 
+def work_of(row: Mapping[str, Any]) -> WorkClass | Literal[""]:
+    """Return the class of the operator that made what a figure of the peak counts; empty where it has none."""
+    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
+    return work or ""
+
+
 @cache
 def range_class(name: str) -> WorkClass | None:
     """Return the class that all within a range has, such as an optimizer's step; None where it says nothing."""
