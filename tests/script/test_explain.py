@@ -15,7 +15,6 @@ from bench.phases.explain.reasons import explanations
 from bench.phases.explain.script import figures_of
 from bench.report.reading.load import CELL
 from bench.script.launcher import ScriptLauncher
-from bench.script.steps import RefusedError, Timing
 from bench.spec.own_modules import ROOT
 from bench.spec.request import Script
 from tests.script.test_launcher import CPU, trial
@@ -119,7 +118,7 @@ def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_a
     assert {("held", "parameters", ""), ("held", "mm", "0"), ("nonfinite", "Linear", "1")} <= seen
 
 
-TIMED = Timing(blocks=(), step_ms=10.0, warming=0, steady=True, wait_pct=30.0, loss=None, shape=(), diverged=False)
+TIMED = {"step_ms": 10.0, "wait_pct": 30.0}
 
 
 def recorded(*optimizer_ends_us):
@@ -133,7 +132,7 @@ def recorded(*optimizer_ends_us):
 
 
 def test_an_iteration_goes_from_the_end_of_an_optimizers_step_to_that_of_the_next_iteration():
-    rows = figures_of(recorded(0, 1000, 2000, 3000, 4000), TIMED, length=2, gpu=False)
+    rows = figures_of(recorded(0, 1000, 2000, 3000, 4000), **TIMED, length=2, gpu=False)
     values = {row["name"]: row["value"] for row in rows if row["kind"] != "operator"}
     assert values["timed"] == 10.0
     assert values["other products"] == pytest.approx(1.0)
@@ -141,5 +140,5 @@ def test_an_iteration_goes_from_the_end_of_an_optimizers_step_to_that_of_the_nex
 
 
 def test_a_trace_without_steps_is_refused():
-    with pytest.raises(RefusedError, match="no step of its optimizers"):
-        list(figures_of(recorded(0), TIMED, length=1, gpu=False))
+    with pytest.raises(ValueError, match="no step of its optimizers"):
+        list(figures_of(recorded(0), **TIMED, length=1, gpu=False))
