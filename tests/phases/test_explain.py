@@ -186,21 +186,21 @@ class Summed(nn.Module):
 
 
 IN_OWN_STEPS = {
-    "expanded": (PLANTED["expanded"].model, 1, "_to_copy in Expanded"),
-    "left in fp32": (PLANTED["left in fp32"].model, 1, "most of all in"),
-    "repeated casts": (lambda _data: nn.Linear(512, 4096), 4, "_to_copy in Linear"),
+    "expanded": (PLANTED["expanded"].model, 64, 1, "_to_copy in Expanded"),
+    "left in fp32": (PLANTED["left in fp32"].model, 512, 1, "most of all in"),
+    "repeated casts": (lambda _data: nn.Linear(512, 4096), 64, 4, "_to_copy in Linear"),
 }
-"""The model, the parts of a batch that are accumulated, and what is named."""
+"""The model, the batch size, the parts of a batch that are accumulated, and what is named."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", IN_OWN_STEPS)
 def test_a_cause_in_a_step_of_ones_own_is_named(rule, tiny_trial, cpu, use_suite):
-    model, parts, named = IN_OWN_STEPS[rule]
+    model, batch, parts, named = IN_OWN_STEPS[rule]
 
-    def step(training, batch):
+    def step(training, samples):
         losses = []
-        for part in batch[0].chunk(parts):
+        for part in samples[0].chunk(parts):
             with training.autocast():
                 losses.append(training.model(part).float().square().mean())
         loss = sum(losses)
@@ -211,7 +211,7 @@ def test_a_cause_in_a_step_of_ones_own_is_named(rule, tiny_trial, cpu, use_suite
         return [(torch.ones(batch_size, 512), torch.ones(batch_size, 1))] * 2
 
     use_suite(model, batches=batches, step=step)
-    cell = replace(tiny_trial.cell, batch_size=64, data=DataSource(kind="synthetic"))
+    cell = replace(tiny_trial.cell, batch_size=batch, data=DataSource(kind="synthetic"))
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16", cell=cell)
     sentences = {reason.rule: reason.sentence for reason in explanation.reasons}
     assert rule in sentences
