@@ -78,10 +78,9 @@ def run(request: Request, signals: Interruption) -> int:
     from bench.run.execute import execute, remaining
     from bench.run.prepare import prepare
 
-    request, folder = folders.open_folder(request)
+    request, folder = folders.choose_folder(request)
     with closing(open_launcher(request)) as launcher:
-        # A training script's launcher makes the plan itself.
-        prepared = launcher.prepare(request) or prepare(request, launcher)
+        prepared = launcher.prepare_script(request) or prepare(request, launcher)
         folders.earlier_run(folder, prepared)  # refuses another question's folder
         left = remaining(prepared.plan, folder)
         show_plan(prepared.plan, left, prepared.environment, prepared.warnings, request)

@@ -137,7 +137,7 @@ class TwoGpus(Reading):
         cpu = [device for device in self.environment.devices if "cpu" in names]
         return replace(self.environment, devices=(*cpu, *devices))
 
-    def prepare(self, request):
+    def prepare_script(self, request):
         return request.script and prepare_script(request, request.script, self)
 
     def close(self):

@@ -43,8 +43,8 @@ class Launcher(ABC):
             UsageError: a device is not there.
         """
 
-    def prepare(self, _request: Request) -> Any:
-        """Return the ``PreparedRun`` of a request that names no suites; None of one that does."""
+    def prepare_script(self, _request: Request) -> Any:
+        """Return the ``PreparedRun`` of a training script, whose launcher plans it itself; None of suites."""
         return None
 
     @abstractmethod

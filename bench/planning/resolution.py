@@ -26,20 +26,21 @@ def memory_trials(plan: Plan) -> MemoryTrials:
     return trials
 
 
-def resolve(trial: Trial, fits: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
+def resolve(trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
-    An arm that did not run there is left out, and later steps of an ablation add to the last one that did. Of two
+    An arm that did not run there is left out, and later steps of an ablation add to the last one that did: without
+    channels-last, compile is measured on plain AMP. Of two
     processes that read an arm's memory, one that ran is enough. An arm without a result yet stays as planned.
 
     Args:
         trial: a trial of the plan.
-        fits: the plan's trials that find out which arms fit.
+        of_memory: the plan's memory trials, which find out which arms fit.
         done: the status of each arm of the trials that have ended, by their ids.
     """
     rebased: dict[AblationStep, AblationStep] = {}
     failed: list[AblationStep] = []
-    for planned, processes in fits.get((trial.ablation, trial.cell), {}).items():
+    for planned, processes in of_memory.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)
         rebased[planned] = arm
         ended = (done.get(replace(process, arms=(arm,)).id, {}).get(arm.name) for process in processes)

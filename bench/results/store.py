@@ -113,7 +113,7 @@ class Store:
         self,
         trial: Trial,
         device: Device,
-        results: Iterable[TrialResult],
+        results: Sequence[TrialResult],
         records: Collection[object] = (),
     ) -> None:
         """Store a trial that has ended: its records and readings of GPUs, then a row of its phase's CSV for each arm.
@@ -126,17 +126,13 @@ class Store:
         """
         phase = PHASES[trial.phase]
         arms = {arm.name: arm for arm in trial.arms}
-        replaced, rows = {trial.id}, list[Row]()
-        replaced.update(alone.id for alone in trial.apart())
-        for result in results:
-            rows.append(cells(result, self._identity(trial, device, result, arms[result.precision])))
-            if result.status == "oom":
-                replaced = {trial.id}
+        rows = [cells(each, self._identity(trial, device, each, arms[each.precision])) for each in results]
+        replaced = {trial.id}
+        if not any(result.status == "oom" for result in results):
+            replaced.update(alone.id for alone in trial.apart())
         with self._writing():
-            for name in (
-                phase.file,
-                *phase.details.values(),
-            ):  # first: details are never those of two attempts
+            # Details are never those of two attempts: what is replaced goes first.
+            for name in (phase.file, *phase.details.values()):
                 self._files[name].remove(replaced)
             for kind, name in {**phase.details, Sample: "telemetry.csv"}.items():
                 details = [cells(record) for record in records if isinstance(record, kind)]

@@ -30,7 +30,7 @@ SAMPLE_PERIOD_S = 0.2
 
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: float) -> bool:
-    """Run the plan in a folder, which is made if it is missing; return whether no trial failed or hung.
+    """Run the plan in a folder, which is made if it is missing; return whether it measured, and nothing failed or hung.
 
     Args:
         prepared: the run.
@@ -114,10 +114,10 @@ def remaining(plan: Plan, folder: Path | None) -> Plan:
         return plan
     if (folder / "run.json").exists():
         read_details(folder)  # refuses what a report would refuse
-    known, fits = stored_results(folder), memory_trials(plan)
+    known, of_memory = stored_results(folder), memory_trials(plan)
 
     def is_left(planned: Trial) -> bool:
-        trial = resolve(planned, fits, known.statuses)
+        trial = resolve(planned, of_memory, known.statuses)
         return trial is not None and not known.is_done(trial)
 
     return plan.only(is_left)

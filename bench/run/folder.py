@@ -31,7 +31,7 @@ WITHOUT_OPTION = {
 """Parts of a request that are no option's own field, by what sets them."""
 
 
-def open_folder(request: Request) -> tuple[Request, Path | None]:
+def choose_folder(request: Request) -> tuple[Request, Path | None]:
     """Return the folder of a run, and for a bare ``--resume`` the request of the run that it continues.
 
     Returns:

@@ -43,8 +43,8 @@ def run_plan(plan: Plan, session: Session) -> bool:
 
 def _run_on(placements: set[Placement], session: Session) -> None:
     """Run the plan's trials on some placements; then, cell by cell in turns, processes until there are enough."""
-    fits = memory_trials(session.plan)
-    added: list[tuple[int, Trial]] = []
+    of_memory = memory_trials(session.plan)
+    more: list[tuple[int, Trial]] = []
     """The next process of each cell that may need more, with the number of the plan's trial that takes as long."""
     for number, planned in enumerate(session.plan.trials):
         placement, phase = planned.cell.placement, PHASES[planned.phase]
@@ -52,27 +52,27 @@ def _run_on(placements: set[Placement], session: Session) -> None:
             continue
         session.numbers[placement.name] = number + 1
         begun_s = time.monotonic()
-        trial = resolve(planned, fits, session.known.statuses)
+        trial = resolve(planned, of_memory, session.known.statuses)
         is_left = trial is not None and not session.known.is_done(trial)
         measured = None if trial is None else _measure(trial, number, session)
         is_last = planned.replicate == planned.protocol.replicates - 1
         if phase.is_enough is not None and measured is not None and is_last:
-            added.append((number, replace(measured, replicate=measured.replicate + 1)))
+            more.append((number, replace(measured, replicate=measured.replicate + 1)))
         took_s = time.monotonic() - begun_s
         with session.lock:
             session.forecast.end(number, took_s if is_left and measured is not None else None)
-    while added:
-        number, planned = added.pop(0)
+    while more:
+        number, planned = more.pop(0)
         last, is_enough = replace(planned, replicate=planned.replicate - 1), PHASES[planned.phase].is_enough
         if is_enough is None or "oom" in session.statuses(last).values() or is_enough(last, session.measured):
             continue
         with session.lock:
             session.total += 1
             session.numbers[planned.cell.placement.name] = session.total
-        trial = resolve(planned, fits, session.known.statuses)
+        trial = resolve(planned, of_memory, session.known.statuses)
         measured = None if trial is None else _measure(trial, number, session)
         if measured is not None:
-            added.append((number, replace(measured, replicate=measured.replicate + 1)))
+            more.append((number, replace(measured, replicate=measured.replicate + 1)))
 
 
 def _measure(trial: Trial, number: int, session: Session) -> Trial | None:

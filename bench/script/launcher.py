@@ -81,7 +81,7 @@ class ScriptLauncher(LocalLauncher):
         self._compiled.cleanup()
         super().close()
 
-    def prepare(self, request: Request) -> PreparedRun:
+    def prepare_script(self, request: Request) -> PreparedRun:
         """Plan the script's profiled and timed processes."""
         return prepare_script(request, self.script, self)
 

@@ -75,8 +75,8 @@ class Trial:
     phase: str
     """A name of ``PHASES``."""
     arms: tuple[AblationStep, ...]
-    """The arms: speed takes all that the device supports, the baseline first, or one of those that do not fit together;
-    every other phase takes one (``Phase.arms``)."""
+    """What is measured, each a precision, in an ablation with the techniques added so far. Speed and explain take all
+    that the device supports, the baseline first; other phases one (``Phase.arms``)."""
     ablation: bool = False
     """Whether the arms are steps of an ablation, whose batches lie in host memory; without set-to-none they zero
     gradients."""

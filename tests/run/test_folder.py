@@ -25,7 +25,7 @@ from bench.results.run_json import read_run
 from bench.results.store import Store
 from bench.run import reporting
 from bench.run.execute import execute, remaining
-from bench.run.folder import LOCK, earlier_run, locked, new_folder, open_folder
+from bench.run.folder import LOCK, choose_folder, earlier_run, locked, new_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
@@ -174,7 +174,7 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(tiny_file, prepared
         ref = SuiteRef(name="tiny", file=str(tiny_file))
     run = replace(prepared(), request=request, suites=(ref, replace(ref, digest="a variant's")))
     execute(run, Path("run"), LAUNCHER, 0.0)
-    again, _ = open_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
+    again, _ = choose_folder(parse(["--resume", "run", "--trial-timeout", "90s", "--dry-run"]))
     given = {"resume": Path("run"), "dry_run": True, "trial_timeout_s": 90.0}
     assert again == replace(request, suites=(ref.word,), within_s=None, **given)
 
@@ -201,12 +201,12 @@ def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path
 
 def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
     request = Request(out=tmp_path)
-    assert open_folder(request) == (request, tmp_path)
+    assert choose_folder(request) == (request, tmp_path)
     (tmp_path / LOCK).touch()
-    assert open_folder(request) == (request, tmp_path)
+    assert choose_folder(request) == (request, tmp_path)
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match=r"exists already\. Use another --out\.$"):
-        open_folder(request)
+        choose_folder(request)
 
 
 @pytest.mark.parametrize("fault", ["speed.csv", "run.json", LOCK])
