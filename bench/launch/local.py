@@ -18,7 +18,6 @@ from typing import Any
 
 from bench.launch import Ending, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
-from bench.measure.sampler import sigint_held
 from bench.results.environment import recorded, remove_overrides
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Progress
 from bench.spec import lifetime
@@ -176,7 +175,7 @@ class LocalLauncher(Launcher):
         process = self._context.Process(target=_serve, args=call, daemon=True)
         try:
             # The worker, a child of the server, lets SIGINT through when what it prints goes to its log.
-            with own_modules_first(), sigint_held():
+            with own_modules_first(), lifetime.sigint_held():
                 forkserver.ensure_running()
             process.start()
         except KeyboardInterrupt:  # half a process may have been started, which ends with its server

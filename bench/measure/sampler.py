@@ -11,14 +11,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
 from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import Sample
+from bench.spec import lifetime
 from bench.spec.own_modules import own_modules_first
 
 PERIOD_S = 0.1
@@ -104,7 +103,7 @@ class Sampler:
         self.connection, theirs = context.Pipe()
         arguments = (self._gpus, theirs, self._period_s)
         self._process = context.Process(target=sample_forever, args=arguments, name=NAME, daemon=True)
-        with own_modules_first(), sigint_held():
+        with own_modules_first(), lifetime.sigint_held():
             self._process.start()
         theirs.close()  # Else the stream would not end with the child.
         return self
@@ -146,14 +145,3 @@ class Sampler:
         if self.connection is not None:
             self.connection.close()
             self.connection = None
-
-
-@contextmanager
-def sigint_held() -> Iterator[None]:
-    """Let a child start with SIGINT blocked, so that Ctrl-C during its imports does not end it with a traceback."""
-    resource_tracker.ensure_running()  # started later, it would lift the block
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -41,6 +41,8 @@ MEASURED: tuple[Status, ...] = ("ok", "unconverged")
 """The statuses whose figures count."""
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
 """Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
+TRIED_AGAIN: tuple[Status, ...] = ("timeout", "failed")
+"""The statuses that are not final: ``--resume`` tries such a trial again."""
 DeviceKind = Literal["cuda", "cpu"]
 Kind = Literal["step", "gradient", "error", "activation", "module", "output_gradient"]
 """The kinds of figure of the numerics phase."""

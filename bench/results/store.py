@@ -22,14 +22,12 @@ import pandas as pd
 from bench.results import csv_file, run_json
 from bench.results.columns import COLUMNS, LIST, OF_PHASES, cells, whole_lines
 from bench.results.files import replacing, sync, write_atomically
-from bench.results.records import Device, Identity, Sample, Status, TrialResult
+from bench.results.records import TRIED_AGAIN, Device, Identity, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 
-FAILURES: tuple[Status, ...] = ("timeout", "failed")
-"""The statuses that are not final: ``--resume`` tries such a trial again."""
 ARM = ["precision", "techniques", "ablation"]
 """The columns that name an arm."""
 LOG = "; log: "
@@ -217,7 +215,7 @@ class StoredResults:
         arms = set()
         for each in (trial, *trial.apart()):
             for name, status in self.statuses.get(each.id, {}).items():
-                if status not in FAILURES:
+                if status not in TRIED_AGAIN:
                     arms.add(name)
         return arms
 
@@ -237,7 +235,7 @@ def stored_results(folder: Path) -> StoredResults:
         rows = csv_file.read(folder / name)
         for row in rows[["trial", *ARM, "batch_size", "status"]].to_dict("records"):
             known.batch_sizes[row["trial"]] = int(row["batch_size"])
-            if row["status"] not in FAILURES:
+            if row["status"] not in TRIED_AGAIN:
                 known.statuses.setdefault(row["trial"], {})[arm_name(row)] = row["status"]
     return known
 

@@ -10,9 +10,8 @@ from typing import Literal
 from bench import report as reporter
 from bench.cli.repeat import repeated
 from bench.report.reading.folders import report_name
-from bench.results.records import MEASURED
+from bench.results.records import MEASURED, TRIED_AGAIN
 from bench.results.run_json import read_run
-from bench.results.store import FAILURES
 from bench.spec.errors import UsageError
 from bench.spec.phase import Advice
 from bench.spec.phases import PHASES
@@ -83,7 +82,7 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
         return f"`python run_bench.py --resume {where}` measures what is undecided."
     trials = read_trials(folder, run, read_details(folder))
     statuses = {*trials["status"]}
-    if not statuses.isdisjoint(FAILURES):
+    if not statuses.isdisjoint(TRIED_AGAIN):
         return f"the report's notes say what failed or hung; --resume {where} tries it again."
     if statuses.isdisjoint(MEASURED):
         smaller = ", and smaller --batch-sizes in a new run may fit" if "oom" in statuses else ""

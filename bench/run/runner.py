@@ -10,8 +10,8 @@ from functools import partial
 from bench.launch import run_concurrently
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
-from bench.results.records import MEASURED, Status, TrialResult
-from bench.results.store import FAILURES, stored_results
+from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult
+from bench.results.store import stored_results
 from bench.run.attempt import now
 from bench.run.derived_rows import stored_speeds
 from bench.run.forecast import Forecast
@@ -38,7 +38,7 @@ def run_plan(plan: Plan, session: Session) -> bool:
     statuses: set[Status] = set()
     for arms in session.known.statuses.values():
         statuses.update(arms.values())
-    return statuses.isdisjoint(FAILURES) and not statuses.isdisjoint(MEASURED)
+    return statuses.isdisjoint(TRIED_AGAIN) and not statuses.isdisjoint(MEASURED)
 
 
 def _run_on(placements: set[Placement], session: Session) -> None:

@@ -11,7 +11,9 @@ import ctypes
 import os
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -90,3 +92,14 @@ def tie_forks() -> None:
 def _ask_for(number: int) -> None:
     if hasattr(_libc, "prctl"):
         _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+@contextmanager
+def sigint_held() -> Iterator[None]:
+    """Let a child start with SIGINT blocked, so that Ctrl-C during its imports does not end it with a traceback."""
+    resource_tracker.ensure_running()  # started later, it would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
