@@ -96,7 +96,6 @@ READ = (
     "report --published results/A",
     "report --figures all results/A",
     "compare results/OLD results/NEW",
-    "compare results/OLD results/NEW --by-turns",
     "compare results/OLD results/NEW --fail-over 3%",
     "list",
     "list 'timm:resnet*'",

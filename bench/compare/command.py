@@ -12,7 +12,7 @@ from bench.spec.options import share, whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two sides, how they are compared or measured, and the form of the output."""
+    """Add the two sides, whether they are measured first, and the form of the output."""
     parser.description = (
         "Compare runs with earlier ones of the same questions. "
         "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done, or --fail-over could judge nothing."
@@ -27,11 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "where accuracy is shown to be lost, or something no longer runs",
     )
     parser.add_argument(
-        "--by-turns",
-        action="store_true",
-        help="the runs of both took turns, old first or new first: compare each with its neighbour",
-    )
-    parser.add_argument(
         "--interleave",
         type=Path,
         metavar="DIR",
@@ -41,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pairs", type=partial(whole(1), "--pairs"), default=3, help="of runs that --interleave measures (default: 3)"
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print it as JSON")
-    form.add_argument("--markdown", action="store_true", help="print it as markdown")
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,17 +50,15 @@ def run(options: argparse.Namespace) -> int:
     from bench.compare.comparison import NEEDS, compare
     from bench.compare.document import document
     from bench.compare.interleave import interleave
-    from bench.compare.page import comparison_page, show_comparison
+    from bench.compare.page import show_comparison
     from bench.report.document import dumps
 
-    old, new, is_measured = options.old, options.new, options.interleave is not None
-    if is_measured:
+    old, new, by_turns = options.old, options.new, options.interleave is not None
+    if by_turns:
         old, new = interleave(old, new, options.words, options.interleave, options.pairs)
-    comparison = compare(old, new, options.fail_over, by_turns=options.by_turns or is_measured)
+    comparison = compare(old, new, options.fail_over, by_turns=by_turns)
     if options.json:
         print(dumps(document(comparison)))  # noqa: T201 - JSON has no control characters
-    elif options.markdown:
-        print(comparison_page(comparison), end="")  # noqa: T201 - the page is plain
     else:
         show_comparison(comparison)
     if options.fail_over is not None and not (comparison.failures or comparison.is_judged):

@@ -142,14 +142,10 @@ class Comparison:
         return [change for row in self.rows for change in row.changes.values()]
 
     @property
-    def timed(self) -> list[Change]:
-        """The changes of steps that both sides timed."""
-        return [change for change in self.changes if change.metric == SPEED and change.contrast is not None]
-
-    @property
     def is_judged(self) -> bool:
         """Whether any step's time could be judged; where no step was timed on both sides, anything else."""
-        return any(change.is_judged for change in self.timed or self.changes)
+        timed = [change for change in self.changes if change.metric == SPEED and change.contrast is not None]
+        return any(change.is_judged for change in timed or self.changes)
 
     @property
     def failures(self) -> list[str]:
@@ -182,7 +178,8 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         old: a run, or a folder of runs.
         new: the same.
         fail_over: the share beyond which a regression is listed in ``failures``.
-        by_turns: whether runs of both took turns, in the order of their starts.
+        by_turns: whether runs of both took turns, as ``interleave`` measures: the first of each side are a pair, and
+            so on.
 
     Raises:
         UsageError: there is no run or one cannot be read, both have the same run, or they have no question in common.
@@ -193,8 +190,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     runs = load([*of_old, *of_new])
     old_runs = [run for run in runs.runs if run.folder in of_old]
     new_runs = [run for run in runs.runs if run.folder in of_new]
-    if by_turns:
-        _require_turns(old_runs, new_runs)
     trials = runs.tried()
     trials = trials.assign(techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder"))
     old_rows = summarise(_pooled(trials, old_runs, by_turns))
@@ -216,14 +211,6 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         unreached=[remark(run) for run in new_runs if not run.is_finished],
         fail_over=fail_over,
     )
-
-
-def _require_turns(old: Sequence[Run], new: Sequence[Run]) -> None:
-    """Refuse runs that did not take turns: in the order of their starts, two at a time are one of each side."""
-    names = ["OLD" if run in old else "NEW" for run in sorted([*old, *new], key=_start)]
-    for place in range(0, len(names), 2):
-        if sorted(names[place : place + 2]) != ["NEW", "OLD"]:
-            raise UsageError(f"The runs did not take turns, they began as {', '.join(names)}. Leave out --by-turns.")
 
 
 def _start(run: Run) -> str:

@@ -1,17 +1,12 @@
-"""A comparison in tables: in markdown and in a terminal."""
+"""A comparison as a terminal shows it: tables of what changed, and sentences."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from bench.compare.comparison import NEEDS, Comparison
-from bench.report import render
-from bench.report.format import counted
+from bench.compare.comparison import NEEDS, Change, Comparison
 from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, table, words
 from bench.spec.metrics import compared
 from bench.spec.text import print_plain
 
-TEMPLATES = Path(__file__).with_name("templates")
 MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
 CHANGES = (
     "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals. "
@@ -30,63 +25,40 @@ COLUMNS = [
 ]
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """Return a comparison with earlier runs as markdown."""
-    changed, unchanged = changes(comparison)
-    template = render.environment(TEMPLATES).get_template("compare.md.j2")
-    return template.render(
-        comparison=comparison,
-        changed=changed,
-        unchanged=unchanged,
-        about=CHANGES,
-        regressions=_regressions(comparison),
-        remarks=[*comparison.cautions, *comparison.apart],
-    )
-
-
 def show_comparison(comparison: Comparison) -> None:
     """Print a comparison with earlier runs: what changed, and how much did not."""
     print_plain(f"OLD: {', '.join(comparison.old)}")
     print_plain(f"NEW: {', '.join(comparison.new)}")
-    print_plain(f"\n{comparison.summary}")
-    changed, unchanged = changes(comparison)
-    for of_subject in changed:
+    print_plain(f"\n{comparison.summary} --json lists all.")
+    for of_subject in changed(comparison):
         print_plain(f"\n{of_subject.title}")
         print_plain(of_subject.text.rstrip())
-    if unchanged:
-        print_plain("\n--markdown lists the figures without a change.")
+    print_plain("")
     for remark in [*comparison.cautions, *comparison.apart]:
         print_plain(f"- {remark}")
     print_plain(f"\n{CHANGES}")
     if comparison.fail_over is not None:
-        print_plain(_regressions(comparison))
+        share = f"{100 * comparison.fail_over:g} %"
+        print_plain(f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}.")
         for failure in comparison.failures:
             print_plain(f"- {failure}")
 
 
-def _regressions(comparison: Comparison) -> str:
-    """Say whether a regression is shown beyond what ``--fail-over`` allows; empty without that option."""
-    if comparison.fail_over is None:
-        return ""
-    share = f"{100 * comparison.fail_over:g} %"
-    outcome = f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}."
-    untestable = sum(not change.is_judged for change in comparison.timed)
-    if untestable:
-        outcome = f"The speed of {counted(untestable, 'row')} could not be judged: {NEEDS} {outcome}"
-    return outcome
-
-
-def changes(comparison: Comparison) -> tuple[list[Table], list[Table]]:
-    """Return the tables of what changed, regressions first, and of all else: one for each recipe on a device."""
-    shown: dict[str, list[Row]] = {}
-    others: dict[str, list[Row]] = {}
+def changed(comparison: Comparison) -> list[Table]:
+    """Return the tables of what changed, one for each recipe on a device, regressions first."""
+    by_subject: dict[str, list[Row]] = {}
     for row in comparison.rows:
         for change in row.changes.values():
-            by_subject = shown if change.is_shown else others
-            by_subject.setdefault(row.subject, []).append({**row.question, "change": change})
-    for lines in shown.values():
-        lines.sort(key=lambda line: line["change"].verdict != "REGRESSED")
-    subjects = sorted(shown, key=lambda subject: shown[subject][0]["change"].verdict != "REGRESSED")
-    changed = [table(subject, shown[subject], COLUMNS) for subject in subjects]
-    unchanged = [table(subject, lines, COLUMNS) for subject, lines in others.items()]
-    return [*filter(None, changed)], [*filter(None, unchanged)]
+            if change.is_shown:
+                by_subject.setdefault(row.subject, []).append({**row.question, "change": change})
+    for lines in by_subject.values():
+        lines.sort(key=_is_improvement)
+    tables = []
+    for subject in sorted(by_subject, key=lambda subject: _is_improvement(by_subject[subject][0])):
+        tables.append(table(subject, by_subject[subject], COLUMNS))
+    return [*filter(None, tables)]
+
+
+def _is_improvement(line: Row) -> bool:
+    change: Change = line["change"]
+    return change.verdict == "IMPROVED"

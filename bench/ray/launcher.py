@@ -1,7 +1,6 @@
 """A Ray cluster: each trial runs on nodes with its accelerator, different types at the same time.
 
-The launcher has a pool for each type of accelerator, and the pool an actor on each accelerator, which starts a fresh
-process for each trial.
+The launcher has an actor on each accelerator, which starts a fresh process for each trial.
 """
 
 from __future__ import annotations
@@ -43,23 +42,22 @@ RESOURCE = "accelerator_type:"
 """How Ray's resources name accelerators."""
 STRATEGY = "PACK"
 """One node where all fit on one, else as few as possible."""
-POLL_S = 2.0
-"""Interval of checks that the nodes still exist while waiting for accelerators."""
-PATIENCE = 5
-"""How many of these checks to wait for accelerators before saying so."""
+PATIENCE_S = 10.0
+"""How long to wait for accelerators before saying so."""
 
 
 class RayLauncher(Launcher):
-    """Runs trials on an existing Ray cluster, one at a time in each accelerator pool.
+    """Runs trials on an existing Ray cluster, one at a time on the accelerators of each type.
 
-    Its notes name lost nodes. It keeps no checkpoints, since they would stay on a node.
+    It holds the accelerators from beginning to end. If a node is lost, trials on its accelerator fail from then on. It
+    keeps no checkpoints, since they would stay on a node.
     """
 
     overlapping = True
     """Trials on different accelerators do not disturb each other."""
 
     def __init__(self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]) -> None:
-        """Connect, and send the project's code to the cluster.
+        """Connect, send the project's code to the cluster, and take the accelerators; wait while others have them.
 
         Args:
             address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this machine.
@@ -71,88 +69,180 @@ class RayLauncher(Launcher):
             UsageError: Ray is missing, no cluster answers, or it lacks the accelerators.
         """
         super().__init__()
-        self._pools: dict[str, AcceleratorPool] = {}
-        """By type."""
-        self._calls: list[tuple[object, ...]] = []
-        """The calls of the worker's functions so far, which a node that comes later makes, too."""
-        self._stage = Path(tempfile.mkdtemp(prefix="ampmeter-"))
-        self._ray: Any = None
+        self._closed = threading.Event()
+        self._held: dict[str, list[Accelerator]] = {}
+        """By type, those of a node one after another."""
+        self._groups: list[Any] = []
+        with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:  # which Ray uploads when it connects
+            self._files = stage(Path(folder), suite_files)
+            self._ray = connect(address, Path(folder))
         try:
-            self._files = stage(self._stage, suite_files)
-            self._ray = connect(address, self._stage)
-            types = sorted(types_of(self._ray.nodes()))
-            self._placements = [Placement(name=name) for name in accelerators or types]
-            for placement in sorted(self._placements, key=lambda each: len(each.members)):
-                kind, most = placement.members[0], len(placement.members)
-                pool = self._pools[kind] = AcceleratorPool(self._ray, kind, most, self._calls)
-                if pool.room < most:
+            nodes = nodes_by_type(self._ray.nodes())
+            self._placements = [Placement(name=name) for name in accelerators or sorted(nodes)]
+            most: dict[str, int] = {}
+            for placement in self._placements:
+                kind, count = placement.members[0], len(placement.members)
+                most[kind] = max(count, most.get(kind, 0))
+                room = sum(int(node.get("GPU") or node[RESOURCE + kind]) for node in nodes.get(kind, ()))
+                if room < count:
                     raise UsageError(
-                        f"{placement.name} takes {most} {kind}, and the cluster has {pool.room}. Its types are: "
-                        f"{', '.join(types)}."
+                        f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its types are: "
+                        f"{', '.join(sorted(nodes))}."
                     )
+            for kind, count in most.items():
+                has_gpus = any(node.get("GPU") for node in nodes[kind])
+                self._held[kind] = self._take(kind, count, has_gpus=has_gpus)
         except BaseException:
             self.close()
             raise
 
-    def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
-        answers, surveys = self._ask("survey_own"), {}
-        for placement in self._placements:
-            of_type = [(each.node, survey) for each, survey in answers if each.type == placement.members[0]]
-            surveys[placement.name] = of_type[: len(placement.members)]
-        return merge(surveys)
-
-    def call(self, target: str, *arguments: object) -> Any:
-        translated = [self._translated(argument) for argument in arguments]
-        answers = self._ask("call", target, *translated)
-        first = answers[0][1]
-        if any(value != first for _, value in answers):
-            text = "; ".join(f"{each.name}: {value}" for each, value in answers)
-            raise UsageError(
-                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same data and suites."
+    def _take(self, kind: str, count: int, *, has_gpus: bool) -> list[Accelerator]:
+        """Place a group with an actor in each bundle, which start when Ray has placed it, and wait for them."""
+        resource = {RESOURCE + kind: 0.001 if has_gpus else 1}
+        bundle = {"CPU": 1, "GPU": int(has_gpus), **resource}
+        group = self._ray.util.placement_group([bundle] * count, strategy=STRATEGY)
+        self._groups.append(group)
+        actors = []
+        for index in range(count):
+            place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=index
             )
-        self._calls.append((target, *translated))
-        return first
+            actor = self._ray.remote(AcceleratorActor).options(
+                max_concurrency=4,  # a trial, its end, and questions
+                num_cpus=1,
+                num_gpus=int(has_gpus),
+                resources=resource,
+                scheduling_strategy=place,
+            )
+            actors.append(actor.remote(os.environ.get(THREADS)))
+        locations = [actor.locate.remote() for actor in actors]
+        if len(self._ray.wait(locations, num_returns=count, timeout=PATIENCE_S)[0]) < count:
+            print_plain(f"Waiting for {count} {kind}: Ray has lent all of them, or the node is still starting.")
+        held = []
+        for actor, location in zip(actors, locations, strict=True):
+            node, host = self._get(kind, location)
+            held.append(Accelerator(actor=actor, node=node, name=f"{kind} on {host}"))
+        return sorted(held, key=lambda each: each.node)
 
-    def _ask(self, method: str, *arguments: object) -> list[tuple[Accelerator, Any]]:
+    def _get(self, where: str, reference: Any) -> Any:
+        """Wait for a value of the actor on an accelerator.
+
+        Raises:
+            UsageError: the actor raised one, or is lost.
+        """
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            raise _lost(where, error) from error
+
+    def _ask(self, method: str, *arguments: object) -> dict[Accelerator, Any]:
         """Call a method of the actor on each accelerator, at the same time; return what each returned.
 
         Raises:
             UsageError: a method raised one, or a node is lost.
         """
-        running = list[tuple[Accelerator, Any]]()
-        for pool in self._pools.values():
-            pool.open(pool.most)
-            running += pool.ask(method, *arguments)
-        return [(each, self._pools[each.type].get(each.name, value)) for each, value in running]
+        running = {}
+        for held in self._held.values():
+            for each in held:
+                running[each] = getattr(each.actor, method).remote(*arguments)
+        return {each: self._get(each.name, reference) for each, reference in running.items()}
 
-    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
-        """Run one trial on nodes with its accelerator; if one of them is lost, the next trial gets others."""
-        pool = self._pools[trial.cell.placement.members[0]]
-        there = replace(trial, cell=replace(trial.cell, suite=self._translated(trial.cell.suite)))
-        try:
-            ending = pool.run(there, device, on_message)
-        except UsageError as error:
-            ending = Ending(kind="lost", text=str(error))
-        if ending.kind == "lost":
-            self.notes.append(f"{trial.id}: {ending.text}")
-            pool.release()
-        return ending
+    def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
+        answers, surveys = self._ask("survey_own"), {}
+        for placement in self._placements:
+            held = self._held[placement.members[0]][: len(placement.members)]
+            surveys[placement.name] = [(each.node, answers[each]) for each in held]
+        return merge(surveys)
 
-    def cancel(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-
-    def close(self) -> None:
-        self.cancel()
-        if self._ray is not None:
-            self._ray.shutdown()
-        shutil.rmtree(self._stage, ignore_errors=True)
+    def call(self, target: str, *arguments: object) -> Any:
+        answers = self._ask("call", target, *(self._translated(argument) for argument in arguments))
+        first = next(iter(answers.values()))
+        if any(value != first for value in answers.values()):
+            text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
+            raise UsageError(
+                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same data and suites."
+            )
+        return first
 
     def _translated(self, argument: Any) -> Any:
         """Return an argument; of a suite's reference with the path of its file on the nodes."""
         if isinstance(argument, SuiteRef) and argument.file:
             return replace(argument, file=self._files[argument.file])
         return argument
+
+    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
+        """Run one trial on accelerators of its type, passing its records on as they come.
+
+        Raises:
+            CancelledError: the run was stopped.
+        """
+        members = trial.cell.placement.members
+        held = self._held[members[0]][: len(members)]
+
+        def forward(message: Any) -> None:  # the trial's own id: on the node, its placement has another name
+            on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
+
+        try:
+            ending = run_ranks(self._ranks(held, trial, device), forward)
+        except UsageError as error:
+            ending = Ending(kind="lost", text=str(error))
+        if self._closed.is_set():  # because of which it ended
+            raise CancelledError
+        return ending
+
+    def _ranks(self, held: Sequence[Accelerator], trial: Trial, device: Device) -> list[Rank]:
+        """Return the ranks of a trial, one on each of some accelerators."""
+        suite = self._translated(trial.cell.suite)
+        there = replace(trial, cell=replace(trial.cell, suite=suite))
+        address, port = self._get(held[0].name, held[0].actor.meeting_place.remote())
+        nodes = [each.node for each in held]
+        ranks = []
+        for number, each in enumerate(held):
+            meeting = None
+            if len(held) > 1:
+                meeting = Rendezvous(
+                    rank=number,
+                    world=len(held),
+                    local_world=nodes.count(each.node),
+                    address=address,
+                    port=port,
+                )
+            ranks.append(self._rank(each, there, device, meeting))
+        return ranks
+
+    def _rank(self, held: Accelerator, trial: Trial, device: Device, meeting: Rendezvous | None) -> Rank:
+        """Return the rank of a trial on an accelerator, which is the only one that its actor sees."""
+        local = ("0" if device.is_gpu else "cpu") + (f"@{meeting.world}" if meeting else "")
+        there = replace(trial, cell=replace(trial.cell, placement=Placement(name=local)))
+
+        def run(on_message: OnMessage) -> Ending:
+            stream = held.actor.stream.options(num_returns="streaming")
+            try:
+                for reference in stream.remote(there, replace(device, placement=local), meeting):
+                    message = self._get(held.name, reference)
+                    if isinstance(message, Ending):
+                        return message
+                    on_message(message)
+            except self._ray.exceptions.RayError as error:
+                raise _lost(held.name, error) from error
+            raise UsageError(f"{held.name} ended without a message")
+
+        def halt() -> None:
+            with suppress(self._ray.exceptions.RayError):  # the node is gone, and its stream raises
+                held.actor.cancel.remote()
+
+        return Rank(name=held.name, run=run, halt=halt)
+
+    def cancel(self) -> None:
+        """Release the accelerators; Ray ends the actors that hold them, and with those ends what they run."""
+        self._closed.set()
+        while self._groups:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.util.remove_placement_group(self._groups.pop())
+
+    def close(self) -> None:
+        self.cancel()
+        self._ray.shutdown()
 
 
 def connect(address: str | None, code: Path) -> Any:
@@ -203,201 +293,34 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def types_of(nodes: Sequence[dict[str, Any]]) -> set[str]:
-    """Return the types of the accelerators that a cluster's nodes have.
+def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, float]]]:
+    """Return, by type of accelerator, the resources of each of a cluster's nodes that has some of it.
 
     Raises:
         UsageError: there is none.
     """
-    types = set[str]()
+    by_type: dict[str, list[dict[str, float]]] = {}
     for node in nodes:
-        if node["Alive"]:
-            types.update(name.removeprefix(RESOURCE) for name in node["Resources"] if name.startswith(RESOURCE))
-    if not types:
+        for name in node["Resources"]:
+            if node["Alive"] and name.startswith(RESOURCE):
+                by_type.setdefault(name.removeprefix(RESOURCE), []).append(node["Resources"])
+    if not by_type:
         raise UsageError(
             "The cluster has no accelerator that Ray knows the type of. Name it when a node is started: "
             "ray start --resources '{\"accelerator_type:V100\": 1}' ..."
         )
-    return types
+    return by_type
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Accelerator:
     """An accelerator that the run holds."""
 
-    type: str
     actor: Any
     node: str
     """Ray's id of its node."""
     name: str
     """Type and node, for messages."""
-
-
-class AcceleratorPool:
-    """Runs trials on accelerators of a type, and on others after one is lost."""
-
-    def __init__(self, ray: Any, accelerator: str, most: int, calls: Sequence[tuple[object, ...]]) -> None:
-        """Take no accelerators yet, of which ``most`` train together; each node that comes makes the ``calls``."""
-        self.ray, self.type, self.most, self._calls = ray, accelerator, most, calls
-        self.closed = threading.Event()
-        self._group: Any = None
-        self._held: list[Accelerator] = []
-
-    @property
-    def room(self) -> int:
-        """Number of the cluster's accelerators of this type, including those lent to others."""
-        return sum(int(node.get("GPU") or node[RESOURCE + self.type]) for node in self._nodes())
-
-    def _nodes(self) -> list[dict[str, float]]:
-        """Return the resources of each node that has this accelerator."""
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        return [resources for resources in nodes if RESOURCE + self.type in resources]
-
-    def open(self, count: int) -> list[Accelerator]:
-        """Return at least ``count`` accelerators that are held, after taking those of a new group if there is none.
-
-        Raises:
-            UsageError: the cluster has too few, or lost one.
-            CancelledError: the run was stopped.
-        """
-        if len(self._held) < count and not self.closed.is_set():
-            self.release()
-            self._held = self._take(count)
-            for arguments in self._calls:
-                for each, value in self.ask("call", *arguments):
-                    self.get(each.name, value)
-        if self.closed.is_set():  # possibly before there was anything to release
-            self.release()
-            raise CancelledError
-        return self._held
-
-    def _take(self, count: int) -> list[Accelerator]:
-        """Place a group with an actor in each bundle, which start when Ray has placed it, and wait for them.
-
-        Returns:
-            The accelerators by node; none after Ctrl-C.
-        """
-        size = min(self.most, self._require(count))
-        gpus = 1 if any(node.get("GPU") for node in self._nodes()) else 0
-        resource = {RESOURCE + self.type: 0.001 if gpus else 1}
-        bundle = {"CPU": 1, "GPU": gpus, **resource}
-        self._group = self.ray.util.placement_group([bundle] * size, strategy=STRATEGY)
-        actors = []
-        for index in range(size):
-            place = self.ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-                placement_group=self._group, placement_group_bundle_index=index
-            )
-            actor = self.ray.remote(AcceleratorActor).options(
-                max_concurrency=4,  # a trial, its end, and questions
-                num_cpus=1,
-                num_gpus=gpus,
-                resources=resource,
-                scheduling_strategy=place,
-            )
-            actors.append(actor.remote(os.environ.get(THREADS)))
-        locations = [actor.locate.remote() for actor in actors]
-        polls = 0
-        while len(self.ray.wait(locations, num_returns=size, timeout=POLL_S)[0]) < size:
-            if self.closed.is_set():
-                return []
-            self._require(size)  # a node may have been lost meanwhile
-            polls += 1
-            if polls == PATIENCE:
-                print_plain(f"Waiting for {size} {self.type}: Ray has lent all of them, or the node is still starting.")
-        held = []
-        for actor, location in zip(actors, locations, strict=True):
-            node, host = self.get(self.type, location)
-            held.append(Accelerator(type=self.type, actor=actor, node=node, name=f"{self.type} on {host}"))
-        return sorted(held, key=lambda each: each.node)
-
-    def _require(self, count: int) -> int:
-        """Return the number of accelerators, of which ``count`` are to train together."""
-        room = self.room
-        if room < count:
-            raise UsageError(f"{count} {self.type} are needed, and the cluster has {room} left")
-        return room
-
-    def ask(self, method: str, *arguments: object) -> list[tuple[Accelerator, Any]]:
-        """Call a method of the actor on each accelerator that is held; return what ``get`` takes to wait for each."""
-        return [(each, getattr(each.actor, method).remote(*arguments)) for each in self._held]
-
-    def get(self, where: str, reference: Any) -> Any:
-        """Wait for a value of the actor on an accelerator.
-
-        Raises:
-            UsageError: the actor raised one, or is lost.
-        """
-        try:
-            return self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:
-            raise _lost(where, error) from error
-
-    def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
-        """Run one trial, passing its records on as they come.
-
-        Raises:
-            UsageError: a node is gone.
-            CancelledError: the run was stopped.
-        """
-        world = len(trial.cell.placement.members)
-        held = self.open(world)[:world]
-        nodes = [each.node for each in held]
-        address, port = self.get(held[0].name, held[0].actor.meeting_place.remote())
-        ranks = []
-        for number, each in enumerate(held):
-            meeting = Rendezvous(
-                rank=number,
-                world=world,
-                local_world=nodes.count(each.node),
-                address=address,
-                port=port,
-            )
-            ranks.append(self._rank(each, trial, device, meeting if world > 1 else None))
-
-        def forward(
-            message: Any,
-        ) -> None:  # the trial's own id: on the node, its placement has another name
-            on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
-
-        ending = run_ranks(ranks, forward)
-        if self.closed.is_set():  # because of which it ended
-            raise CancelledError
-        return ending
-
-    def _rank(self, held: Accelerator, trial: Trial, device: Device, meeting: Rendezvous | None) -> Rank:
-        """Return the rank of a trial on an accelerator, which is the only one that its actor sees."""
-        local = ("0" if device.is_gpu else "cpu") + (f"@{meeting.world}" if meeting else "")
-        there = replace(trial, cell=replace(trial.cell, placement=Placement(name=local)))
-
-        def run(on_message: OnMessage) -> Ending:
-            stream = held.actor.stream.options(num_returns="streaming")
-            try:
-                for reference in stream.remote(there, replace(device, placement=local), meeting):
-                    message = self.get(held.name, reference)
-                    if isinstance(message, Ending):
-                        return message
-                    on_message(message)
-            except self.ray.exceptions.RayError as error:
-                raise _lost(held.name, error) from error
-            raise UsageError(f"{held.name} ended without a message")
-
-        def halt() -> None:
-            with suppress(self.ray.exceptions.RayError):  # the node is gone, and its stream raises
-                held.actor.cancel.remote()
-
-        return Rank(name=held.name, run=run, halt=halt)
-
-    def release(self) -> None:
-        """Release the accelerators; Ray ends the actors that hold them, and with those ends what they run."""
-        group, self._group, self._held = self._group, None, []
-        if group is not None:
-            with suppress(self.ray.exceptions.RayError):
-                self.ray.util.remove_placement_group(group)
-
-    def close(self) -> None:
-        """End what is running and release the accelerators, for good."""
-        self.closed.set()
-        self.release()
 
 
 def _lost(where: str, error: Exception) -> UsageError:

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.conftest import call
 from tests.ray.conftest import Nodes, after_first_row_of, run, slow
 from tests.rows import rows, trial_rows
 
@@ -32,7 +33,7 @@ def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(no
 
 
 @pytest.mark.slow
-def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_on(nodes, suite):
+def test_trials_of_a_lost_node_fail_with_the_reason_the_others_go_on_and_resume_tries_again(nodes, suite):
     nodes.need("V100", "A100")
     with after_first_row_of("V100", suite.parent / "run", lambda: nodes.lose("V100")):
         folder, done = run(nodes, slow(suite), "--phases", "memory,train")
@@ -42,9 +43,13 @@ def test_what_no_other_node_can_do_is_failed_with_the_reason_and_the_rest_goes_o
     lost = [row for row in trials if row["placement"] == "V100"]
     failed = [row for row in lost if row["status"] == "failed"]
     assert {row["status"] for row in lost} == {"ok", "failed"}
-    assert all("1 V100 are needed, and the cluster has 0 left" in row["detail"] for row in failed)
+    assert all(" was lost (" in row["detail"] for row in failed)
     unfit = sum(row["phase"] == "memory" for row in failed)  # is not tried further
     assert len(lost) + unfit == 4
+    nodes.need("V100")
+    done = call("--resume", folder, cwd=suite.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["status"] for row in trial_rows(folder)] == ["ok"] * 8
 
 
 @pytest.mark.slow

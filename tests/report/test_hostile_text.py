@@ -9,7 +9,7 @@ import pytest
 
 from bench.compare.comparison import compare
 from bench.compare.document import document as of_comparison
-from bench.compare.page import comparison_page, show_comparison
+from bench.compare.page import show_comparison
 from bench.report import document, load
 from bench.results.store import Store
 from bench.spec.text import UNSAFE
@@ -21,10 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)</script> $x_{$"
 
 
-def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
+def hostile(folder: Path, device: str = EVIL, peak_mib: int = 100) -> RunBuilder:
     """A run with hostile text in every word that may be any word, written as the harness writes it."""
     run = RunBuilder(folder, suite=f"{EVIL} suite", device=replace(GPU, name=device, architecture=EVIL))
-    run.speed().memory("fp32", 100).memory("amp-bf16", 60).train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
+    run.speed().memory("fp32", peak_mib).memory("amp-bf16", 60)
+    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
     run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128).id
     run.append(block(trial, discarded=EVIL))
@@ -37,9 +38,9 @@ def hostile(folder: Path, device: str = EVIL) -> RunBuilder:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Path]:
-    """Two hostile runs of two devices."""
+    """Two hostile runs of two devices, of which the second takes more memory."""
     folder = tmp_path_factory.mktemp("hostile")
-    return [hostile(folder / "a\x1b[1m").folder, hostile(folder / "b\u202e", f"{EVIL} 2").folder]
+    return [hostile(folder / "a\x1b[1m").folder, hostile(folder / "b\u202e", f"{EVIL} 2", 200).folder]
 
 
 def harmless(text: str) -> bool:
@@ -86,12 +87,9 @@ def test_every_word_of_every_file_is_text_on_every_page(tmp_path, monkeypatch):
 def test_a_comparison_holds_nothing_raw(runs, capsys):
     result = compare(*runs)
     show_comparison(result)
-    page = comparison_page(result)
-    for text in (document.dumps(of_comparison(result)), page):
+    for text in (document.dumps(of_comparison(result)), capsys.readouterr().out):
         assert harmless(text)
         assert "gpj.exe" in text
-    assert harmless(capsys.readouterr().out)
-    assert "<script>alert" not in page
 
 
 def test_an_error_holds_nothing_raw(tmp_path):

@@ -199,8 +199,8 @@ def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, pair, cpu,
     assert len(trial_rows(tmp_path)) == 2
     assert rounds(tmp_path) == [0]
     (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
-    (cell,) = set(read_trials(tmp_path, {}, read_details(tmp_path))["cell"])
-    assert cell == trial.cell_id
+    (given,) = set(read_trials(tmp_path, {}, read_details(tmp_path))["parameters_json"])
+    assert json.loads(given) == {"note": note}
 
 
 def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial):

@@ -1,7 +1,7 @@
 """The rows of all phases in one frame, with the columns that the report derives from what the CSVs hold.
 
-The CSVs say what was asked and what was measured. The frame adds the phase, the cell, the kind of the device and the
-names by which reports know parameters and ablation steps.
+The CSVs say what was asked and what was measured. The frame adds the phase, the kind of the device and the names by
+which reports know parameters and ablation steps.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import pandas as pd
 from bench.report.format import records
 from bench.results.columns import COLUMNS, LIST, Field, derived
 from bench.results.csv_file import read, typed
-from bench.spec.phases import MEASURING, SEARCHES
+from bench.spec.phases import MEASURING
 from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
 
 ABOUT = {
     "phase": "The phase, which is the name of the CSV.",
-    "cell": "Readable name of its cell, which all phases share.",
     "parameters_json": "The suite's parameters as a JSON object.",
     "members": "The placement of each device, joined by +.",
     "device_kind": "cuda or cpu.",
@@ -33,7 +32,7 @@ ABOUT = {
 }
 DERIVED = {name: Field(name=name, kind="word") for name in ABOUT}
 """The columns that no CSV holds."""
-ASKED = ["phase", "suite", "parameters", "techniques", "ablation", "precision", "device", "placement", "batch_size"]
+ASKED = ["parameters", "techniques", "ablation", "precision", "placement"]
 """The columns that names follow from."""
 
 
@@ -88,7 +87,7 @@ def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.Data
 
 
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
-    """Add what follows from a row: names of the cell, of parameters and of ablation steps, and what its device is."""
+    """Add what follows from a row: names of parameters and of ablation steps, and what its device is."""
     kinds = {device["placement"]: device["kind"] for device in info.get("environment", {}).get("devices", [])}
     different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()  # far fewer than rows
     names = [_names(row, kinds) for row in records(rows[ASKED].drop_duplicates())]
@@ -107,10 +106,7 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
     words = [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
     is_step = row["ablation"] == "yes"
     added = LIST + techniques if techniques else ""
-    recipe = "-".join([row["suite"], *words]) + ("" if is_step else added)
-    batch = "" if row["phase"] in SEARCHES else f"-b{row['batch_size']:.0f}"
     return {
-        "cell": f"{recipe}-{place}{'-ablation' if is_step else ''}{batch}",
         "parameters": " ".join(words),
         "parameters_json": row["parameters"] or "{}",
         "members": LIST.join(Placement(name=place).members),
