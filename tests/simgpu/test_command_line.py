@@ -67,7 +67,6 @@ def single(host):
     return server
 
 
-@pytest.mark.needs_nvml("energy")
 def test_energy_is_that_of_the_power_that_nvml_tells(single):
     rows = [row for row in single.rows("out") if row["phase"] == "energy"]
     assert [row["status"] for row in rows] == ["ok", "ok"]
@@ -150,10 +149,10 @@ ENERGY = ("--gpus", 0, "--precisions", "fp32", "--phases", "memory,energy")
 @pytest.mark.parametrize(
     ("lacking", "source"),
     [
-        pytest.param("energy", "power", marks=pytest.mark.needs_nvml("power")),
-        pytest.param("power", "counter", marks=pytest.mark.needs_nvml("energy")),
-        pytest.param("energy,instant", "power", marks=pytest.mark.needs_nvml("power")),
-        pytest.param("memory_v2", "counter", marks=pytest.mark.needs_nvml("energy")),
+        ("energy", "power"),
+        ("power", "counter"),
+        ("energy,instant", "power"),
+        ("memory_v2", "counter"),
     ],
 )
 def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
@@ -185,27 +184,6 @@ def neighbour(server, busy):
         process.communicate()
 
 
-@pytest.mark.needs_nvml("process_utilization")
-def test_a_neighbour_that_computes_is_named_and_where_it_disturbs_all_processes_all_count(host):
-    server = host("A100")
-    with neighbour(server, 1) as pid:
-        words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
-        done = server.run(*words, "--out", "out")
-    assert f"pid {pid}" in done.stdout + done.stderr
-    rows = server.rows("out")
-    assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
-    speed = [row for row in rows if row["phase"] == "speed"]
-    assert {row["status"] for row in speed} <= TIMED
-    assert all(f"another process used the GPU (pid {pid}" in row["disturbance"] for row in speed)
-    figures = trial_figures(server.folder / "out")
-    assert all(
-        row["log_speedup_error"] > 0 for row in figures if (row["phase"], row["precision"]) == ("speed", "amp-bf16")
-    )
-    assert f"pid {pid}" in done.stdout
-    assert "△ all processes that timed it were disturbed" in done.stdout
-
-
-@pytest.mark.needs_nvml("process_utilization")
 def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_its_place(host):
     server = host("A100")
     words = ("--suite", "tiny.py", "--batch-sizes", 4, "--time-budget", "5s", "--gpus", 0, "--phases", "speed")

@@ -57,12 +57,6 @@ def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(mixed, supported
     assert names(unsupported) == left_out
 
 
-def test_gradients_are_zeroed_until_set_to_none_is_added(tiny_trial):
-    steps, _ = build_ablation("amp-bf16", "cuda")
-    trial = replace(tiny_trial, ablation=True)
-    assert [trial.techniques_of(step).set_to_none for step in steps] == [False, False, True, True, True]
-
-
 def rebased(trial, planned, works):
     """Return the steps whose memory is measured one after the other, where some do not work."""
     memory = [replace(trial, ablation=True, arms=(step,)) for step in planned]

@@ -14,7 +14,7 @@ from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
 from bench.training.step import train_epoch, training_step
 from tests.training import conftest
-from tests.training.conftest import CPU, plain_sgd, same, train
+from tests.training.conftest import CPU, same, train
 
 PIXELS = (1, 6, 6)
 NEWER = hasattr(torch.backends, "fp32_precision")
@@ -159,21 +159,6 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     assert torch.equal(conv.weight, master.half())
     assert {norm.weight.dtype, norm.running_var.dtype} == {torch.float32}
     assert conv.weight.grad is None  # what was widened is not kept twice
-
-
-@pytest.mark.parametrize(("name", "kept"), [("fp16-master", True), ("fp16", False)])
-def test_a_master_keeps_updates_that_16_bits_would_lose(name, kept):
-    def ones(_data):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3, bias=False))
-        nn.init.ones_(model[1].weight)
-        return model
-
-    arm = make(name, model=ones, optimizer=plain_sgd(0.0001))
-    (weight,) = arm.weights.trained()
-    for _ in range(10):
-        weight.grad = -torch.ones_like(weight)
-        arm.optimizer.step()
-    assert weight[0, 0].item() == pytest.approx(1.001 if kept else 1.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(
