@@ -24,8 +24,7 @@ def suite(
     """Return the suite.
 
     Args:
-        fault: of ``FAULTS``, or "synchronize", which waits for the GPU in every forward pass under autocast; empty for
-            none.
+        fault: of ``FAULTS``; empty for none.
         at: the forward pass that it befalls.
         after_s: instead of ``at``, how long after the first pass of a timed round.
         value: what it is called with.
@@ -44,9 +43,6 @@ def suite(
                 self.passes += 1
                 if not self.first_s and not gc.isenabled():  # as in timed rounds
                     self.first_s = time.monotonic()
-                if fault == "synchronize":
-                    synchronize_under_autocast(inputs)
-                    return inputs
                 due = self.first_s and time.monotonic() - self.first_s >= after_s if after_s else self.passes == at
                 if fault and not self.has_begun and due and int(os.environ.get("RANK", "0")) == rank:
                     self.has_begun = True
@@ -114,14 +110,6 @@ def out_of_memory(inputs, gibibytes):
 def end(_inputs, _value):
     """End this process at once; it reports nothing."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def synchronize_under_autocast(inputs):
-    """Wait for the GPU, which a capture forbids."""
-    import torch
-
-    if torch.is_autocast_enabled(inputs.device.type):
-        torch.cuda.synchronize()
 
 
 FAULTS = {

@@ -108,14 +108,11 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
     assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout
 
 
-def test_the_ladder_is_climbed_up_to_a_captured_step(single):
+def test_captured_steps_are_measured_and_trained_the_ladder_climbs_up_to_them_and_nothing_is_left_behind(single):
+    assert set(single.statuses("graphs").values()) <= TIMED
     rows = [row for row in single.rows("graphs") if row["ablation"] == "yes" and row["phase"] == "speed"]
     assert {row["status"] for row in rows} <= TIMED
     assert arm_name(rows[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
-
-
-def test_captured_steps_are_measured_and_trained_and_nothing_is_left_behind(single):
-    assert set(single.statuses("graphs").values()) <= TIMED
     assert single.left_behind() == []
 
 
@@ -171,9 +168,9 @@ def test_a_gpu_that_tells_neither_energy_nor_power_is_left_out_of_energy_with_a_
 
 
 @contextlib.contextmanager
-def neighbour(server, busy):
+def neighbour(server):
     """Run another program on the machine's GPU 0."""
-    command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512", str(busy)]
+    command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512"]
     given = environment(SIM_SHM=server.machine.path, **server.variables)
     process = subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, text=True)
     try:
@@ -196,7 +193,7 @@ def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_it
     with ThreadPoolExecutor() as pool:
         run = pool.submit(server.run, *words, "--precisions", "fp32,amp-bf16", "--out", "out")
         until(2)  # the first process has ended
-        with neighbour(server, 1) as pid:
+        with neighbour(server) as pid:
             until(4)
         run.result()
     disturbed = {row["replicate"]: row["disturbance"] for row in server.rows("out") if row["disturbance"]}

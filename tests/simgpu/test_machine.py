@@ -50,17 +50,6 @@ def test_python_and_the_libraries_agree_on_the_machines_state(path):
     assert machine.computing() == []
 
 
-def test_faults_end_with_the_process_that_holds_them(path):
-    machine = Machine(path)
-    machine.poke("lost", 0, 1)
-    ask = "import ctypes; print(ctypes.CDLL(None).cudaSetDevice(0))"
-    assert python(path, ask).stdout == "999\n"
-    holder = subprocess.Popen(["true"])
-    holder.wait()
-    machine.poke("holder", 0, holder.pid)
-    assert python(path, ask).stdout == "0\n"
-
-
 def test_a_context_used_after_a_fork_is_reported(path):
     fork = USE_CUDA + "import os; pid = os.fork(); runtime.cudaSetDevice(0); pid and os.waitpid(pid, 0)"
     assert "CUDA used in a forked child" in python(path, fork).stderr
