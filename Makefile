@@ -2,7 +2,6 @@
 # make test      install what is needed, and run the tests that are quick
 # make test-slow run those that take long; make test-gpu, on an idle machine, those that need a GPU
 # make test-simgpu run the tests that need a GPU, and the command line, on simulated NVIDIA GPUs (tests/simgpu/README.md)
-# make test-simgpu-nvml the same with each feature of NVML turned off in turn, as older drivers lack it
 # make test-torch TORCH=2.6.0  the quick tests and the simulated ones with that torch, and its torchvision, in an environment of its own
 # make test-all  run all of these, and on an idle machine those that judge measured times
 # make check     formatting, lint, types, layers, and the generated parts of the docs
@@ -21,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE  # or each of the processes that the tests star
 PARALLEL := -n $(WORKERS) --dist worksteal
 SIMULATED := -n $(WORKERS) --dist loadgroup -m "gpu or simgpu" tests/gpu tests/simgpu
 
-.PHONY: bench test test-slow test-gpu test-simgpu test-simgpu-nvml test-torch test-all check
+.PHONY: bench test test-slow test-gpu test-simgpu test-torch test-all check
 bench: $(READY)
 	@echo Measuring two small models, and writing the report, takes 90 s at most.
 	$(BIN)/python run_bench.py --suite mlp,digits --within 90s --resume results/first-run
@@ -37,9 +36,6 @@ test-gpu: $(READY)
 
 test-simgpu: $(READY)
 	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m pytest -q $(SIMULATED)
-
-test-simgpu-nvml: $(READY)
-	$(BIN)/python -m tests.simgpu --if-possible $(BIN)/python -m tests.simgpu.nvml $(SIMULATED)
 
 test-torch: .venv-torch-$(TORCH)/.installed
 	$(MAKE) test test-simgpu VENV=.venv-torch-$(TORCH)

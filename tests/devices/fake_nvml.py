@@ -85,7 +85,6 @@ class FakeGpu:
     """The power that the energy counter adds up; None is the same as ``power_w``."""
     average_power_w: float | None = None
     """The answer of nvmlDeviceGetPowerUsage; None is the same as ``power_w``."""
-    has_power_instant: bool = True
     power_limit_w: float = 700.0
     power_default_w: float = 700.0
     sm_clock_limit_mhz: int = 1980
@@ -267,13 +266,11 @@ class FakeDriver:
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
 
     def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, count: Any, values: Any) -> int:
-        known = dict(gpu.fields)
-        if gpu.has_power_instant:
-            known[POWER_INSTANT] = gpu.power_mw(self.clock())
+        known = gpu.fields | {POWER_INSTANT: gpu.power_mw(self.clock())}
         for value in values._obj:
             value.nvmlReturn = SUCCESS if value.fieldId in known else NOT_SUPPORTED
             if value.fieldId == POWER_INSTANT:
-                value.valueType, value.value.uiVal = 1, known.get(POWER_INSTANT, 0)
+                value.valueType, value.value.uiVal = 1, known[POWER_INSTANT]
             else:
                 value.valueType, value.value.ullVal = 3, known.get(value.fieldId, 0)
         return SUCCESS

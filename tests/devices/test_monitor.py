@@ -87,7 +87,6 @@ def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(mach
     ("options", "power_w"),
     [
         ({"power_w": 650.0}, 650.0),
-        ({"has_power_instant": False}, 120.0),
         ({"errors": {"nvmlDeviceGetFieldValues": 3}}, 120.0),
         ({"power_w": 0.0}, 120.0),
         ({"power_w": 0.0, "average_power_w": 0.0}, None),

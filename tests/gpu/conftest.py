@@ -9,13 +9,8 @@ from bench.spec.placement import Placement
 
 
 @pytest.fixture(scope="module")
-def environment():
-    return LocalLauncher().call("bench.devices.survey:survey", ("0",))
-
-
-@pytest.fixture(scope="module")
-def device(environment):
-    return environment.devices[0]
+def device():
+    return LocalLauncher().call("bench.devices.survey:survey", ("0",)).devices[0]
 
 
 @pytest.fixture

@@ -11,12 +11,10 @@ from bench.data.batch import to_device
 from bench.data.transfer import prefetched
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
-from bench.spec.protocol import Protocol
 from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp
 from bench.training.step import train_epoch, training_step
 from bench.training.techniques import WARM_UP, GraphedStep
-from tests.arms import arms
 from tests.gpu.test_gpu import run
 from tests.training import conftest
 from tests.training.conftest import batches, layers, momentum, norms, state
@@ -174,16 +172,3 @@ def test_the_phases_run_with_techniques(trial, device, compiled):
         (result,) = run(replace(trial, phase=phase), device)
         assert result.status in ("ok", "unconverged"), result.detail
         assert (result.compile_s is None) == (phase == "memory" or not compiled)
-
-
-def test_a_ladder_up_to_a_captured_step_is_timed_and_tells_the_hosts_share(trial, device):
-    top = "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
-    # A tenth of one process's time is enough for 20 single steps of a slow host; any interval is narrow enough.
-    protocol = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
-    trial = replace(trial, protocol=protocol)
-    asked = ("fp32", "fp32+set-to-none+non-blocking", top)
-    for phase, rungs in (("speed", asked), ("memory", (top,))):
-        results = run(replace(trial, phase=phase, ablation=True, arms=arms(*rungs)), device)
-        assert [result.precision for result in results] == list(rungs)
-        assert {result.status for result in results} <= {"ok", "unconverged"}
-        assert all(result.row.host_ratio > 0 for result in results if phase == "speed")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bench.devices.monitor import GpuMeter, energy_source, open_monitor
+from bench.devices.monitor import GpuMeter, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
@@ -84,15 +84,6 @@ def test_without_power_the_counter_stands_alone(record):
     # github.com/msminhas93/nviwatch/pull/28: an RTX 4060 that does not support power readings.
     window = record(FakeGpu("GPU-a", power_w=115.0, errors=NO_POWER))
     assert (window.source, window.sampled_w, judged(window)) == ("counter", None, "")
-
-
-def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
-    # github.com/HazyResearch/intelligence-per-watt/issues/40: a Jetson Orin, driver 595.78, on which NVML starts.
-    gpu = FakeGpu("GPU-a", errors={**NO_COUNTER, **NO_POWER})
-    assert record(gpu) is None
-    monitor = open_monitor()
-    assert energy_source(GpuMeter(monitor, "GPU-a")) is None
-    assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
 
 
 def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards(monkeypatch):

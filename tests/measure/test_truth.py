@@ -18,26 +18,18 @@ def no_collection(monkeypatch):
     monkeypatch.setattr(gc, "collect", lambda: 0)  # slow where torch is loaded, and nothing here needs it
 
 
-def bias_and_coverage(name, runs):
+@pytest.mark.parametrize(
+    ("runs", "most_bias", "coverages"),
+    [(60, 0.002, (0.85, 1.0)), pytest.param(2000, 0.001, (0.93, 0.97), marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("name", DISTURBANCES)
+def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(name, runs, most_bias, coverages):
     estimates = [estimate(seed, RATIO, **DISTURBANCES[name]) for seed in range(runs)]
     bias = sum(log.center - math.log(RATIO) for log in estimates) / runs
-    return bias, sum(log.low <= math.log(RATIO) <= log.high for log in estimates) / runs
-
-
-@pytest.mark.parametrize("name", DISTURBANCES)
-def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(name):
-    bias, coverage = bias_and_coverage(name, 60)
-    assert abs(bias) < 0.002
-    assert coverage >= 0.85
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DISTURBANCES)
-def test_over_2000_runs_bias_is_below_a_thousandth_and_coverage_within_93_and_97_per_cent(name):
-    bias, coverage = bias_and_coverage(name, 2000)
+    coverage = sum(log.low <= math.log(RATIO) <= log.high for log in estimates) / runs
     print(f"{name}: bias {100 * bias:+.3f} %, coverage {100 * coverage:.1f} %")
-    assert abs(bias) < 0.001
-    assert 0.93 <= coverage <= 0.97
+    assert abs(bias) < most_bias
+    assert coverages[0] <= coverage <= coverages[1]
 
 
 def verdicts(ratio, runs, **disturbance):

@@ -15,6 +15,7 @@ from bench.results.records import TrialResult
 from bench.spec.phases import MEASURING
 from bench.spec.protocol import Protocol
 from bench.spec.suite import Data, Suite
+from bench.training.step import build_arm
 from tests.arms import arms
 from tests.derived import figured
 from tests.devices.fake_nvml import FakeDriver
@@ -60,6 +61,19 @@ def use_suite(monkeypatch):
         return suite
 
     return use
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The techniques of every arm that a phase builds."""
+    seen = []
+
+    def spy(*given, **asked):
+        seen.append(asked["techniques"])
+        return build_arm(*given, **asked)
+
+    monkeypatch.setattr("bench.training.arms.build_arm", spy)
+    return seen
 
 
 def each_phase(*left_out):

@@ -2,18 +2,14 @@
 
 import os
 import re
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
-from bench.phases.energy import measure as energy
 from bench.phases.energy import stream as measuring
-from bench.planning.abilities import refusal_reason
 from bench.results.records import Progress
 from bench.spec.errors import UnsupportedError
 from bench.spec.placement import Placement
-from bench.training import distributed
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import Now, install_gpus, result_of, run_phase, shorten_energy
@@ -129,19 +125,3 @@ def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_p
     first, others = together(tmp_path, measure, *both, NO_COUNTER)
     assert first == others
     assert "GPU-b: the GPU tells neither energy nor power" in first
-
-
-def test_meters_of_some_of_the_devices_are_not_taken_for_all(both, monkeypatch):
-    trial, device = both
-    assert refusal_reason(trial, device) is None  # energy is measured on devices that train together
-    install_gpus(monkeypatch, FakeGpu("GPU-a", energy_start_j=1.0), FakeGpu("GPU-b", energy_start_j=1.0))
-    monkeypatch.setattr(distributed, "ranks", lambda: 3)
-    with ExitStack() as stack:
-        assert energy._open_meters(device, stack) == (
-            (),
-            "of 3 devices that train, 2 can be asked for energy from here",
-        )
-    monkeypatch.setattr(distributed, "ranks", lambda: 2)
-    with ExitStack() as stack:
-        meters, _ = energy._open_meters(device, stack)
-    assert [meter.uuid for meter in meters] == ["GPU-a", "GPU-b"]

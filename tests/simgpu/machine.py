@@ -38,10 +38,6 @@ MODELS = {
 """Names and memory as NVML tells them; energy is counted from Volta on (nvmlDeviceGetTotalEnergyConsumption)."""
 
 
-NVML_FEATURES = ("energy", "power", "instant", "fields", "memory_v2", "event_reasons", "process_utilization")
-"""Features that an older driver's NVML may lack."""
-
-
 class Process(ctypes.Structure):
     """One process among those on the machine; as in native/machine.h."""
 
@@ -99,12 +95,9 @@ class Machine:
         getattr(self.shared, what)[gpu] = value
 
     def throttle(self, gpu: int, reasons: int) -> None:
-        """Let the clocks be held down for reasons, of which heat's time is counted; 0 ends it."""
-        shared, now = self.shared, time.monotonic_ns()
-        if shared.thermal_since_ns[gpu]:
-            shared.thermal_ns[gpu] += now - shared.thermal_since_ns[gpu]
-        shared.thermal_since_ns[gpu] = now if reasons & THERMAL else 0
-        shared.clock_reasons[gpu] = reasons
+        """Let the clocks be held down for reasons, of which heat's time is counted."""
+        self.poke("thermal_since_ns", gpu, time.monotonic_ns() if reasons & THERMAL else 0)
+        self.poke("clock_reasons", gpu, reasons)
 
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
@@ -117,11 +110,6 @@ def _runs(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def nvml_lacks() -> frozenset[str]:
-    """Return the features that NVML lacks in this process's environment."""
-    return frozenset(filter(None, os.environ.get("SIM_NVML_OFF", "").split(",")))
 
 
 def environment(**settings: object) -> dict[str, str]:

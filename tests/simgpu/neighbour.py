@@ -1,6 +1,6 @@
-"""Another program on a simulated GPU: ``python -m tests.simgpu.neighbour GPU MIB BUSY`` until it is ended.
+"""Another program on a simulated GPU: ``python -m tests.simgpu.neighbour GPU MIB`` until it is ended.
 
-It holds so much memory and, if BUSY is 1, its kernels run all the time: it queues them half a minute ahead, so that the
+It holds so much memory, and its kernels run all the time: it queues them half a minute ahead, so that the
 GPU has work while this process waits for a core. It says when it has begun.
 """
 
@@ -11,7 +11,7 @@ import time
 PERIOD_S, AHEAD_S = 0.02, 30.0
 
 
-def main(gpu: int, mib: int, busy: int) -> None:
+def main(gpu: int, mib: int) -> None:
     """Hold memory and compute."""
     runtime = ctypes.CDLL(None)  # which was preloaded
     pointer = ctypes.c_void_p()
@@ -21,7 +21,7 @@ def main(gpu: int, mib: int, busy: int) -> None:
     until_s = time.monotonic()
     while True:
         more_s = time.monotonic() + AHEAD_S - until_s
-        if busy and more_s > 0:
+        if more_s > 0:
             runtime.simgpu_run(None, gpu, ctypes.c_uint64(int(more_s * 1e9)), 0)
             until_s += more_s
         time.sleep(PERIOD_S)

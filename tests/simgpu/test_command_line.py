@@ -67,7 +67,6 @@ def single(host):
     return server
 
 
-@pytest.mark.needs_nvml("energy")
 def test_energy_is_that_of_the_power_that_nvml_tells(single):
     rows = [row for row in single.rows("out") if row["phase"] == "energy"]
     assert [row["status"] for row in rows] == ["ok", "ok"]
@@ -109,14 +108,11 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
     assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout
 
 
-def test_the_ladder_is_climbed_up_to_a_captured_step(single):
+def test_captured_steps_are_measured_and_trained_the_ladder_climbs_up_to_them_and_nothing_is_left_behind(single):
+    assert set(single.statuses("graphs").values()) <= TIMED
     rows = [row for row in single.rows("graphs") if row["ablation"] == "yes" and row["phase"] == "speed"]
     assert {row["status"] for row in rows} <= TIMED
     assert arm_name(rows[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
-
-
-def test_captured_steps_are_measured_and_trained_and_nothing_is_left_behind(single):
-    assert set(single.statuses("graphs").values()) <= TIMED
     assert single.left_behind() == []
 
 
@@ -150,10 +146,10 @@ ENERGY = ("--gpus", 0, "--precisions", "fp32", "--phases", "memory,energy")
 @pytest.mark.parametrize(
     ("lacking", "source"),
     [
-        pytest.param("energy", "power", marks=pytest.mark.needs_nvml("power")),
-        pytest.param("power", "counter", marks=pytest.mark.needs_nvml("energy")),
-        pytest.param("energy,instant", "power", marks=pytest.mark.needs_nvml("power")),
-        pytest.param("memory_v2", "counter", marks=pytest.mark.needs_nvml("energy")),
+        ("energy", "power"),
+        ("power", "counter"),
+        ("energy,instant", "power"),
+        ("memory_v2", "counter"),
     ],
 )
 def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
@@ -172,9 +168,9 @@ def test_a_gpu_that_tells_neither_energy_nor_power_is_left_out_of_energy_with_a_
 
 
 @contextlib.contextmanager
-def neighbour(server, busy):
+def neighbour(server):
     """Run another program on the machine's GPU 0."""
-    command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512", str(busy)]
+    command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512"]
     given = environment(SIM_SHM=server.machine.path, **server.variables)
     process = subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, text=True)
     try:
@@ -185,27 +181,6 @@ def neighbour(server, busy):
         process.communicate()
 
 
-@pytest.mark.needs_nvml("process_utilization")
-def test_a_neighbour_that_computes_is_named_and_where_it_disturbs_all_processes_all_count(host):
-    server = host("A100")
-    with neighbour(server, 1) as pid:
-        words = (*TINY, "--gpus", 0, "--precisions", "fp32,amp-bf16", "--phases", "memory,speed")
-        done = server.run(*words, "--out", "out")
-    assert f"pid {pid}" in done.stdout + done.stderr
-    rows = server.rows("out")
-    assert {row["status"] for row in rows if row["phase"] == "memory"} == {"ok"}
-    speed = [row for row in rows if row["phase"] == "speed"]
-    assert {row["status"] for row in speed} <= TIMED
-    assert all(f"another process used the GPU (pid {pid}" in row["disturbance"] for row in speed)
-    figures = trial_figures(server.folder / "out")
-    assert all(
-        row["log_speedup_error"] > 0 for row in figures if (row["phase"], row["precision"]) == ("speed", "amp-bf16")
-    )
-    assert f"pid {pid}" in done.stdout
-    assert "△ all processes that timed it were disturbed" in done.stdout
-
-
-@pytest.mark.needs_nvml("process_utilization")
 def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_its_place(host):
     server = host("A100")
     words = ("--suite", "tiny.py", "--batch-sizes", 4, "--time-budget", "5s", "--gpus", 0, "--phases", "speed")
@@ -218,7 +193,7 @@ def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_it
     with ThreadPoolExecutor() as pool:
         run = pool.submit(server.run, *words, "--precisions", "fp32,amp-bf16", "--out", "out")
         until(2)  # the first process has ended
-        with neighbour(server, 1) as pid:
+        with neighbour(server) as pid:
             until(4)
         run.result()
     disturbed = {row["replicate"]: row["disturbance"] for row in server.rows("out") if row["disturbance"]}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.spec.precisions import PRECISIONS
-from tests.simgpu.machine import MODELS, nvml_lacks
+from tests.simgpu.machine import MODELS
 
 ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
 WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
@@ -106,9 +106,7 @@ def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
     assert (device["name"], device["architecture"]) == (model.name, ARCHITECTURES[name])
     assert device["compute_capability"] == model.capability
     assert (device["memory_total_bytes"], device["power_limit_w"]) == (model.memory_mib * 2**20, model.power_w)
-    lacking = nvml_lacks() | set(model.nvml_lacks.split(","))
-    knows_power = "power" not in lacking or not lacking & {"instant", "fields"}
-    assert device["energy"] == ("counter" if "energy" not in lacking else "power" if knows_power else None)
+    assert device["energy"] == ("power" if model.nvml_lacks == "energy" else "counter")
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,13 @@
-"""Techniques as documented; the ablation's steps, their order, their names, and what each adds to."""
+"""The ablation's steps, their order, their names, and what each adds to."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from bench.phases.ladder.plan import build_ablation
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
-from bench.spec.techniques import TECHNIQUES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "techniques.md").read_text()
 ON_GPU = [
     "fp32",
     "amp-bf16",
@@ -24,11 +20,6 @@ TOP = ON_GPU[-1]
 
 def names(steps):
     return [step.name for step in steps]
-
-
-def test_every_technique_has_its_row_in_the_documentation_in_the_canonical_order():
-    rows = re.findall(r"^\| `([a-z0-9-]+)(?:=N)?` \| .+ \| .+ \|$", PAGE, re.MULTILINE)
-    assert rows == list(TECHNIQUES)
 
 
 def test_each_ablation_step_adds_to_the_one_before():
@@ -55,12 +46,6 @@ def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(mixed, supported
     steps, unsupported = build_ablation(mixed, "cpu", supported=supported)
     assert names(steps) == measured
     assert names(unsupported) == left_out
-
-
-def test_gradients_are_zeroed_until_set_to_none_is_added(tiny_trial):
-    steps, _ = build_ablation("amp-bf16", "cuda")
-    trial = replace(tiny_trial, ablation=True)
-    assert [trial.techniques_of(step).set_to_none for step in steps] == [False, False, True, True, True]
 
 
 def rebased(trial, planned, works):

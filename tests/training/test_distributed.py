@@ -1,4 +1,4 @@
-"""Two ranks against one process with the whole batch: gradients, batch norm, evaluation; placements and refusals."""
+"""Two ranks against one process with the whole batch: batch norm, evaluation, figures; placements and refusals."""
 
 import math
 import time
@@ -20,7 +20,7 @@ from bench.training.step import evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
 from tests.rows import trial_figures, trial_rows
-from tests.training.conftest import CPU, make, make_suite
+from tests.training.conftest import make, make_suite
 
 BATCH = 8
 LATE_S = 0.2
@@ -55,33 +55,12 @@ def classes(count, seed):
 
 def run_rank(rank):
     shard = Shard(rank=rank, ranks=2)
-    return {
-        **gradients(rank, shard.of(0, BATCH)),
-        **collectives(rank),
-        "evaluation": evaluate_shard(shard),
-    }
+    return {**collectives(rank), "evaluation": evaluate_shard(shard)}
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     return together(tmp_path_factory.mktemp("ranks"), run_rank)
-
-
-def mlp():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-
-
-def backward(forward, part):
-    nn.functional.cross_entropy(forward(values((BATCH, 6), 1)[part]), classes(BATCH, 1)[part]).backward()
-
-
-def gradients(rank, part):
-    exact = mlp()
-    if rank == 1:
-        nn.init.zeros_(exact[0].weight)  # every rank starts from rank 0's weights
-    backward(distributed.parallel(exact, CPU), part)
-    return {"gradients": [weight.grad for weight in exact.parameters()]}
 
 
 def collectives(rank):
@@ -117,14 +96,6 @@ def evaluate_shard(shard):
         for counts in (COUNTS, (1,)):  # of a single sample, one rank sees nothing at all
             result[regression, counts] = evaluate(arm, held_out(regression, counts, shard))
     return result
-
-
-def test_two_ranks_have_the_gradients_of_one_process_with_the_whole_batch(ranks):
-    alone = mlp()
-    backward(alone, slice(None))
-    for rank in ranks:
-        for local, whole in zip(rank["gradients"], alone.parameters(), strict=True):
-            torch.testing.assert_close(local, whole.grad)
 
 
 def test_ranks_agree_on_values_and_on_a_clock_that_waits_for_the_slowest(ranks):

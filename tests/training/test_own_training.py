@@ -187,26 +187,6 @@ def test_what_evaluate_returned_is_named(output, message):
         evaluate_by(suite, arm_of(suite), iter(()))
 
 
-def step_of_each(training, batch):
-    for name, each in training.model.items():
-        loss = each(batch["x"]).float().square().mean()
-        training.update(loss, name)
-    return loss
-
-
-def test_several_models_are_converted_compiled_and_trained():
-    suite = replace(
-        OWN,
-        model=lambda: {"body": nn.Linear(8, 1), "head": nn.Linear(8, 1)},
-        optimizer=lambda model: {name: torch.optim.SGD(each.parameters(), 0.1) for name, each in model.items()},
-        step=step_of_each,
-    )
-    arm = arm_of(suite, "bf16")
-    losses = [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)]
-    assert losses[-1] < losses[0]
-    assert {weight.dtype for weight in arm.model.parameters()} == {torch.bfloat16}
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

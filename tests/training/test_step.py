@@ -9,7 +9,6 @@ from torch import nn
 
 from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
-from bench.training import distributed
 from bench.training.step import evaluate, train_epoch, training_step
 from tests.training.conftest import batches, layers, make, momentum, plain_sgd, train, weights
 
@@ -85,21 +84,6 @@ def test_a_batch_that_has_no_equal_parts_is_not_trained_on():
     with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 equal parts"):
         training_step(arm, batches(1)[0])
     assert torch.equal(weights(arm), before)
-
-
-def test_each_rank_has_its_own_dropout_and_all_have_the_same_weights(monkeypatch):
-    monkeypatch.setattr(distributed, "ranks", lambda: 2)
-    monkeypatch.setattr(distributed, "parallel", lambda model, device: model)
-
-    def built(rank):
-        monkeypatch.setattr(distributed, "rank", lambda: rank)
-        arm = make(seed=3, model=lambda data: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 3)))
-        return weights(arm), arm.model[0](torch.ones(64))
-
-    (first, dropped), (second, other), (_, again) = built(0), built(1), built(1)
-    assert torch.equal(first, second)
-    assert not torch.equal(dropped, other)
-    assert torch.equal(other, again)  # of one seed it repeats
 
 
 def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_weights_alone():
