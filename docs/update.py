@@ -79,7 +79,6 @@ FEATURES: dict[Feature, str] = {
     "fp16": "fp16 arithmetic",
     "bf16": "bf16 arithmetic",
     "fp8": "float8 products",
-    "mxfp8": "MXFP8 products",
 }
 """Describes each feature in words."""
 

@@ -15,7 +15,7 @@ from bench.spec.errors import UsageError, unknown
 from bench.spec.options import Reader, number, whole
 from bench.spec.suite import Parameter
 
-Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8"]
+Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 NARROW = re.compile(r"tf32|b?float16|float[48]_\w+")
 """Types that are no fp32."""
@@ -23,8 +23,8 @@ Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
 convolutions and recurrent layers, and IEEE fp32 in matrix products."""
-Conversion = Literal["tensorwise", "rowwise", "mxfp8"]
-"""Recipes of torchao: of its float8 training by their own names, and MXFP8."""
+Conversion = Literal["tensorwise", "rowwise"]
+"""Recipes of torchao's float8 training, by its names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,12 +104,8 @@ class Precision:
 
     @property
     def trained_multiple(self) -> int:
-        """The samples, or tokens, of a training batch are multiples of it, as the options stand.
-
-        Emulated float8 multiplies matrices of any size; MXFP8's blocks are of 32 rows in gradients of weights either
-        way.
-        """
-        return 1 if self.emulated and self.conversion != "mxfp8" else self.multiple
+        """The samples, or tokens, of a training batch are multiples of it; emulation takes batches of any size."""
+        return 1 if self.emulated else self.multiple
 
     def missed(self, computed: str) -> str:
         """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
@@ -141,9 +137,9 @@ LARGEST = 2.0**127
 TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
 """The oldest torchao with all that is taken from it to convert layers, and the oldest torch that it loads its compiled
 kernels with (``torchao/__init__.py``)."""
-FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
-"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), and of MXFP8's blocks. What is
-multiplied over the rows of a batch is gradients of weights."""
+FLOAT8_MULTIPLE = 16
+"""What the sizes of float8 products must be multiples of (torch._scaled_mm). Gradients of weights are products over the
+rows of a batch."""
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -244,16 +240,6 @@ PRECISIONS: dict[str, Precision] = {
             needs="fp8",
             color="#aa4499",
             marker="v",
-        ),
-        Precision(
-            name="mxfp8",
-            summary="amp-bf16 with linear layers in MXFP8: float8, scaled in blocks of 32 by powers of two (torchao)",
-            autocast="bfloat16",
-            conversion="mxfp8",
-            multiple=MX_BLOCK,
-            needs="mxfp8",
-            color="#332288",
-            marker="h",
         ),
     )
 }

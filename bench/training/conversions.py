@@ -4,8 +4,7 @@ The conversion records which layers are converted, which are not, and why. Weigh
 under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
 
 When torchao emulates, it rounds the operands of each product to the narrow type and multiplies them in a wider one,
-on any device. Sources: torchao.float8 (per-tensor and row-wise scaling), torchao.prototype.moe_training (MXFP8, OCP
-Microscaling Formats 1.0: blocks of 32 scaled by powers of two).
+on any device. Source: torchao.float8 (per-tensor and row-wise scaling).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
-    twin = _TWINS[precision.conversion or ""](precision)
+    twin = _float8_twins(precision)
     twins: dict[Any, Any] = {}
     for name, layer in layers.items():
         if name not in kept:
@@ -83,8 +82,9 @@ def _float8_twins(precision: Precision) -> Twins:
 
         def forward(self, input: Tensor) -> Tensor:
             _require_rows(precision, input.numel() // self.in_features)
-            if precision.emulated:
-                input = input.to(_autocast_type(input))
+            kind = input.device.type
+            if precision.emulated and torch.is_autocast_enabled(kind):
+                input = input.to(torch.get_autocast_dtype(kind))
             output: Tensor = super().forward(input)
             return output
 
@@ -96,45 +96,3 @@ def _float8_twins(precision: Precision) -> Twins:
         return converted
 
     return twin
-
-
-def _autocast_type(tensor: Tensor) -> torch.dtype:
-    kind = tensor.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
-
-
-def _mxfp8_twins(precision: Precision) -> Twins:
-    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear, _to_mxfp8_then_scaled_mm
-    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
-
-    class AutocastMXFP8Linear(MXFP8Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
-        """torchao's layer, whose operands autocast narrows first: torchao's own takes them all in one type."""
-
-        def forward(self, input: Tensor) -> Tensor:
-            _require_rows(precision, input.numel() // self.in_features)
-            dtype = _autocast_type(input)
-            output: Tensor = _to_mxfp8_then_scaled_mm(
-                input.to(dtype),
-                self.weight.to(dtype),
-                kernel_preference=self.kernel_preference,
-                scale_calculation_mode=self.scale_calculation_mode,
-                wgrad_with_hp=self.wgrad_with_hp,
-            )
-            return output if self.bias is None else output + self.bias.to(output.dtype)
-
-    kernels = KernelPreference.EMULATED if precision.emulated else KernelPreference.AUTO
-
-    def twin(layer: nn.Linear) -> nn.Module:
-        sizes = layer.in_features, layer.out_features
-        converted: Any = AutocastMXFP8Linear(*sizes, kernel_preference=kernels, device="meta")
-        converted.weight, converted.bias = layer.weight, layer.bias
-        return converted  # type: ignore[no-any-return]
-
-    return twin
-
-
-_TWINS: dict[str, Callable[[Precision], Twins]] = {
-    "mxfp8": _mxfp8_twins,
-    **dict.fromkeys(("tensorwise", "rowwise"), _float8_twins),
-}
-"""Makers of the layers of each ``Precision.conversion``."""

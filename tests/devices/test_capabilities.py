@@ -26,8 +26,8 @@ MODELS = {
     "A100": ((8, 0), AMPERE),
     "L4": ((8, 9), ADA),
     "H100": ((9, 0), ADA),
-    "B200": ((10, 0), {*ADA, "mxfp8"}),
-    "B300": ((10, 3), {*ADA, "mxfp8"}),
+    "B200": ((10, 0), ADA),
+    "B300": ((10, 3), ADA),
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
 }
@@ -125,7 +125,7 @@ def test_float8_is_not_for_cpus_and_its_emulation_needs_torchao(software):
 @pytest.mark.parametrize(("version", "refused"), [("2.9.1", True), ("2.11.0+cu130", False)])
 def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, version, refused):
     software(version=version)
-    name = "mxfp8:emulated=on"
+    name = "fp8-rowwise:emulated=on"
     reason = CPU.unsupported_reason(parse_precision(name))
     assert reason == (f"{name} needs torch 2.11 or later; this one is {version}" if refused else None)
     assert CPU.unsupported_reason(PRECISIONS["fp32"]) is None
@@ -135,7 +135,7 @@ def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, versio
     ("name", "version", "least"),
     [
         ("fp8-tensorwise", "0.17.0+cu130", "torchao 0.18"),
-        ("mxfp8", "0.18.0", None),
+        ("fp8-tensorwise", "0.18.0", None),
         ("fp8-rowwise", "no version", None),
     ],
 )

@@ -155,8 +155,8 @@ def test_clipping_reaches_all_trials(machine):
 
 
 def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps_nothing_from_it(machine, cpu):
-    phases, name = ("memory", "speed", "train", "numerics"), "mxfp8:emulated=on"
-    lacking = replace(cpu, unsupported={"mxfp8": "no MXFP8 here"})
+    phases, name = ("memory", "speed", "train", "numerics"), "fp8-rowwise:emulated=on"
+    lacking = replace(cpu, unsupported={"fp8-rowwise": "no float8 here"})
     planned = plan(machine, lacking, phases=phases, precisions=("fp32", name))
     emulated = [trial for trial in planned.trials if trial.precisions == (name,)]
     refused = {trial.phase for trial in emulated if "emulated" in (refusal_reason(trial, lacking) or "")}
@@ -307,7 +307,7 @@ def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tin
 
 def test_the_time_of_types_whose_rate_nobody_measured_is_unknown(machine, cpu):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, unsupported={}),))
-    planned = plan(slow, precisions=("fp32", "amp-fp16", "mxfp8:emulated=on"), phases=("numerics",))
+    planned = plan(slow, precisions=("fp32", "amp-fp16", "fp8-rowwise:emulated=on"), phases=("numerics",))
     assert [seconds is None for seconds in planned.seconds] == [False, True, True]
 
 

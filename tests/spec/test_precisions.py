@@ -13,9 +13,9 @@ def test_the_nearest_precision_is_suggested(word, name):
 
 
 def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autocast_alone():
-    emulated = parse_precision("mxfp8:cache=off,emulated=on")
-    assert (emulated.emulated, emulated.required, PRECISIONS["mxfp8"].required) == (True, "bf16", "mxfp8")
-    assert emulated.ability == "mxfp8:emulated=on" == parse_precision(emulated.ability).name
+    emulated = parse_precision("fp8-rowwise:cache=off,emulated=on")
+    assert (emulated.emulated, emulated.required, PRECISIONS["fp8-rowwise"].required) == (True, "bf16", "fp8")
+    assert emulated.ability == "fp8-rowwise:emulated=on" == parse_precision(emulated.ability).name
     assert {name for name, precision in PRECISIONS.items() if "emulated" in precision.options} == {
         name for name, precision in PRECISIONS.items() if precision.narrow
     }
@@ -53,7 +53,6 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
         ("amp-bf16", "bfloat16:90% tf32:10%", ""),
         ("fp16-master", "float16:90% float32:10%", ""),
         ("fp8-tensorwise", "float8_e4m3fn:66% float8_e5m2:33% bfloat16:1%", ""),
-        ("mxfp8:emulated=on", "float8_e4m3fn in bfloat16:99% float32:1%", ""),
         ("a script's arm", "bfloat16:100%", ""),
     ],
 )

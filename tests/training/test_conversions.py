@@ -1,4 +1,4 @@
-"""Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
+"""Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is."""
 
 import pytest
 import torch
@@ -66,7 +66,6 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
     [
         ("fp8-tensorwise", "float8_e5m2 in float32:66% float8_e4m3fn in float32:33% bfloat16:<1%"),
         ("fp8-rowwise", "float8_e4m3fn in float32:>99% bfloat16:<1%"),
-        ("mxfp8", "float8_e4m3fn in bfloat16:>99% bfloat16:<1%"),
     ],
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
@@ -77,9 +76,8 @@ def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     assert operations == Operations(compute_dtypes=computed, flops_per_step=by_hand)
 
 
-@pytest.mark.parametrize("name", ["fp8-rowwise", "mxfp8"])
-def test_training_learns(name):
-    arm, inputs = make(f"{name}:emulated=on", model=wide), batch()
+def test_training_learns():
+    arm, inputs = make("fp8-rowwise:emulated=on", model=wide), batch()
     losses = [training_step(arm, inputs).item() for _ in range(6)]
     assert losses[-1] < losses[0]
 
@@ -133,8 +131,5 @@ def test_batches_whose_gradients_torch_would_not_multiply_on_a_gpu_are_refused_a
         train(513)
 
 
-def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_none():
+def test_emulation_takes_batches_of_any_size():
     assert training_step(make("fp8-tensorwise:emulated=on", model=wide), batch(9)).isfinite()
-    arm = make("mxfp8:emulated=on", model=wide)
-    with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
-        training_step(arm, batch(8))
