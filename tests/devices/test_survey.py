@@ -137,7 +137,6 @@ NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
         (FakeGpu("GPU-a", errors=NO_COUNTER), "power"),
         (FakeGpu("GPU-a", errors=NO_COUNTER, power_w=0.0), None),
         (FakeGpu("GPU-other"), None),
-        (FakeGpu("GPU-board", slices=[FakeGpu("MIG-a")]), None),
     ],
 )
 def test_the_source_of_energy_is_found_by_calling(see, gpu, source):

@@ -12,7 +12,7 @@ import pytest
 from bench.devices.monitor import GpuMeter, energy_source, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeDriver, FakeGpu
+from tests.devices.fake_nvml import FakeGpu
 from tests.phases.test_energy_stream import NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
@@ -93,13 +93,3 @@ def test_a_board_that_tells_neither_is_unknown_and_says_so(record, monkeypatch):
     monitor = open_monitor()
     assert energy_source(GpuMeter(monitor, "GPU-a")) is None
     assert monitor.energy_problem("GPU-a").count("Not Supported") == 2
-
-
-def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards(monkeypatch):
-    # github.com/guilbaults/slurm-job-exporter/pull/55: the power that is reported for a slice is the whole GPU's.
-    answered = {"PowerUsage", "TotalEnergyConsumption", "FieldValues", "EnforcedPowerLimit"}
-    monkeypatch.setattr(fake, "_FOR_SLICES", fake._FOR_SLICES | answered)
-    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s", power_w=250.0)])]).install(monkeypatch)
-    monitor = open_monitor()
-    meter = GpuMeter(monitor, "MIG-s")
-    assert (meter.energy_j(), meter.power_w(), monitor.describe("MIG-s")["power_limit_w"]) == (None, None, None)
