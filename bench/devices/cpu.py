@@ -61,7 +61,7 @@ class Cpu(Backend):
         }
 
     def missing_arithmetic(self, precision: Precision) -> str | None:
-        return LACKS.get(precision.required)
+        return LACKS.get(precision.needs)
 
     def unsupported_reason(self, precision: Precision) -> str | None:
         reason = super().unsupported_reason(precision)

@@ -56,7 +56,7 @@ class Cuda(Backend):
         }
 
     def missing_arithmetic(self, precision: Precision) -> str | None:
-        return lacks(precision.required, self.model())
+        return lacks(precision.needs, self.model())
 
     def has_kernels(self, built: Sequence[str]) -> bool:
         """Return whether a torch build with kernels for some architectures runs on the GPU."""

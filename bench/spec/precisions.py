@@ -48,11 +48,8 @@ class Precision:
     keep: str = ""
     """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in ``head+blocks.*.norm``."""
     multiple: int = 1
-    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a training batch, where
-    products are not emulated; a layer of other sizes stays as it is."""
-    emulated: bool = False
-    """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
-    costs is then no figure of the precision."""
+    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a training batch; a layer of
+    other sizes stays as it is."""
     fp32: Fp32 = "ieee"
     """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
@@ -90,45 +87,16 @@ class Precision:
         if self.loss_scaling:
             options += ("scale", "init_scale", "growth_interval")
         if self.autocast:
-            options.append("cache")
-        if self.narrow:
-            options.append("emulated")
-        if self.autocast:
-            options.append("keep")
+            options += ("cache", "keep")
         return tuple(options)
-
-    @property
-    def narrow(self) -> bool:
-        """Whether converted layers multiply in a narrower type than autocast's, which any device can emulate."""
-        return self.conversion is not None
-
-    @property
-    def trained_multiple(self) -> int:
-        """The samples, or tokens, of a training batch are multiples of it; emulation takes batches of any size."""
-        return 1 if self.emulated else self.multiple
 
     def missed(self, computed: str) -> str:
         """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
-        if self.narrow:
+        if self.conversion:
             return "" if "float8" in computed or not computed else f"no product ran in float8, but in {computed}"
         if self.autocast is None or not computed or self.autocast in computed:
             return ""
         return f"autocast did not reach the model, whose products ran in {computed}"
-
-    @property
-    def required(self) -> Feature:
-        """The arithmetic that the device must have as the options stand."""
-        return "bf16" if self.emulated else self.needs
-
-    @property
-    def ability(self) -> str:
-        """The name that a device's survey knows it by, which options of training leave alone."""
-        return emulation_of(self.base) if self.emulated else self.base
-
-
-def emulation_of(name: str) -> str:
-    """Return the name of a precision's emulated variant."""
-    return f"{name}:emulated=on"
 
 
 BASELINE = "fp32"
@@ -288,13 +256,6 @@ def find_precision(name: str) -> Precision | None:
         return None
 
 
-@cache
-def emulates(name: str) -> bool:
-    """Return whether a precision emulates its narrow products, so that what it costs is the emulation's."""
-    precision = find_precision(name)
-    return precision is not None and precision.emulated
-
-
 def strayed(name: str, computed: str, modules: str) -> str:
     """Say which share of a step's products ran in a narrower type than a precision's; empty without any.
 
@@ -307,7 +268,7 @@ def strayed(name: str, computed: str, modules: str) -> str:
         modules: those that ran them, as far as they are known.
     """
     precision = find_precision(name)
-    if precision is None or precision.narrow:
+    if precision is None or precision.conversion:
         return ""
     allowed = [precision.compute]
     if precision.compute != "float32" or precision.fp32 != "ieee":
@@ -361,7 +322,6 @@ _OPTIONS: dict[str, Reader] = {
     "init_scale": number("a number above 0", {"": 1}, LARGEST),
     "growth_interval": whole(1),
     "cache": _switch,
-    "emulated": _switch,
     "keep": _globs,
 }
 """The readers of options."""

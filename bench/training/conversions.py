@@ -3,14 +3,12 @@
 The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as the same parameters
 under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
 
-When torchao emulates, it rounds the operands of each product to the narrow type and multiplies them in a wider one,
-on any device. Source: torchao.float8 (per-tensor and row-wise scaling).
+Source: torchao.float8 (per-tensor and row-wise scaling).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -66,7 +64,7 @@ Twins = Callable[[Any], nn.Module]
 
 def _require_rows(precision: Precision, rows: int) -> None:
     """Refuse to train on a batch that the products of weights' gradients, which are over its rows, do not fit."""
-    multiple = precision.trained_multiple
+    multiple = precision.multiple
     if rows % multiple and torch.is_grad_enabled():
         raise UnsupportedError(
             f"{precision.name} needs samples, or tokens, in multiples of {multiple} in a batch, not {rows}"
@@ -78,17 +76,14 @@ def _float8_twins(precision: Precision) -> Twins:
     from torchao.float8.float8_linear import Float8Linear
 
     class CheckedFloat8Linear(Float8Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
-        """torchao's layer, which asks for the autocast of GPUs alone, and lets torch refuse batches."""
+        """torchao's layer, which lets torch refuse batches."""
 
         def forward(self, input: Tensor) -> Tensor:
             _require_rows(precision, input.numel() // self.in_features)
-            kind = input.device.type
-            if precision.emulated and torch.is_autocast_enabled(kind):
-                input = input.to(torch.get_autocast_dtype(kind))
             output: Tensor = super().forward(input)
             return output
 
-    config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)
+    config = Float8LinearConfig.from_recipe_name(precision.conversion)
 
     def twin(layer: nn.Module) -> nn.Module:
         converted: nn.Module = convert_to_float8_training(layer, config=config)

@@ -53,7 +53,6 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not_in_multiples_of_the_p
     [
         (("fp32", "amp-bf16"), 1, 1),
         (("fp32", "fp8-rowwise", "fp8-tensorwise"), 1, 16),
-        (("fp32", "fp8-rowwise:emulated=on"), 1, 1),
         (("fp8-rowwise",), 8, 2),
         (("fp8-rowwise",), 64, 1),
         (("fp8-rowwise",), 197, 16),
