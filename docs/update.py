@@ -79,7 +79,6 @@ FEATURES: dict[Feature, str] = {
     "fp16": "fp16 arithmetic",
     "bf16": "bf16 arithmetic",
     "fp8": "float8 products",
-    "mxfp8": "MXFP8 products",
 }
 """Describes each feature in words."""
 
@@ -120,7 +119,7 @@ def capabilities() -> str:
     """Say which card does which precision."""
 
     def does(precision: Precision, model: str) -> str:
-        return "yes" if nvidia.lacks(precision.required, model) is None else "–"
+        return "yes" if nvidia.lacks(precision.needs, model) is None else "–"
 
     rows = [
         (f"`{name}`", *(does(precision, card) for card in CARDS.values())) for name, precision in PRECISIONS.items()
@@ -134,7 +133,7 @@ def versions() -> str:
     (torch,) = (least.version for needed in wanted if needed.name == "torch" for least in needed.specifier)
     alike: dict[tuple[str, str], list[str]] = {}
     for name, precision in PRECISIONS.items():
-        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.narrow else (torch, "–")
+        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.conversion else (torch, "–")
         alike.setdefault(versions, []).append(name)
     return markdown(("precision", "torch", "torchao"), ((_code(names), *key) for key, names in alike.items()))
 

@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bench.phases.train.figures import COSTS
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.results.run_json import read_run
-from bench.spec.precisions import emulates
 from bench.stats import rounds_interval
 
 EXACT = 1e-9
@@ -58,8 +56,6 @@ def assert_consistent(folder: Path) -> int:
         rows = measured[measured["phase"] == phase]
         for (trial, precision), (_, row) in zip(rows[PAIR].itertuples(index=False), rows.iterrows(), strict=True):
             for figure, expected in figures_of(trial, precision, details[name]).items():
-                if emulates(precision) and figure in COSTS:
-                    continue
                 np.testing.assert_allclose(row[figure], expected, rtol=ROUGHLY.get(figure, EXACT), err_msg=figure)
         checked += len(rows)
     return checked

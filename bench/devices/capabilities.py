@@ -78,7 +78,7 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
 
 def missing_package(precision: Precision) -> str | None:
     """Return which package a precision needs that is not installed, or is too old; None if there is none."""
-    if not precision.narrow:
+    if not precision.conversion:
         return None
     try:
         installed = importlib.metadata.version("torchao")

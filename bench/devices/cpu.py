@@ -26,7 +26,6 @@ CGROUPS = (
 LACKS: dict[Feature, str] = {
     "cudnn-tf32": "cuDNN's TF32 (without it, it is the same as fp32), which is on GPUs",
     "fp8": "float8 tensor cores, which are on GPUs",
-    "mxfp8": "MXFP8 tensor cores, which are on GPUs",
 }
 """The hardware that all CPUs lack for each feature; of other features, torch is asked whether this one has it."""
 MATRIX_FLAGS = {
@@ -62,7 +61,7 @@ class Cpu(Backend):
         }
 
     def missing_arithmetic(self, precision: Precision) -> str | None:
-        return LACKS.get(precision.required)
+        return LACKS.get(precision.needs)
 
     def unsupported_reason(self, precision: Precision) -> str | None:
         reason = super().unsupported_reason(precision)

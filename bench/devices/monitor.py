@@ -3,9 +3,6 @@
 Every reading ends in one of three ways: a value in the unit that its name says; None, because the driver or the card
 does not offer it, this user may not read it, or the call failed while the GPU keeps working; or ``DeviceLostError``,
 because the GPU or its driver is gone. GPUs go by UUID, because NVML's order of GPUs is not CUDA's.
-
-A MIG slice has a UUID of its own ("MIG-…"): its memory and processes are the slice's, its clocks, temperature and clock
-event reasons those of its board, and its power and energy are unknown, because it shares the board's with other slices.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from bench.results.records import Device, Sample
 
@@ -51,16 +48,6 @@ POWER = "nvmlDeviceGetPowerUsage"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 RUNNING = "nvmlDeviceGetComputeRunningProcesses_v2"
 """Version 2 is in all drivers; what pynvml's function without a version calls is not."""
-OF_SLICES = ("nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", RUNNING)
-"""Functions that are asked of a MIG slice itself."""
-OF_BOARD = (
-    "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetMaxClockInfo",
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
-"""Functions that are asked of its board; to others, some drivers answer with the board's figure, which is not its."""
 GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
 """Return codes after which no call succeeds."""
 MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
@@ -82,14 +69,6 @@ class DeviceLostError(Exception):
     """The GPU or its driver does not answer any more, or there is no such GPU; the message says which and why."""
 
 
-class Target(NamedTuple):
-    """A GPU as NVML knows it."""
-
-    handle: Any
-    board: Any = None
-    """Of a MIG slice, the handle of its board."""
-
-
 class Monitor(AbstractContextManager["Monitor"]):
     """NVML, initialised; a context manager that shuts it down.
 
@@ -106,7 +85,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         except pynvml.NVMLError as error:
             raise RuntimeError(f"NVML does not start: {error}") from error
         self._gone = {getattr(pynvml, f"NVML_ERROR_{name}", None) for name in GONE}
-        self._targets: dict[str, Target] = {}
+        self._handles: dict[str, Any] = {}
         self.reasons: dict[tuple[str, str], str] = {}
         """Why the last call of a function returned None, by UUID and function."""
 
@@ -142,34 +121,19 @@ class Monitor(AbstractContextManager["Monitor"]):
         if error.value in self._gone:
             raise DeviceLostError(f"{call}: {error}") from error
 
-    def target(self, uuid: str) -> Target:
-        """Find a GPU or MIG slice by its UUID, with or without NVML's prefix, which CUDA's UUIDs lack."""
-        find = "nvmlDeviceGetHandleByUUID"
-        if uuid not in self._targets:
-            for name in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
-                handle = self.call(uuid, find, name)
-                if handle:
-                    break
-            else:
-                raise DeviceLostError(f"NVML knows no GPU {uuid}: {self.reasons[uuid, find]}.")
-            board = None
-            if name.startswith("MIG-"):
-                board = self.call(uuid, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-            self._targets[uuid] = Target(handle, board)
-        return self._targets[uuid]
-
     def read(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call a function with a GPU's handle, or of a MIG slice's board where the figure is the board's."""
-        handle, board = self.target(uuid)
-        if board and name in OF_BOARD:
-            handle = board
-        elif board and name not in OF_SLICES:
-            self.reasons[uuid, name] = "a MIG slice shares its board's power with others"
-            return None
-        return self.call(uuid, name, handle, *arguments)
+        """Call a function of a GPU, by its UUID with or without NVML's prefix, which CUDA's UUIDs lack."""
+        if uuid not in self._handles:
+            find = "nvmlDeviceGetHandleByUUID"
+            handle = self.call(uuid, find, uuid) or self.call(uuid, find, f"GPU-{uuid}")
+            if not handle:
+                why = self.reasons[uuid, find]
+                raise DeviceLostError(f"NVML knows no GPU {uuid}: {why}. Slices of GPUs (MIG) are not read.")
+            self._handles[uuid] = handle
+        return self.call(uuid, name, self._handles[uuid], *arguments)
 
     def fields(self, uuid: str, names: Collection[str]) -> dict[str, Any]:
-        """Return the values of the board's fields of those names, read in one call; those without one are left out."""
+        """Return the values of the fields of those names, read in one call; those without one are left out."""
         numbers = {name: getattr(self.library, name) for name in names if hasattr(self.library, name)}
         values = self.read(uuid, "nvmlDeviceGetFieldValues", list(numbers.values()))
         known = {}
@@ -186,7 +150,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         return version
 
     def describe(self, uuid: str) -> dict[str, Any]:
-        """Return the fields of ``Device`` that NVML knows of a GPU, or of a part of one.
+        """Return the fields of ``Device`` that NVML knows of a GPU.
 
         Raises:
             DeviceLostError: there is none of that UUID, or it is lost.
@@ -217,9 +181,8 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def power_w(self, uuid: str) -> float | None:
         """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
-        instant_mw, instant = None, "NVML_FI_DEV_POWER_INSTANT"
-        if not self.target(uuid).board:
-            instant_mw = self.fields(uuid, [instant]).get(instant)
+        instant = "NVML_FI_DEV_POWER_INSTANT"
+        instant_mw = self.fields(uuid, [instant]).get(instant)
         # Some cards answer 0 for a power that they do not know.
         return _watts(instant_mw or self.read(uuid, POWER))
 
@@ -246,7 +209,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Begin to watch which processes compute, by the driver's samples, each of 1/6 s to 1 s.
 
         Of each process the driver may give one sample, whose time stamp may lie seconds before the others'
-        (github.com/NVIDIA/go-nvml/issues/51). None is given of a MIG slice, on some cards, and without the permission.
+        (github.com/NVIDIA/go-nvml/issues/51). None is given on some cards, and without the permission.
 
         Returns:
             A function that returns, of each process that was sampled since the last call, the largest share of a

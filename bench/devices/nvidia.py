@@ -21,11 +21,8 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "fp16": ((5, 3), "float16 arithmetic"),
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
-    "mxfp8": ((10, 0), "MXFP8 tensor cores"),
 }
 """The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
-NO_MXFP8 = 11
-"""The major capability from which on torchao has no kernels for MXFP8 (docs/capabilities.md)."""
 
 
 class Cuda(Backend):
@@ -59,7 +56,7 @@ class Cuda(Backend):
         }
 
     def missing_arithmetic(self, precision: Precision) -> str | None:
-        return lacks(precision.required, self.model())
+        return lacks(precision.needs, self.model())
 
     def has_kernels(self, built: Sequence[str]) -> bool:
         """Return whether a torch build with kernels for some architectures runs on the GPU."""
@@ -159,8 +156,6 @@ def lacks(feature: Feature, model: str) -> str | None:
     (major, minor), what = FEATURES[feature]
     if _capability(model) < (major, minor):
         return f"{what}, from sm_{major}{minor} on; this GPU is {model}"
-    if feature == "mxfp8" and _capability(model)[0] >= NO_MXFP8:
-        return f"MXFP8 kernels of torchao, which are for sm_10x; this GPU is {model}"
     return None
 
 

@@ -25,7 +25,7 @@ from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError
 from bench.spec.placement import EVERY_GPU, Placement
-from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
+from bench.spec.precisions import PRECISIONS
 
 
 def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) -> Environment:
@@ -126,12 +126,10 @@ def _rated(device: Device) -> Device:
 def describe(name: str, monitor: Monitor | None) -> Device:
     """Describe a device, by what ``--gpus`` calls it, as torch and the driver know it, without running anything on it.
 
-    Its ``unsupported`` and ``lacking`` are over all precisions and their emulated variants.
+    Its ``unsupported`` and ``lacking`` are over all precisions.
     """
     backend = backend_of(device_at(Placement(name=name).device_of()))
-    precisions = list(PRECISIONS.values())
-    precisions += [parse_precision(emulation_of(each.name)) for each in precisions if each.narrow]
-    reasons = {precision.name: backend.unsupported_reason(precision) for precision in precisions}
+    reasons = {name: backend.unsupported_reason(precision) for name, precision in PRECISIONS.items()}
     facts = backend.describe()
     if monitor and "uuid" in facts:
         with suppress(DeviceLostError):  # or the library does not know it
@@ -139,7 +137,7 @@ def describe(name: str, monitor: Monitor | None) -> Device:
     return Device(
         placement=name,
         unsupported={name: reason for name, reason in reasons.items() if reason},
-        lacking=tuple(precision.name for precision in precisions if backend.missing_arithmetic(precision)),
+        lacking=tuple(name for name, precision in PRECISIONS.items() if backend.missing_arithmetic(precision)),
         **facts,
     )
 

@@ -36,8 +36,6 @@ ATTENTION = {
 }
 """The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the math backend is
 products and a softmax that nothing else uses."""
-Type = torch.dtype | str
-"""The type of a product; in words where operands were rounded to another."""
 _Formula = Callable[..., int]
 
 
@@ -56,7 +54,7 @@ def observe(step: Callable[[], object]) -> Operations:
     except Exception as error:  # whatever a model does that cannot be observed; if the step itself fails, timing shows
         print(f"What the step computed is unknown, because it failed while observed: {type(error).__name__}: {error}")
         return Operations()
-    flops: Counter[Type] = Counter()
+    flops: Counter[torch.dtype] = Counter()
     for (_, dtype), count in mode.flops.items():
         flops[dtype] += count
     if mode.unknown:
@@ -68,7 +66,7 @@ def observe(step: Callable[[], object]) -> Operations:
     )
 
 
-def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, Type]]:
+def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, torch.dtype]]:
     """Do one step as ``count`` does; return the FLOPs of its products by the module that called them and by their type.
 
     The module is the innermost, as named in the model, of the backward pass too; empty outside of all, as in the loss.
@@ -84,7 +82,7 @@ def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, Type]]:
     return mode.flops
 
 
-def shares(flops: Counter[Type], unknown: Iterable[Type] = ()) -> str:
+def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> str:
     """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``; ``?`` for unknown FLOPs."""
     total = sum(flops.values())
     parts = [f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part]
@@ -141,25 +139,20 @@ class _Products(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.formulas = formulas()
         self._modules = modules
-        self.flops: Counter[tuple[str, Type]] = Counter()
+        self.flops: Counter[tuple[str, torch.dtype]] = Counter()
         """By module, which is empty where none are followed, and by type."""
         self.attention: Counter[str] = Counter()
         """Calls of scaled_dot_product_attention by backend."""
-        self.unknown: dict[str, Type] = {}
+        self.unknown: dict[str, torch.dtype] = {}
         """Products without a formula, and their types."""
-        self._operands: torch.dtype | None = None
-        """The type that holds the operands of the product of quantised tensors that runs now."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do ``func``, or its parts, and count it."""
         kwargs = kwargs or {}
-        if self._operands is None and (stored := _quantised(func, args)):
-            subclass, self._operands = stored
-            try:  # a mode does not see by itself the parts of a product of quantised tensors
-                with self:
-                    return subclass.__torch_dispatch__(func, types, args, kwargs)  # type: ignore[attr-defined]
-            finally:
-                self._operands = None
+        quantised = _quantised(func, args)
+        if quantised is not None:
+            with self:  # a mode does not see by itself the parts of a product of quantised tensors
+                return quantised.__torch_dispatch__(func, types, args, kwargs)
         operator = getattr(func, "overloadpacket", func)
         if operator not in self.formulas and hasattr(func, "decompose") and func is not torch.ops.prim.device.default:
             with self:
@@ -182,10 +175,7 @@ class _Products(TorchDispatchMode):
             return
         floating = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
         # The factors are the narrowest; biases to add and attention's statistics may be wider.
-        narrowest = min((tensor.dtype for tensor in floating or tensors), key=lambda dtype: dtype.itemsize)
-        dtype: Type = narrowest
-        if self._operands is not None and self._operands.itemsize < narrowest.itemsize:
-            dtype = f"{_name(self._operands)} in {_name(narrowest)}"
+        dtype = min((tensor.dtype for tensor in floating or tensors), key=lambda dtype: dtype.itemsize)
         flops = None
         if formula is not None:
             with suppress(Exception):  # shapes that it was not written for, such as a nested tensor's
@@ -199,8 +189,8 @@ class _Products(TorchDispatchMode):
         return max(running, key=len, default="").partition(".")[2]  # without the class of the whole model
 
 
-def _quantised(func: Any, args: Any) -> tuple[type, torch.dtype] | None:
-    """Return the class of a product's quantised operands, and the type that holds their numbers; None without any.
+def _quantised(func: Any, args: Any) -> Any:
+    """Return the class of a product's quantised operands; None without any.
 
     They are tensors of a Python class, such as torchao's, that passes for a wider type than it holds.
     """
@@ -210,11 +200,11 @@ def _quantised(func: Any, args: Any) -> tuple[type, torch.dtype] | None:
         if isinstance(leaf, Tensor) and is_traceable_wrapper_subclass(leaf):
             numbers: Tensor = getattr(leaf, leaf.__tensor_flatten__()[0][0])
             if numbers.dtype.itemsize < leaf.dtype.itemsize:
-                return type(leaf), numbers.dtype
+                return type(leaf)
     return None
 
 
-def _name(dtype: Type) -> str:
+def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

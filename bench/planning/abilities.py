@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bench.results.records import Device
 from bench.spec.errors import UsageError
-from bench.spec.phases import PHASES
 from bench.spec.precisions import PRECISIONS, find_precision, parse_precision
 from bench.spec.techniques import refusal
 from bench.spec.trial import Trial
@@ -29,18 +28,12 @@ def require_comparable(names: tuple[str, ...], devices: tuple[Device, ...]) -> N
     raise UsageError(f"Nothing can be compared: {devices[0].name} cannot do {reasons_given}. It can do: {able}.")
 
 
-def unsupported_reason(device: Device, name: str, phase: str | None = None) -> str | None:
-    """Return why a device does not support a precision in a phase; None if it does.
-
-    An emulated precision has no figures in phases that are about what steps cost.
-    """
-    if (precision := find_precision(name)) is None:  # a free word: an arm of a training script
+def unsupported_reason(device: Device, name: str) -> str | None:
+    """Return why a device does not support a precision; None if it does."""
+    precision = find_precision(name)
+    if precision is None:  # a free word: an arm of a training script
         return None
-    if reason := (device.unsupported or {}).get(precision.ability):
-        return reason
-    if precision.emulated and phase is not None and not PHASES[phase].arithmetic:
-        return "it is emulated: what it does to numbers and training is measured, and what that costs means nothing"
-    return None
+    return (device.unsupported or {}).get(precision.base)
 
 
 def best_mixed(device: Device) -> str:
@@ -67,7 +60,7 @@ def refusal_reason(trial: Trial, device: Device) -> str | None:
     for arm in trial.arms:
         names = (*cell.techniques, *arm.techniques)
         reason = refusal(names, device.kind, trial.phase, len(cell.placement.members))
-        reason = reason or unsupported_reason(device, arm.precision, trial.phase)
+        reason = reason or unsupported_reason(device, arm.precision)
         first = first or reason
         if reason is None:
             return None

@@ -34,6 +34,6 @@ def common_multiple(precisions: Iterable[str], rows: int) -> int:
     """
     common = 1
     for name in precisions:
-        multiple = parse_precision(name).trained_multiple
+        multiple = parse_precision(name).multiple
         common = math.lcm(common, multiple // math.gcd(multiple, rows))
     return common

@@ -54,13 +54,13 @@ def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> floa
     """Return the estimated seconds of a training step of the trial's arms; None is unknown.
 
     They follow from the step's FLOPs and the rate of a short matrix product here: every precision is assumed to be as
-    slow as fp32, except bfloat16 that is emulated, whose rate was measured. Nothing tells how long other emulated types
-    take, nor a CPU's float16.
+    slow as fp32, except bfloat16 that is emulated, whose rate was measured. Nothing tells how long a CPU's float16
+    takes.
     """
     gflops = device.fp32_gflops
     for arm in trial.arms:
         precision = parse_precision(arm.precision)
-        if precision.emulated or (not device.is_gpu and precision.compute == "float16"):
+        if not device.is_gpu and precision.compute == "float16":
             return None
         if is_emulated(device, precision.name):
             gflops = device.bf16_gflops

@@ -251,7 +251,7 @@ def together(common: Trial, device: Device, refused: Sequence[AblationStep] = ()
     supported: list[AblationStep] = []
     alone = list(refused)
     for arm in common.arms:
-        is_supported = unsupported_reason(device, arm.precision, common.phase) is None
+        is_supported = unsupported_reason(device, arm.precision) is None
         (supported if is_supported else alone).append(arm)
     return [tuple(supported)] if supported else [], [replace(common, arms=(arm,)) for arm in alone]
 

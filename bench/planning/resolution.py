@@ -9,7 +9,6 @@ from dataclasses import replace
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, UNFIT, Status
 from bench.spec.phases import PHASES
-from bench.spec.precisions import emulates
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, Trial
 
@@ -44,7 +43,7 @@ def resolve(trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[st
         arm = planned.without(failed)
         rebased[planned] = arm
         ended = (done.get(replace(process, arms=(arm,)).id, {}).get(arm.name) for process in processes)
-        if _is_unfit(arm, {status for status in ended if status}):
+        if _is_unfit({status for status in ended if status}):
             failed.append(arm)
     arms = [rebased.get(arm, arm) for arm in trial.arms]
     if not PHASES[trial.phase].finds_unfit:
@@ -52,8 +51,6 @@ def resolve(trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[st
     return replace(trial, arms=tuple(arms)) if arms else None
 
 
-def _is_unfit(arm: AblationStep, statuses: set[Status]) -> bool:
+def _is_unfit(statuses: set[Status]) -> bool:
     """Return whether an arm did not run, given how its memory trials ended."""
-    if emulates(arm.precision):
-        statuses = statuses - {"unsupported"}  # memory of an emulated type means nothing
     return bool(statuses & {*UNFIT}) and not statuses & {*MEASURED}

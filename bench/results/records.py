@@ -145,8 +145,7 @@ class Operations:
 
     compute_dtypes: str = ""
     """Types that matrix products and convolutions computed in, forward and backward, during one step, each with its
-    share of their FLOPs, such as `bfloat16:98% float32:2%`; `float8_e4m3fn in float32` where operands that were
-    rounded to the one were multiplied in the other, which is emulation; `?` where a product's FLOPs are not known, and
+    share of their FLOPs, such as `bfloat16:98% float32:2%`; `?` where a product's FLOPs are not known, and
     `flops_per_step` is then empty; of suites TF32 is written as float32."""
     flops_per_step: float | None = None
     """FLOPs of matrix products and convolutions in one training step, forward and backward, a multiply-add counted as

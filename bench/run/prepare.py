@@ -17,7 +17,7 @@ from bench.results.records import Device, Environment
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES, SEARCHES, SELECTABLE
-from bench.spec.precisions import BASELINE, parse_precision
+from bench.spec.precisions import BASELINE
 from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import find
@@ -225,7 +225,7 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
     measured = {(trial.cell.placement.name, name) for trial in plan.trials for name in trial.precisions}
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
-            if not is_emulated(device, name) or parse_precision(name).emulated:
+            if not is_emulated(device, name):
                 continue
             fate = "shows nothing of the speed on other devices; of memory and accuracy it does"
             if (device.placement, name) not in measured:

@@ -39,8 +39,6 @@ class Metric:
     """The independent unit. A metric that is read once has no chance in it, only the instrument's resolution."""
     seed_is_input: bool = False
     """Whether a seed decides what is learned, in whichever run. Of a time it only tells which trainings are paired."""
-    is_cost: bool = True
-    """Whether emulated precisions have no such figure, for it would be the emulation's."""
     alike: tuple[str, ...] = ()
     """Columns of that CSV that both sides must agree in."""
     is_described: bool = False

@@ -101,8 +101,6 @@ class Phase:
     """Whether it needs the suite's training data rather than random batches."""
     recipe_batch: bool = False
     """Whether it keeps the suite's batch size where others are swept: at another it would be another training."""
-    arithmetic: bool = False
-    """Whether it tells what numbers become, and not only what that costs: the phases where emulation has a meaning."""
     checkpoints: bool = False
     """Whether a trial that was interrupted is resumed from a checkpoint."""
     finds_unfit: bool = False

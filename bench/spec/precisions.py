@@ -15,7 +15,7 @@ from bench.spec.errors import UsageError, unknown
 from bench.spec.options import Reader, number, whole
 from bench.spec.suite import Parameter
 
-Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8", "mxfp8"]
+Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 NARROW = re.compile(r"tf32|b?float16|float[48]_\w+")
 """Types that are no fp32."""
@@ -23,8 +23,8 @@ Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
 convolutions and recurrent layers, and IEEE fp32 in matrix products."""
-Conversion = Literal["tensorwise", "rowwise", "mxfp8"]
-"""Recipes of torchao: of its float8 training by their own names, and MXFP8."""
+Conversion = Literal["tensorwise", "rowwise"]
+"""Recipes of torchao's float8 training, by its names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +48,8 @@ class Precision:
     keep: str = ""
     """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in ``head+blocks.*.norm``."""
     multiple: int = 1
-    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a training batch, where
-    products are not emulated; a layer of other sizes stays as it is."""
-    emulated: bool = False
-    """Whether converted layers round to the narrow type and multiply in a wider one, which any device does: what it
-    costs is then no figure of the precision."""
+    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a training batch; a layer of
+    other sizes stays as it is."""
     fp32: Fp32 = "ieee"
     """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
@@ -90,49 +87,16 @@ class Precision:
         if self.loss_scaling:
             options += ("scale", "init_scale", "growth_interval")
         if self.autocast:
-            options.append("cache")
-        if self.narrow:
-            options.append("emulated")
-        if self.autocast:
-            options.append("keep")
+            options += ("cache", "keep")
         return tuple(options)
-
-    @property
-    def narrow(self) -> bool:
-        """Whether converted layers multiply in a narrower type than autocast's, which any device can emulate."""
-        return self.conversion is not None
-
-    @property
-    def trained_multiple(self) -> int:
-        """The samples, or tokens, of a training batch are multiples of it, as the options stand.
-
-        Emulated float8 multiplies matrices of any size; MXFP8's blocks are of 32 rows in gradients of weights either
-        way.
-        """
-        return 1 if self.emulated and self.conversion != "mxfp8" else self.multiple
 
     def missed(self, computed: str) -> str:
         """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
-        if self.narrow:
+        if self.conversion:
             return "" if "float8" in computed or not computed else f"no product ran in float8, but in {computed}"
         if self.autocast is None or not computed or self.autocast in computed:
             return ""
         return f"autocast did not reach the model, whose products ran in {computed}"
-
-    @property
-    def required(self) -> Feature:
-        """The arithmetic that the device must have as the options stand."""
-        return "bf16" if self.emulated else self.needs
-
-    @property
-    def ability(self) -> str:
-        """The name that a device's survey knows it by, which options of training leave alone."""
-        return emulation_of(self.base) if self.emulated else self.base
-
-
-def emulation_of(name: str) -> str:
-    """Return the name of a precision's emulated variant."""
-    return f"{name}:emulated=on"
 
 
 BASELINE = "fp32"
@@ -141,9 +105,9 @@ LARGEST = 2.0**127
 TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
 """The oldest torchao with all that is taken from it to convert layers, and the oldest torch that it loads its compiled
 kernels with (``torchao/__init__.py``)."""
-FLOAT8_MULTIPLE, MX_BLOCK = 16, 32
-"""Multiples that matrices' sizes must be: of float8 products (torch._scaled_mm), and of MXFP8's blocks. What is
-multiplied over the rows of a batch is gradients of weights."""
+FLOAT8_MULTIPLE = 16
+"""What the sizes of float8 products must be multiples of (torch._scaled_mm). Gradients of weights are products over the
+rows of a batch."""
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -245,16 +209,6 @@ PRECISIONS: dict[str, Precision] = {
             color="#aa4499",
             marker="v",
         ),
-        Precision(
-            name="mxfp8",
-            summary="amp-bf16 with linear layers in MXFP8: float8, scaled in blocks of 32 by powers of two (torchao)",
-            autocast="bfloat16",
-            conversion="mxfp8",
-            multiple=MX_BLOCK,
-            needs="mxfp8",
-            color="#332288",
-            marker="h",
-        ),
     )
 }
 """By name, in the order of every table. Colors are Okabe and Ito's (those of torchao: Tol's), distinct to readers
@@ -302,13 +256,6 @@ def find_precision(name: str) -> Precision | None:
         return None
 
 
-@cache
-def emulates(name: str) -> bool:
-    """Return whether a precision emulates its narrow products, so that what it costs is the emulation's."""
-    precision = find_precision(name)
-    return precision is not None and precision.emulated
-
-
 def strayed(name: str, computed: str, modules: str) -> str:
     """Say which share of a step's products ran in a narrower type than a precision's; empty without any.
 
@@ -321,7 +268,7 @@ def strayed(name: str, computed: str, modules: str) -> str:
         modules: those that ran them, as far as they are known.
     """
     precision = find_precision(name)
-    if precision is None or precision.narrow:
+    if precision is None or precision.conversion:
         return ""
     allowed = [precision.compute]
     if precision.compute != "float32" or precision.fp32 != "ieee":
@@ -375,7 +322,6 @@ _OPTIONS: dict[str, Reader] = {
     "init_scale": number("a number above 0", {"": 1}, LARGEST),
     "growth_interval": whole(1),
     "cache": _switch,
-    "emulated": _switch,
     "keep": _globs,
 }
 """The readers of options."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from bench.data import Batches, Shard, SuiteBatches, first_batches, open_batches
 from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
-from bench.measure.operations import Type, flops_by_module, observe
+from bench.measure.operations import flops_by_module, observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
 from bench.spec.precisions import Precision, parse_precision, strayed
@@ -233,7 +233,7 @@ class TrainingRunner:
         named = [module for module in dict.fromkeys(modules) if module]
         return replace(operations, other_modules=", ".join(named[:MOST_MODULES]))
 
-    def flops_by_module(self) -> Counter[tuple[str, Type]]:
+    def flops_by_module(self) -> Counter[tuple[str, torch.dtype]]:
         """Return the FLOPs of a step by module and type; none where its modules cannot be followed."""
         observable = self.observable()
         observable.activate()
@@ -278,7 +278,7 @@ class TrainingRunner:
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
             other_types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)
-            status = "invalid" if missed and precision.narrow else status
+            status = "invalid" if missed and precision.conversion else status
             detail = "; ".join(filter(None, (missed, other_types, detail)))
         fields = {"precision": self.name, "compile_s": self.compile_s} | measured
         return TrialResult(status=status, detail=detail, switches=switches, operations=operations, **fields)

@@ -3,15 +3,12 @@
 The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as the same parameters
 under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
 
-When torchao emulates, it rounds the operands of each product to the narrow type and multiplies them in a wider one,
-on any device. Sources: torchao.float8 (per-tensor and row-wise scaling), torchao.prototype.moe_training (MXFP8, OCP
-Microscaling Formats 1.0: blocks of 32 scaled by powers of two).
+Source: torchao.float8 (per-tensor and row-wise scaling).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,7 +36,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
-    twin = _TWINS[precision.conversion or ""](precision)
+    twin = _float8_twins(precision)
     twins: dict[Any, Any] = {}
     for name, layer in layers.items():
         if name not in kept:
@@ -67,7 +64,7 @@ Twins = Callable[[Any], nn.Module]
 
 def _require_rows(precision: Precision, rows: int) -> None:
     """Refuse to train on a batch that the products of weights' gradients, which are over its rows, do not fit."""
-    multiple = precision.trained_multiple
+    multiple = precision.multiple
     if rows % multiple and torch.is_grad_enabled():
         raise UnsupportedError(
             f"{precision.name} needs samples, or tokens, in multiples of {multiple} in a batch, not {rows}"
@@ -79,16 +76,14 @@ def _float8_twins(precision: Precision) -> Twins:
     from torchao.float8.float8_linear import Float8Linear
 
     class CheckedFloat8Linear(Float8Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
-        """torchao's layer, which asks for the autocast of GPUs alone, and lets torch refuse batches."""
+        """torchao's layer, which lets torch refuse batches."""
 
         def forward(self, input: Tensor) -> Tensor:
             _require_rows(precision, input.numel() // self.in_features)
-            if precision.emulated:
-                input = input.to(_autocast_type(input))
             output: Tensor = super().forward(input)
             return output
 
-    config = replace(Float8LinearConfig.from_recipe_name(precision.conversion), emulate=precision.emulated)
+    config = Float8LinearConfig.from_recipe_name(precision.conversion)
 
     def twin(layer: nn.Module) -> nn.Module:
         converted: nn.Module = convert_to_float8_training(layer, config=config)
@@ -96,45 +91,3 @@ def _float8_twins(precision: Precision) -> Twins:
         return converted
 
     return twin
-
-
-def _autocast_type(tensor: Tensor) -> torch.dtype:
-    kind = tensor.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
-
-
-def _mxfp8_twins(precision: Precision) -> Twins:
-    from torchao.prototype.moe_training.mxfp8_linear import MXFP8Linear, _to_mxfp8_then_scaled_mm
-    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
-
-    class AutocastMXFP8Linear(MXFP8Linear):  # type: ignore[misc,unused-ignore]  # torchao may be missing
-        """torchao's layer, whose operands autocast narrows first: torchao's own takes them all in one type."""
-
-        def forward(self, input: Tensor) -> Tensor:
-            _require_rows(precision, input.numel() // self.in_features)
-            dtype = _autocast_type(input)
-            output: Tensor = _to_mxfp8_then_scaled_mm(
-                input.to(dtype),
-                self.weight.to(dtype),
-                kernel_preference=self.kernel_preference,
-                scale_calculation_mode=self.scale_calculation_mode,
-                wgrad_with_hp=self.wgrad_with_hp,
-            )
-            return output if self.bias is None else output + self.bias.to(output.dtype)
-
-    kernels = KernelPreference.EMULATED if precision.emulated else KernelPreference.AUTO
-
-    def twin(layer: nn.Linear) -> nn.Module:
-        sizes = layer.in_features, layer.out_features
-        converted: Any = AutocastMXFP8Linear(*sizes, kernel_preference=kernels, device="meta")
-        converted.weight, converted.bias = layer.weight, layer.bias
-        return converted  # type: ignore[no-any-return]
-
-    return twin
-
-
-_TWINS: dict[str, Callable[[Precision], Twins]] = {
-    "mxfp8": _mxfp8_twins,
-    **dict.fromkeys(("tensorwise", "rowwise"), _float8_twins),
-}
-"""Makers of the layers of each ``Precision.conversion``."""

@@ -51,10 +51,6 @@ DRIVER_470 = frozenset(
 )
 """Functions that a driver of 2021 does not have; pass it as ``missing``."""
 
-# What NVML answers for the handle of a MIG slice; the rest is for boards only.
-_FOR_SLICES = {"Name", "UUID", "MemoryInfo", "MemoryInfo_v2", "DeviceHandleFromMigDeviceHandle"}
-_FOR_SLICES |= {"ComputeRunningProcesses_v2", "ComputeRunningProcesses_v3"}
-
 
 class FakeClock:
     """Time in seconds that moves only by ``advance``."""
@@ -71,7 +67,7 @@ class FakeClock:
 
 @dataclass(eq=False)
 class FakeGpu:
-    """The state of a GPU, or of a MIG slice; everything may change while it runs."""
+    """The state of a GPU; everything may change while it runs."""
 
     uuid: str
     name: str = "NVIDIA Fake"
@@ -108,7 +104,6 @@ class FakeGpu:
     errors: dict[str, int] = field(default_factory=dict)
     """C function to the code that it returns."""
     lost: bool = False
-    slices: list[FakeGpu] = field(default_factory=list)
     _used_mj: list[float] = field(default_factory=lambda: [0.0])
 
     def power_mw(self, now_s: float) -> int:
@@ -162,7 +157,7 @@ class FakeDriver:
         self.init_code, self.version = init_code, version
         self.running = 0
         """Times that it was initialised, less times that it was shut down."""
-        self._handles: dict[int, tuple[Any, FakeGpu, FakeGpu]] = {}
+        self._handles: dict[int, tuple[Any, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
         """Return a fresh copy of the real pynvml that has this as its library, and put it in sys.modules."""
@@ -172,10 +167,9 @@ class FakeDriver:
         sys.modules["pynvml"] = self.pynvml
         spec.loader.exec_module(self.pynvml)
         self.pynvml.nvmlLib = _Library(self)
-        for board in self.gpus:
-            for gpu in (board, *board.slices):
-                struct = self.pynvml.struct_c_nvmlDevice_t()
-                self._handles[ctypes.addressof(struct)] = (struct, gpu, board)
+        for gpu in self.gpus:
+            struct = self.pynvml.struct_c_nvmlDevice_t()
+            self._handles[ctypes.addressof(struct)] = (struct, gpu)
         return self.pynvml
 
     def install(self, monkeypatch: Any) -> FakeDriver:
@@ -190,13 +184,11 @@ class FakeDriver:
             return UNINITIALIZED
         if not arguments or not isinstance(arguments[0], self.pynvml.c_nvmlDevice_t):
             return getattr(self, name)(*arguments)
-        _, gpu, board = self._handles[ctypes.addressof(arguments[0].contents)]
-        if gpu.lost or board.lost:
+        _, gpu = self._handles[ctypes.addressof(arguments[0].contents)]
+        if gpu.lost:
             return GPU_IS_LOST
         if name in gpu.errors:
             return gpu.errors[name]
-        if gpu is not board and name.removeprefix("nvmlDeviceGet") not in _FOR_SLICES:
-            return INVALID_ARGUMENT
         reading = _READINGS.get(name.removeprefix("nvmlDeviceGet"))
         *kinds, result = arguments[1:2] if name.endswith(("Name", "UUID")) else arguments[1:]  # not a buffer's size
         return _put(result, reading(gpu, self.clock(), *kinds)) if reading else getattr(self, name)(gpu, *kinds, result)
@@ -220,11 +212,8 @@ class FakeDriver:
         return self._point(device, self.gpus[index.value])
 
     def nvmlDeviceGetHandleByUUID(self, uuid: Any, device: Any) -> int:
-        gpus = [gpu for _, gpu, _ in self._handles.values() if gpu.uuid == uuid.value.decode()]
+        gpus = [gpu for gpu in self.gpus if gpu.uuid == uuid.value.decode()]
         return self._point(device, gpus[0]) if gpus else NOT_FOUND
-
-    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: FakeGpu, device: Any) -> int:
-        return self._point(device, next(board for board in self.gpus if gpu in board.slices))
 
     def nvmlDeviceGetIndex(self, gpu: FakeGpu, index: Any) -> int:
         return _put(index, self.gpus.index(gpu))
@@ -301,7 +290,7 @@ class FakeDriver:
         return code
 
     def _point(self, device: Any, gpu: FakeGpu) -> int:
-        device._obj.contents = next(struct for struct, other, _ in self._handles.values() if other is gpu)
+        device._obj.contents = next(struct for struct, other in self._handles.values() if other is gpu)
         return GPU_IS_LOST if gpu.lost else SUCCESS
 
 

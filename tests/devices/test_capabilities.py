@@ -10,7 +10,7 @@ from torch.torch_version import TorchVersion
 
 from bench.devices import capabilities, cpu
 from bench.devices.backend import backend_of
-from bench.spec.precisions import PRECISIONS, emulation_of, parse_precision
+from bench.spec.precisions import PRECISIONS
 
 CPU = backend_of(torch.device("cpu"))
 ANY = {"fp32", "amp-fp16", "amp-fp16-noscale", "fp16-master", "fp16"}
@@ -26,8 +26,8 @@ MODELS = {
     "A100": ((8, 0), AMPERE),
     "L4": ((8, 9), ADA),
     "H100": ((9, 0), ADA),
-    "B200": ((10, 0), {*ADA, "mxfp8"}),
-    "B300": ((10, 3), {*ADA, "mxfp8"}),
+    "B200": ((10, 0), ADA),
+    "B300": ((10, 3), ADA),
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
 }
@@ -75,11 +75,9 @@ def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, na
     assert {each for each, reason in reasons.items() if reason is None} == supported
     named = "sm_{}{}".format(*model)
     assert all(reason.startswith(f"{each} needs ") and named in reason for each, reason in reasons.items() if reason)
-    emulated = [parse_precision(emulation_of(each)) for each, kind in PRECISIONS.items() if kind.narrow]
-    assert {backend.unsupported_reason(precision) is None for precision in emulated} == {"amp-bf16" in supported}
 
 
-@pytest.mark.parametrize("name", [name for name, precision in PRECISIONS.items() if precision.narrow])
+@pytest.mark.parametrize("name", sorted(FP8))
 def test_without_its_package_a_precision_names_it(card, software, name):
     backend = card("B200")
     software(packages=False)
@@ -112,30 +110,24 @@ def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     assert CPU.unsupported_reason(PRECISIONS["amp-fp16"]) is None
 
 
-def test_float8_is_not_for_cpus_and_its_emulation_needs_torchao(software):
-    emulated = parse_precision("fp8-rowwise:emulated=on")
+def test_float8_is_not_for_cpus():
     assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
-    software()
-    assert CPU.unsupported_reason(emulated) is None
-    software(packages=False)
-    reason = CPU.unsupported_reason(emulated)
-    assert reason.endswith("needs torchao, which is not installed: pip install 'ampmeter[fp8]'")
 
 
 @pytest.mark.parametrize(("version", "refused"), [("2.9.1", True), ("2.11.0+cu130", False)])
-def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(software, version, refused):
+def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(card, software, version, refused):
+    backend = card("H100")
     software(version=version)
-    name = "mxfp8:emulated=on"
-    reason = CPU.unsupported_reason(parse_precision(name))
-    assert reason == (f"{name} needs torch 2.11 or later; this one is {version}" if refused else None)
-    assert CPU.unsupported_reason(PRECISIONS["fp32"]) is None
+    reason = backend.unsupported_reason(PRECISIONS["fp8-rowwise"])
+    assert reason == (f"fp8-rowwise needs torch 2.11 or later; this one is {version}" if refused else None)
+    assert backend.unsupported_reason(PRECISIONS["fp32"]) is None
 
 
 @pytest.mark.parametrize(
     ("name", "version", "least"),
     [
         ("fp8-tensorwise", "0.17.0+cu130", "torchao 0.18"),
-        ("mxfp8", "0.18.0", None),
+        ("fp8-tensorwise", "0.18.0", None),
         ("fp8-rowwise", "no version", None),
     ],
 )

@@ -12,7 +12,7 @@ from bench.devices import backend, survey
 from bench.devices.capabilities import missing_package
 from bench.devices.nvidia import generation, runs_on
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS, emulation_of
+from bench.spec.precisions import PRECISIONS
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
 
@@ -120,9 +120,8 @@ def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
     assert device.native_bf16 is False
     assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
     assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
-    needs = ("tf32", "cudnn-tf32", "bf16", "fp8", "mxfp8")
+    needs = ("tf32", "cudnn-tf32", "bf16", "fp8")
     lacking = {name for name, precision in PRECISIONS.items() if precision.needs in needs}
-    lacking |= {emulation_of(name) for name, precision in PRECISIONS.items() if precision.narrow}  # by autocast
     assert set(device.lacking) == lacking
     assert set(device.unsupported) == lacking | {name for name, kind in PRECISIONS.items() if missing_package(kind)}
 
@@ -137,7 +136,6 @@ NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
         (FakeGpu("GPU-a", errors=NO_COUNTER), "power"),
         (FakeGpu("GPU-a", errors=NO_COUNTER, power_w=0.0), None),
         (FakeGpu("GPU-other"), None),
-        (FakeGpu("GPU-board", slices=[FakeGpu("MIG-a")]), None),
     ],
 )
 def test_the_source_of_energy_is_found_by_calling(see, gpu, source):

@@ -53,7 +53,6 @@ def layers(run: RunBuilder) -> None:
 
 COMMITTED = {
     "gpt-cpu-epyc": ("gpt2-cpu-epyc", "gpt-wide-cpu-epyc"),
-    "gpt-tiny-cpu-epyc-emulated": ("gpt-tiny-cpu-epyc-emulated",),
     "gpt-tiny-cpu-epyc-parity": ("gpt-tiny-cpu-epyc-parity",),
     "h100-80gb-hbm3": ("h100-80gb-hbm3-resnet50", "h100-80gb-hbm3-mlp"),
     "resnet20-cpu-epyc": ("resnet20-cpu-epyc",),

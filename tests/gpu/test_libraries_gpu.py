@@ -9,7 +9,7 @@ import torch
 from bench.planning import suite_registry
 from bench.spec.data_source import DataSource
 from bench.spec.placement import Placement
-from bench.spec.precisions import PRECISIONS, parse_precision
+from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Cell, Trial
 from tests.arms import arms
 from tests.gpu.test_gpu import run
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"),
 ]
-NAMES = [name for name, precision in PRECISIONS.items() if precision.narrow]
+NAMES = [name for name, precision in PRECISIONS.items() if precision.conversion]
 FITTING = """
 from bench.spec import Data, Suite
 
@@ -48,8 +48,8 @@ def suite():
 """
 LINEAR = ("2", "4")
 WORST_NATS = 0.1
-"""By how much a training's loss may end above fp32's, which is 0.04 above the entropy. On a CPU, emulated where it must
-be, all end within 0.001 of it; wrong products end far above."""
+"""By how much a training's loss may end above fp32's, which is 0.04 above the entropy. On a CPU all
+end within 0.001 of it; wrong products end far above."""
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +79,9 @@ def plain(train):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_librarys_arithmetic_learns_as_fp32_does(name, device, train, plain):
-    precision = parse_precision(name)
-    if reason := (device.unsupported or {}).get(precision.ability):
+    if reason := (device.unsupported or {}).get(name):
         pytest.skip(reason)
     result = train(name)
-    if precision.conversion:
-        assert result.conversion.converted_layers == LINEAR
-        assert result.conversion.kept_layers == {}
+    assert result.conversion.converted_layers == LINEAR
+    assert result.conversion.kept_layers == {}
     assert result.row.test_loss < plain.test_loss + WORST_NATS

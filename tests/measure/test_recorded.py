@@ -12,7 +12,7 @@ import pytest
 from bench.devices.monitor import GpuMeter, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeDriver, FakeGpu
+from tests.devices.fake_nvml import FakeGpu
 from tests.phases.test_energy_stream import NO_COUNTER, Bench, SimulatedLoad
 
 POWER = "nvmlDeviceGetPowerUsage"
@@ -86,11 +86,3 @@ def test_without_power_the_counter_stands_alone(record):
     assert (window.source, window.sampled_w, judged(window)) == ("counter", None, "")
 
 
-def test_a_mig_slice_has_no_energy_even_where_the_driver_answers_with_its_boards(monkeypatch):
-    # github.com/guilbaults/slurm-job-exporter/pull/55: the power that is reported for a slice is the whole GPU's.
-    answered = {"PowerUsage", "TotalEnergyConsumption", "FieldValues", "EnforcedPowerLimit"}
-    monkeypatch.setattr(fake, "_FOR_SLICES", fake._FOR_SLICES | answered)
-    FakeDriver([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s", power_w=250.0)])]).install(monkeypatch)
-    monitor = open_monitor()
-    meter = GpuMeter(monitor, "MIG-s")
-    assert (meter.energy_j(), meter.power_w(), monitor.describe("MIG-s")["power_limit_w"]) == (None, None, None)

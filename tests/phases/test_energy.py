@@ -75,7 +75,6 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
         ([], "GPU-a", "NVML does not start"),
         ([FakeGpu("GPU-a")], None, "^of 1 devices that train, 0 can be asked for energy from here$"),
         ([FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER)], "GPU-a", r"energy: Not Supported; power: .* not with a"),
-        ([FakeGpu("GPU-a", slices=[FakeGpu("MIG-s")])], "MIG-s", "MIG slice shares its board's power"),
     ],
 )
 def test_where_nothing_can_be_read_the_row_says_why(run, gpus, uuid, why):

@@ -43,7 +43,7 @@ class Classifier(nn.Module):
 def test_memory_and_training_say_that_autocast_was_off(use_suite, tiny_trial, cpu, phase, case):
     precision, off, mentioned = case
     use_suite(lambda data: Classifier(off=off))
-    cell = replace(tiny_trial.cell, data=DataSource(kind="synthetic"))
+    cell = replace(tiny_trial.cell, batch_size=16, data=DataSource(kind="synthetic"))
     result = result_of(run_phase(tiny_trial, cpu, phase, precision, cell=cell))
     assert result.status == "ok"
     assert ("autocast did not reach the model, whose products ran in float32:100%" in result.detail) == mentioned
@@ -76,8 +76,9 @@ def measure(tiny_trial, cpu, monkeypatch):
     """Run a phase for a moment, with fp32 where it measures both together; return the results by precision."""
     shorten_energy(monkeypatch)
     shorten_explain(monkeypatch)
+    monkeypatch.setattr("bench.phases.memory.measure.SMALL_BATCH", 16)  # CPUs alone take it, and have no float8
     install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
-    cell = replace(tiny_trial.cell, data=DataSource(kind="synthetic"))
+    cell = replace(tiny_trial.cell, batch_size=16, data=DataSource(kind="synthetic"))
 
     def go(phase, name):
         device = replace(cpu, uuid="GPU-a") if phase == "energy" else cpu
@@ -92,8 +93,8 @@ def measure(tiny_trial, cpu, monkeypatch):
 @pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
 def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, measure, phase, properly):
     use_suite(lambda _data: PastTheLayer(properly=properly))
-    results = measure(phase, "fp8-rowwise:emulated=on")
-    result = results.pop("fp8-rowwise:emulated=on")
+    results = measure(phase, "fp8-rowwise")
+    result = results.pop("fp8-rowwise")
     missed = result.detail.startswith("no product ran in float8, but in bfloat16:")
     assert (result.status, missed) == (("ok", False) if properly else ("invalid", True))
     assert all(other.status == "ok" for other in results.values())

@@ -52,11 +52,10 @@ def test_the_size_found_fits_and_a_sixteenth_more_does_not_in_multiples_of_the_p
     ("precisions", "rows", "multiple"),
     [
         (("fp32", "amp-bf16"), 1, 1),
-        (("fp32", "fp8-rowwise", "mxfp8"), 1, 32),
-        (("fp32", "fp8-rowwise:emulated=on"), 1, 1),
-        (("mxfp8", "fp8-rowwise"), 16, 2),
-        (("mxfp8", "fp8-rowwise"), 64, 1),
-        (("mxfp8",), 197, 32),
+        (("fp32", "fp8-rowwise", "fp8-tensorwise"), 1, 16),
+        (("fp8-rowwise",), 8, 2),
+        (("fp8-rowwise",), 64, 1),
+        (("fp8-rowwise",), 197, 16),
     ],
 )
 def test_all_that_is_compared_can_be_trained_at_common_multiples(precisions, rows, multiple):

@@ -5,11 +5,9 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning import suite_registry
-from bench.planning.abilities import refusal_reason
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.footprint import Footprint
 from bench.planning.plan import Plan, make_plan
-from bench.planning.resolution import memory_trials, resolve
 from bench.results.records import Device
 from bench.run.forecast import Forecast
 from bench.spec.data_source import DataSource, PreparedData
@@ -154,17 +152,6 @@ def test_clipping_reaches_all_trials(machine):
         assert trial.clip_grad == 1.0
 
 
-def test_an_emulated_precision_trains_and_has_no_speed_nor_memory_and_that_keeps_nothing_from_it(machine, cpu):
-    phases, name = ("memory", "speed", "train", "numerics"), "mxfp8:emulated=on"
-    lacking = replace(cpu, unsupported={"mxfp8": "no MXFP8 here"})
-    planned = plan(machine, lacking, phases=phases, precisions=("fp32", name))
-    emulated = [trial for trial in planned.trials if trial.precisions == (name,)]
-    refused = {trial.phase for trial in emulated if "emulated" in (refusal_reason(trial, lacking) or "")}
-    assert refused == {"memory", "speed"}
-    done = {trial.id: {name: "unsupported"} for trial in emulated if trial.phase == "memory"}
-    assert {trial.phase for trial in emulated if resolve(trial, memory_trials(planned), done)} == {*phases}
-
-
 @pytest.mark.parametrize(
     ("bf16_gflops", "flops", "asked", "processes", "trained"),
     [
@@ -305,10 +292,10 @@ def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tin
     assert (forecast.trial_s(2), forecast.left_s()) == (20.0, 40.0)
 
 
-def test_the_time_of_types_whose_rate_nobody_measured_is_unknown(machine, cpu):
+def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(machine, cpu):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, unsupported={}),))
-    planned = plan(slow, precisions=("fp32", "amp-fp16", "mxfp8:emulated=on"), phases=("numerics",))
-    assert [seconds is None for seconds in planned.seconds] == [False, True, True]
+    planned = plan(slow, precisions=("fp32", "amp-fp16"), phases=("numerics",))
+    assert [seconds is None for seconds in planned.seconds] == [False, True]
 
 
 FLOPS = {"mlp": 2.7e8, "digits": 5.5e6, "resnet20": 2.4e8, "gpt": 3.4e8, "resnet50": 7.8e9, "vit_b_16": 1.05e11}

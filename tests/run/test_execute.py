@@ -343,10 +343,10 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(run, tiny_trial):
 
 def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(run, tiny_trial, cpu):
     fit = replace(tiny_trial, phase="fit", cell=replace(tiny_trial.cell, batch_size=20))
-    plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "mxfp8", "bf16")))
+    plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "fp8-rowwise", "bf16")))
     done = run(plan, device=replace(cpu, unsupported={"bf16": "no bfloat16"}), largest=100)
     assert [row["batch_size"] for row in done.rows if row["status"] == "ok"] == ["96", "96"]
-    assert done.sizes == 2 * [32, 64, 128, 96]
+    assert done.sizes == 2 * [16, 32, 64, 128, 96, 112]
 
 
 def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_trial):

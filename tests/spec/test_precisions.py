@@ -12,21 +12,11 @@ def test_the_nearest_precision_is_suggested(word, name):
         parse_precision(word)
 
 
-def test_emulation_is_an_option_of_what_is_converted_and_asks_a_device_for_autocast_alone():
-    emulated = parse_precision("mxfp8:cache=off,emulated=on")
-    assert (emulated.emulated, emulated.required, PRECISIONS["mxfp8"].required) == (True, "bf16", "mxfp8")
-    assert emulated.ability == "mxfp8:emulated=on" == parse_precision(emulated.ability).name
-    assert {name for name, precision in PRECISIONS.items() if "emulated" in precision.options} == {
-        name for name, precision in PRECISIONS.items() if precision.narrow
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "computed", "reason"),
     [
         ("fp8-rowwise", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
         ("fp8-rowwise", "float8_e4m3fn:91% bfloat16:9%", ""),
-        ("fp8-tensorwise:emulated=on", "float8_e4m3fn in float32:91% bfloat16:9%", ""),
         ("amp-bf16", "float32:100%", "autocast did not reach the model, whose products ran in float32:100%"),
         ("amp-bf16", "bfloat16:100%", ""),
         ("fp8-rowwise", "", ""),
@@ -44,16 +34,14 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
         ("fp32", "float16:60% bfloat16:40%", "60 % of its products in float16 and 40 % of its products in bfloat16"),
         ("fp32", "float32:>99% bfloat16:<1%", "<1 % of its products in bfloat16"),
         ("fp32", "float32:100% bfloat16:?", "some of its products in bfloat16"),
-        ("fp32", "int8 in bfloat16:100%", "100 % of its products in bfloat16"),
         ("amp-fp16", "float16:70% bfloat16:30%", "30 % of its products in bfloat16"),
         # Types that a precision allows.
         ("fp32", "float64:60% complex64:20% complex128:20%", ""),
-        ("fp32", "int8 in float32:90% int64:10%", ""),
+        ("fp32", "float32:90% int64:10%", ""),
         ("default", "tf32:90% float32:10%", ""),
         ("amp-bf16", "bfloat16:90% tf32:10%", ""),
         ("fp16-master", "float16:90% float32:10%", ""),
         ("fp8-tensorwise", "float8_e4m3fn:66% float8_e5m2:33% bfloat16:1%", ""),
-        ("mxfp8:emulated=on", "float8_e4m3fn in bfloat16:99% float32:1%", ""),
         ("a script's arm", "bfloat16:100%", ""),
     ],
 )

@@ -1,4 +1,4 @@
-"""Linear layers in 8 bits, by torchao's emulation: what is converted, what products see, how exact it is; its AdamW."""
+"""Linear layers in 8 bits, with torch's float8 products of the CPU: what is converted, what ran, how exact it is."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench.measure.operations import observe
 from bench.results.records import Operations
 from bench.spec.errors import UnsupportedError
-from bench.spec.precisions import PRECISIONS, parse_precision
+from bench.spec.precisions import PRECISIONS
 from bench.training.conversions import convert
 from bench.training.step import training_step
 from tests.libraries import WITHOUT_TORCHAO
@@ -18,13 +18,9 @@ from tests.training.conftest import batch, make, wide
 if WITHOUT_TORCHAO:
     pytest.skip(WITHOUT_TORCHAO, allow_module_level=True)
 __all__ = ["use_suite"]
-CONVERTED = [name for name, precision in PRECISIONS.items() if precision.narrow]
+CONVERTED = [name for name, precision in PRECISIONS.items() if precision.conversion]
 SQNR_DB = 20.0
 """The ratio that torchao's own tests ask of a converted layer's output and gradients."""
-
-
-def emulated(name):
-    return parse_precision(f"{name}:emulated=on")
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -43,14 +39,14 @@ def test_a_converted_layers_output_and_gradients_have_the_exactness_that_torchao
         return outputs.detach(), inputs.grad, model[0].weight.grad
 
     exact = passes()
-    convert(model, emulated(name))
+    convert(model, PRECISIONS[name])
     errors = [float(compute_error(*pair)) for pair in zip(exact, passes(), strict=True)]
     assert min(errors) > SQNR_DB
     assert errors[0] < 40  # or nothing was rounded
 
 
 def test_layers_that_the_hardware_could_not_multiply_are_kept_and_said_to_be():
-    conversion = make("fp8-tensorwise:emulated=on", model=wide).conversion
+    conversion = make("fp8-tensorwise", model=wide).conversion
     assert conversion.converted_layers == ("1", "4")
     assert conversion.kept_layers == {"5": "32 to 3, not multiples of 16"}
     assert make("amp-bf16", model=wide).conversion is None
@@ -58,19 +54,18 @@ def test_layers_that_the_hardware_could_not_multiply_are_kept_and_said_to_be():
 
 def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_another_name():
     with pytest.raises(UnsupportedError, match=r"none of .*\(0: 64 to 10, not multiples of 16\)"):
-        convert(nn.Sequential(nn.Linear(64, 10), nn.Conv2d(16, 16, 1)), emulated("fp8-rowwise"))
+        convert(nn.Sequential(nn.Linear(64, 10), nn.Conv2d(16, 16, 1)), PRECISIONS["fp8-rowwise"])
 
 
 @pytest.mark.parametrize(
     ("name", "computed"),
     [
-        ("fp8-tensorwise", "float8_e5m2 in float32:66% float8_e4m3fn in float32:33% bfloat16:<1%"),
-        ("fp8-rowwise", "float8_e4m3fn in float32:>99% bfloat16:<1%"),
-        ("mxfp8", "float8_e4m3fn in bfloat16:>99% bfloat16:<1%"),
+        ("fp8-tensorwise", "float8_e5m2:66% float8_e4m3fn:33% bfloat16:<1%"),
+        ("fp8-rowwise", "float8_e4m3fn:>99% bfloat16:<1%"),
     ],
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
-    arm = make(f"{name}:emulated=on", model=wide)
+    arm = make(name, model=wide)
     operations = observe(lambda: training_step(arm, batch()))
     # Forward and both gradients of each layer: torchao computes that of the first layer's input, too.
     by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
@@ -97,7 +92,7 @@ class WithDoubled(nn.Module):
 
 @pytest.mark.parametrize("name", CONVERTED)
 def test_a_layer_of_the_users_own_is_not_converted(name):
-    arm = make(f"{name}:emulated=on", model=lambda _data: WithDoubled())
+    arm = make(name, model=lambda _data: WithDoubled())
     assert arm.conversion.converted_layers == ("first",)
     assert arm.conversion.kept_layers["own"] == "a Doubled, which may do more than a linear layer"
     assert training_step(arm, batch()).isfinite()
@@ -107,7 +102,7 @@ def test_a_layer_of_the_users_own_is_not_converted(name):
 def test_a_layer_in_two_places_is_converted_in_both(name):
     layer = nn.Linear(128, 128)
     model = nn.Sequential(layer, nn.Sequential(nn.ReLU(), layer))
-    convert(model, emulated(name))
+    convert(model, PRECISIONS[name])
     assert model[0] is model[1][1]
     assert type(model[0]) is not nn.Linear
     assert model[0].weight is layer.weight
@@ -124,10 +119,3 @@ def test_batches_whose_gradients_torch_would_not_multiply_on_a_gpu_are_refused_a
     train(48)
     with pytest.raises(UnsupportedError, match=f"^{name} needs samples, or tokens, in multiples of 16 in a batch"):
         train(513)
-
-
-def test_mxfp8_refuses_batches_that_its_blocks_do_not_fit_and_emulated_float8_none():
-    assert training_step(make("fp8-tensorwise:emulated=on", model=wide), batch(9)).isfinite()
-    arm = make("mxfp8:emulated=on", model=wide)
-    with pytest.raises(UnsupportedError, match="multiples of 32 in a batch, not 8"):
-        training_step(arm, batch(8))

@@ -16,7 +16,7 @@ from bench.spec.trial import Trial
 def trials(question: Question) -> list[Trial]:
     """Return the trials: memory of each step that the device supports, their speed together, all others alone."""
     mixed = _mixed(question)
-    supported = unsupported_reason(question.device, mixed, "speed") is None
+    supported = unsupported_reason(question.device, mixed) is None
     more = question.cell.techniques
     steps, unsupported = build_ablation(mixed, question.device.kind, more, supported=supported)
     cell = replace(question.cell, techniques=())  # they are steps

@@ -49,7 +49,6 @@ PHASE = Phase(
         "compile": "numerics looks between the layers, which compile fuses",
         "cuda-graphs": "numerics looks at every step's layers, which a captured graph does not show",
     },
-    arithmetic=True,
     trains_on_data=True,
     recipe_batch=True,
     estimate=lambda work: 80 * work.step_s,  # 60 steps, those in float64, and counting gradients

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from bench.results.records import Derived, DerivedCount, EpochResult, Positive, TrialResult
 from bench.spec.metric import QUALITY_OF, Metric
 from bench.spec.phase import Phase
-from bench.spec.precisions import find_precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,16 +74,14 @@ def describe(result: TrialResult) -> str:
     tested = "" if training.test_accuracy_pct is None else f", {training.test_accuracy_pct:.2f} % right"
     if training.quality is not None:
         tested = f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
-    precision = find_precision(result.precision)
-    took = "" if precision and precision.emulated else f"{training.time_per_epoch_s:.2f} s/epoch, "
-    return f"{took}loss {training.train_loss:#.4g}{tested}" + (f"; {result.detail}" if result.detail else "")
+    learned = f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:#.4g}{tested}"
+    return learned + (f"; {result.detail}" if result.detail else "")
 
 
 LEARNED: Any = {
     "scale": "difference",
     "replicate": "seed",
     "seed_is_input": True,
-    "is_cost": False,
     "alike": ("epochs",),
     "fewest": 5,
     "tabled": True,
@@ -164,7 +161,6 @@ PHASE = Phase(
     derive=derive,
     describe=describe,
     key="seed",
-    arithmetic=True,
     default=True,
     joint=True,
     trains_on_data=True,

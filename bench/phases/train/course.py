@@ -19,7 +19,6 @@ from bench.report.figures.chart import (
     Panel,
     Text,
 )
-from bench.spec.precisions import emulates
 
 LOSS, ACCURACY = "loss", "accuracy"
 COLUMNS = {
@@ -64,8 +63,7 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     else:
         unit, size = chart.time_unit(rows["elapsed_s"].max())
         title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
-        is_emulated = rows["precision"].map(emulates).astype(bool)  # whose time is the emulation's
-        rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)[~is_emulated]
+        rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)
     marks: list[Mark] = []
     for column, dashed in COLUMNS[what].items():
         if column in rows:

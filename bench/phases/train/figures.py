@@ -8,15 +8,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from bench.results.csv_file import PAIR
-from bench.spec.precisions import emulates
 
-COSTS = [
-    "time_per_epoch_s",
-    "train_samples_per_s",
-    "data_wait_pct",
-]
-COSTS += ["fastest_epoch_s", "slowest_epoch_s"]
-"""Figures that are left empty for an emulated precision: they would measure the emulation."""
 OF_LAST = ["train_loss", "test_loss", "test_accuracy_pct"]
 
 
@@ -42,6 +34,4 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
     of_rows = figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index).where(measured)
     named = zip(of_rows.pop("figures"), rows["quality_name"], strict=True)
     quality = [json.loads(text).get(name) if isinstance(text, str) and text else None for text, name in named]
-    derived = rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))
-    derived[COSTS] = derived[COSTS].mask(rows["precision"].map(emulates).astype(bool), axis=0)
-    return derived
+    return rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))

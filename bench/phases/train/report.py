@@ -44,7 +44,7 @@ from bench.report.tables.table import (
 )
 from bench.spec.metric import Metric
 from bench.spec.metrics import learned
-from bench.spec.precisions import BASELINE, emulates
+from bench.spec.precisions import BASELINE
 
 WAITING_PCT = 10.0
 """Share of training time spent waiting for batches from which the loader may be the limit."""
@@ -149,7 +149,7 @@ def _cost(rows: list[Row]) -> Table | None:
             figures("step speedup [95 % interval]", over_fp32),
             words("data from", lambda row: STORAGE.get(row["data_storage"])),
             figures("waiting for data (%)", "data_wait_pct", 2),
-            figures("total time (s)", _total_s),
+            figures("total time (s)", "total_s"),
             figures("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
         ),
     ]
@@ -159,11 +159,6 @@ def _cost(rows: list[Row]) -> Table | None:
         "step speedup is that of the tables above, on data already on the device. A checkpoint is the model's weights."
     )
     return table("Training: time and storage", rows, columns, about)
-
-
-def _total_s(row: Row) -> float | None:
-    """Return the time of a whole training; none of an emulated precision, which would be the emulation's."""
-    return None if emulates(str(row["precision"])) else row["total_s"]
 
 
 # Figures.

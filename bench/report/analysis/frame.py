@@ -22,7 +22,6 @@ from bench import stats
 from bench.report.reading.load import CELL, KEY
 from bench.results.records import MEASURED
 from bench.spec.metric import Metric
-from bench.spec.precisions import emulates
 from bench.stats import EVIDENCE, Interval
 
 ARM, IN_CELL = "arm_number", "cell_number"
@@ -93,8 +92,6 @@ def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     measured = trials[(trials["phase"] == metric.phase) & trials["status"].isin(MEASURED)]
     values = measured[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
     usable = metric.is_possible(values)
-    if metric.is_cost:
-        usable &= ~measured["precision"].map(emulates).astype(bool)
     if metric.unless:
         usable &= ~measured[ARM].isin(measured.loc[measured[metric.unless].notna(), ARM])
     rows: pd.DataFrame = measured.assign(value=values)[usable]

@@ -119,20 +119,6 @@ def test_of_a_file_that_was_cut_off_the_whole_rows_count(tmp_path: Path) -> None
     assert runs.trials.query("phase == 'speed'")[["precision", "status"]].values.tolist() == [["fp32", "failed"]]
 
 
-def test_an_emulated_precision_has_accuracy_and_no_time(tmp_path: Path) -> None:
-    run = RunBuilder(tmp_path / "run")
-    for name, seconds in (("fp32", 3.0), ("amp-bf16", 2.0), ("fp8-rowwise:emulated=on", 1.0)):
-        run.train(name, [90.0, 91.0, 92.0, 93.0, 94.0], epoch_s=seconds)
-    run.lost("speed", "fp8-rowwise:emulated=on", "unsupported", "it is emulated")
-    loaded = load([run.folder])
-    by_name = summarise(loaded.trials).set_index("precision")
-    assert list(by_name.index[by_name["epoch_speedup"].notna()]) == ["amp-bf16"]
-    emulated_row = by_name.loc["fp8-rowwise:emulated=on"]
-    outcome = list(emulated_row[["accuracy_verdict", "train_status", "seeds"]])
-    assert outcome == ["EQUIVALENT", "ok", 5]
-    assert emulated_row[["time_per_epoch_s", "train_samples_per_s", "data_wait_pct"]].isna().all()
-
-
 def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
     before = load([run.folder]).trials
