@@ -8,10 +8,7 @@ import pytest
 
 from bench.cli.parser import parse
 from bench.planning import suite_registry
-from bench.report.reading.trials import TRIALS
-from bench.results.columns import COLUMNS
 from bench.script import command as script
-from bench.spec.phases import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
@@ -78,10 +75,3 @@ def test_an_example_is_a_command_that_can_be_given_and_that_of_a_source_has_a_su
         if "folder" in settings:
             Path(settings["folder"], "VOCdevkit", "VOC2007").mkdir(parents=True)
         suite_registry.refer(name, settings)
-
-
-def test_the_columns_that_measuring_names_are_columns():
-    columns = {name for fields in COLUMNS.values() for name in fields} | {*TRIALS}
-    named = set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", (ROOT / "docs" / "measuring.md").read_text()))
-    assert len(named & columns) > 10
-    assert named - columns <= {*PHASES}

@@ -38,15 +38,3 @@ def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder
 def test_an_extra_installs_the_least_versions_that_precisions_ask_for():
     least = {requirement.name: str(requirement.specifier) for requirement in map(Requirement, EXTRAS["fp8"])}
     assert least == {"torchao": f">={TORCHAO}", "torch": f">={TORCH_OF_TORCHAO}"}
-
-
-@pytest.mark.parametrize(("name", "extra"), [("torchao", "fp8"), ("transformers", "peers")])
-def test_what_the_tests_share_with_an_extra_has_the_same_version(name, extra):
-    asked = [[word for word in EXTRAS[each] if Requirement(word).name == name] for each in (extra, "test")]
-    assert asked[0] == asked[1] != []
-
-
-def test_the_tests_leave_the_torch_that_is_installed():
-    assert not [
-        word for word in EXTRAS["test"] if Requirement(word).name == "torch" or "fp8" in Requirement(word).extras
-    ]

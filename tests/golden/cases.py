@@ -1,13 +1,22 @@
 """The cases: each has a name and the folders of runs that it reports."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
+from bench.phases.explain import Explained
+from bench.phases.memory import MemoryPeak
+from bench.results.records import Numeric, TrialResult
+from bench.spec.data_source import DataSource
 from bench.spec.phases import MEASURING
-from perf.synthetic_fleet import write_run
-from tests.report import ablations, cutting
-from tests.report.builders import RunBuilder
+from bench.spec.trial import Trial
+from perf.synthetic_fleet import GIB, write_run
+from tests.phases.test_explain_reasons import FP32, GAINS, figure, held, step
+from tests.report import ablations, fleet
+from tests.report.builders import RunBuilder, timed
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 LOST = ("oom", "failed", "timeout", "unsupported", "nonfinite", "invalid")
@@ -18,12 +27,31 @@ def of_builder(fill: Callable[[RunBuilder], object], folder: Path) -> Path:
     """Write one finished run, named as the case is."""
     run = RunBuilder(folder)
     fill(run)
-    cutting.begin(folder, "2026-01-01")
+    fleet.begin(folder, "2026-01-01")
     return folder
 
 
 def script(folder: Path) -> Path:
-    cutting.begin(cutting.of_scripts(folder), "2026-01-01")
+    """A run of a training script whose reference has a name of its own."""
+    run = RunBuilder(folder, suite="train.py")
+    script = {"command": ["train.py"], "arms": [["plain", ""], ["amp", "--amp"]]}
+    fleet.edit_run(folder, lambda info: info["request"].update(script=script))
+
+    def trial(phase: str, *names: str, replicate: int = 0) -> Trial:
+        asked = run.trial(phase, names, 1, replicate=replicate)
+        return replace(asked, cell=replace(asked.cell, data=DataSource(kind="script"), reference="plain"))
+
+    for name in ("plain", "amp"):
+        peak = MemoryPeak(peak_allocated_bytes=GIB)
+        run.add(trial("memory", name), TrialResult(precision=name, status="ok", row=peak))
+    for replicate, step_ms in enumerate((10.0, 10.05, 10.0)):
+        speedup = 2.0 + replicate / 100
+        observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
+        plain = replace(timed(step_ms, 1), **observed)
+        amp = replace(timed(step_ms / speedup, 1, speedup=speedup, within=0.05), **observed)
+        results = [TrialResult(precision=name, status="ok", row=row) for name, row in (("plain", plain), ("amp", amp))]
+        run.add(trial("speed", "plain", "amp", replicate=replicate), *results)
+    fleet.begin(folder, "2026-01-01")
     return folder
 
 
@@ -44,11 +72,35 @@ def measured(run: RunBuilder, speedups: tuple[float, ...] = (2.0, 2.02, 1.98)) -
 
 
 def explain(run: RunBuilder) -> None:
-    cutting.explain(measured(run, (1.33, 1.34, 1.32)))
+    """Casts take a quarter of the precision's step."""
+    measured(run, (1.33, 1.34, 1.32))
+    trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
+    rows = [*step("fp32", FP32), *step("amp-bf16", GAINS | {"casts and layout": 20.0})]
+    for name, product_ms, copy_ms in (("fp32", 60.0, 2.0), ("amp-bf16", 24.0, 20.0)):
+        product = {"work": "other products", "detail": "128x512 512x512"}
+        rows.append(figure(name, "operator", "aten::addmm", product_ms, **product))
+        rows.append(figure(name, "operator", "aten::_to_copy", copy_ms, work="casts and layout", detail="512x512"))
+    rows += held("fp32", ("convolution", "body.0", 60), ("relu", "body.1", 40))
+    rows += held("amp-bf16", ("_to_copy", "body.0", 30), ("relu", "body.1", 20))
+    known = [{name: value for name, value in row.items() if not pd.isna(value)} for row in rows]
+    explained = [Explained(trial=trial.id, **row) for row in known]
+    run.add(trial, *(TrialResult(precision=name, status="ok") for name in trial.precisions), records=explained)
 
 
 def layers(run: RunBuilder) -> None:
-    cutting.layers(measured(run))
+    measured(run)
+    trial = run.trial("layers", ["amp-fp16"], 128)
+    of_model = ("concentrated", "error", "kept", "limit")
+    rows = [module_figure(trial, "", name, 0.5) for name in of_model]
+    for module in ("head", "body"):
+        rows += [module_figure(trial, module, name, 0.5) for name in ("error", "share")]
+    rows.append(module_figure(trial, "head", "keep", 1.0))
+    run.add(trial, TrialResult(precision="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows)
+
+
+def module_figure(trial: Trial, layer: str, name: str, value: float) -> Numeric:
+    (precision,) = trial.precisions
+    return Numeric(trial=trial.id, precision=precision, kind="module", step=0, layer=layer, name=name, value=value)
 
 
 COMMITTED = {

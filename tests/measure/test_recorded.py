@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from bench.devices.monitor import GpuMeter, open_monitor
 from bench.phases.energy.stream import Window, doubt, rest
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeGpu
@@ -84,5 +83,3 @@ def test_without_power_the_counter_stands_alone(record):
     # github.com/msminhas93/nviwatch/pull/28: an RTX 4060 that does not support power readings.
     window = record(FakeGpu("GPU-a", power_w=115.0, errors=NO_POWER))
     assert (window.source, window.sampled_w, judged(window)) == ("counter", None, "")
-
-

@@ -1,11 +1,9 @@
-"""Runs whose files lost any rows: what is left of them is reported."""
+"""Runs of which a file has lost rows: what is left of them is reported, compared and explained."""
 
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from random import Random
 
+import pandas as pd
 import pytest
 
 from bench.compare.comparison import compare
@@ -16,16 +14,11 @@ from bench.report import document, render, report, terminal
 from bench.report.reading.load import load
 from bench.run.reporting import next_step
 from bench.spec.errors import UsageError
-from perf.synthetic_fleet import Shape, write_run
 from tests.golden.cases import MADE
-from tests.report import ablations, cutting
-from tests.report.builders import RunBuilder
-from tests.report.cutting import begin, cut
-from tests.report.reading.test_load import COMMITTED
+from tests.report.fleet import begin
 
-QUICK, ALL = 20, 300
-DRAWN = 15
-"""Of so many cases one has its figures drawn, and not only described."""
+SMALL = ("failures", "script")
+LARGER = ("ladder", "explain", "layers")
 NOTHING_LEFT = (
     "has no finished trial yet, so there is nothing to report",
     "There is nothing to explain",
@@ -33,78 +26,53 @@ NOTHING_LEFT = (
     "has ablations alone",
 )
 """What may be said of a run of which too little is left."""
+KEPT = (slice(0), slice(None, None, 2))
+"""Rows that a file keeps: none, and every other."""
+LATER = ("memory.csv", "train.csv", "blocks.csv", "epochs.csv", "explain.csv", "explain_figures.csv", "layers.csv")
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> list[Path]:
-    """The committed runs, and made-up ones with what those lack."""
-    folder = tmp_path_factory.mktemp("runs")
-    searched = RunBuilder(folder / "searched")
-    for fill in (cutting.numerics, cutting.layers, cutting.explain, cutting.inference):
-        fill(searched)
-    ablations.apart(RunBuilder(folder / "apart"), {name: [ms] * 3 for name, ms in ablations.STEPS_MS.items()})
-    cutting.of_a_gpu(folder / "timed")
-    shape = Shape(gpus=["P100", "A100"], models=["resnet50"], batch_sizes=[64, 128], seeds=2, epochs=3, rounds=4)
-    write_run(folder / "fleet", shape)
-    for case in ("failures", "script", "ladder"):
-        MADE[case](folder / case)
-    made = sorted(folder.iterdir())
-    for run in made:
-        begin(run, "2026-01-01")
-    return [*COMMITTED, *made]
+def reported(whole: Path, left: Path) -> None:
+    out = left.with_name("report")
+    assert terminal(report([left], out, figures="all"), out)
+    assert document.dumps(document.report(load([left])))
+    next_step(left)
 
 
-def written(folder: Path, *, published: bool) -> None:
-    out = folder.with_name("report")
-    assert terminal(report([folder], out, published=published, figures="all"), out)
-    assert all((out / name).stat().st_size for name in ("report.md", "report.html"))
-
-
-def exported(folder: Path) -> None:
-    assert document.dumps(document.report(load([folder])))
-    next_step(folder)
-
-
-def compared(old: Path, new: Path) -> None:
-    comparison = compare(old, new, 0.05)
+def compared(whole: Path, left: Path) -> None:
+    comparison = compare(whole, left, 0.05)
     assert document.dumps(of_comparison(comparison))
     show_comparison(comparison)
 
 
-def in_words(folder: Path) -> None:
-    assert render.in_words(explain([folder]))
+def explained(whole: Path, left: Path) -> None:
+    assert render.in_words(explain([left]))
 
 
-def unless_nothing_is_left(ask: Callable[[], None]) -> None:
-    try:
-        ask()
-    except UsageError as error:
-        if not any(words in str(error) for words in NOTHING_LEFT):
-            raise
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """The made-up runs, each of another day than what is left of it."""
+    folder = tmp_path_factory.mktemp("runs")
+    for case in (*SMALL, *LARGER):
+        begin(MADE[case](folder / case), "2026-01-01")
+    return {case: folder / case for case in (*SMALL, *LARGER)}
 
 
-def undrawn(chart, _out):
-    """Return a chart as it is."""
-    return chart
-
-
-@pytest.mark.parametrize("seed", [*range(QUICK), *(pytest.param(n, marks=pytest.mark.slow) for n in range(QUICK, ALL))])
-def test_what_is_left_of_a_run_that_was_cut_anywhere_is_reported(runs, seed, tmp_path, monkeypatch):
-    if seed % DRAWN:
-        monkeypatch.setattr("bench.report.figures.draw.draw", undrawn)  # drawing takes most of a report's time
-    draw = Random(seed)
-    whole = draw.choice(runs)
-    folder, twin = tmp_path / whole.name, tmp_path / "twin"
-    shutil.copytree(whole, folder)
-    print(whole.name, *cut(folder, draw), sep="\n")
-    shutil.copytree(folder, twin)
-    begin(twin, "2026-03-03")
-    unless_nothing_is_left(partial(written, folder, published=draw.random() < 0.2))
-    further = (
-        partial(exported, folder),
-        partial(compared, whole, twin),
-        partial(compared, twin, whole),
-        partial(compared, folder, twin),
-        partial(in_words, folder),
-    )
-    unless_nothing_is_left(further[seed % len(further)])
+@pytest.mark.parametrize("file", ["speed.csv", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)])
+@pytest.mark.parametrize("case", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)])
+def test_what_is_left_of_a_run_whose_file_lost_rows_is_reported(case, file, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.report.figures.draw.draw", lambda chart, _out: chart)  # drawing takes most of the time
+    whole = runs[case]
+    if not (whole / file).is_file():
+        pytest.skip("such a run has no such file")
+    rows = pd.read_csv(whole / file, dtype=str, keep_default_na=False)
+    for place, kept in enumerate(KEPT):
+        left = tmp_path / str(place) / "left"
+        shutil.copytree(whole, left)
+        begin(left, "2026-03-03")
+        rows[kept].to_csv(left / file, index=False, lineterminator="\n")
+        for ask in (reported, compared, explained):
+            try:
+                ask(whole, left)
+            except UsageError as error:
+                if not any(words in str(error) for words in NOTHING_LEFT):
+                    raise
