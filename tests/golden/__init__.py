@@ -4,6 +4,5 @@
 each case, and ``tests/test_golden.py`` compares. A change that is meant to change a figure, a verdict or a table writes
 the files of its cases again, and its commit message says what changed and why.
 
-    python -m tests.golden.write [NAME ...]                # figures.json and report.md
-    python -m tests.golden.write --pictures [NAME ...]     # the page, too; needs Playwright and Chromium
+    python -m tests.golden.write [NAME ...]     # figures.json and report.md
 """
