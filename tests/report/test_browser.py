@@ -1,6 +1,7 @@
 """The page in a browser: it opens from disk, its controls do what they say, and nothing is cut off."""
 
 import itertools
+import re
 
 import pytest
 
@@ -11,6 +12,8 @@ from tests.report.builders import write_report
 pytestmark = pytest.mark.slow
 
 SMALL = Shape(gpus=["P100", "A100"], models=["resnet50", "mlp"], batch_sizes=(64, 128), processes=3, seeds=5, epochs=2)
+A4_PX = 703, 1032
+"""Pixels of a page of A4 within its margins of 12 mm."""
 SMALLEST = 9
 """Height of the smallest words of figures, in pixels."""
 
@@ -142,6 +145,19 @@ def test_nothing_is_cut_off_at_any_width(chromium, request, file, width, unfolde
             assert page.locator(".detail:visible").count() == page.locator(".line").count()
         assert page.evaluate(CUT_OFF, SMALLEST) == []
         assert all(cell.is_visible() for cell in page.locator(".line .use, .line .speedup, .line .accuracy").all())
+
+
+def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_file):
+    with opened(chromium, fleet_file) as page:
+        assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= 8
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": A4_PX[0], "height": A4_PX[1]})
+        whole = page.locator("figure, tr, .panels").evaluate_all(
+            "all => all.filter(one => one.checkVisibility()).map(one => "
+            "[getComputedStyle(one).breakInside, one.getBoundingClientRect().height])"
+        )
+        assert {rule for rule, _ in whole} == {"avoid"}
+        assert 0 < max(height for _, height in whole) < A4_PX[1]
 
 
 @pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "light"), (1440, "dark")])
