@@ -25,7 +25,7 @@ def test_the_program_its_suites_and_published_figures_are_installed_and_no_tests
     assert {"bench.report.tables", "suites", "results.published"} < installed
 
 
-@pytest.mark.parametrize("folder", [FOLDER, ROOT / "bench" / "compare", ROOT / "bench" / "report"])
+@pytest.mark.parametrize("folder", [FOLDER, ROOT / "bench" / "report"])
 def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder):
     patterns = SETUP["package-data"][".".join(folder.relative_to(ROOT).parts)]
     installed = {path for pattern in patterns for path in folder.glob(pattern)}

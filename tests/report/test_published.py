@@ -18,7 +18,7 @@ NOWHERE = {
     "Micikevicius et al., Mixed Precision Training (ICLR 2018)",
 }
 """Sources that are no repository."""
-ELSEWHERE = {"rowwise_with_gw_hp", "bf16-master", "fp16-master-noscale"}
+ELSEWHERE = {"mxfp8", "rowwise_with_gw_hp", "bf16-master", "fp16-master-noscale"}
 """Precisions that a source runs and this project does not."""
 
 
