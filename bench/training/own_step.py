@@ -31,6 +31,9 @@ class Training:
         self._learns = self._updating = False
         self._counted = 0
         self._stepped = list[torch.optim.Optimizer]()
+        """With the scale as it is."""
+        self._used = set[torch.optim.Optimizer]()
+        """Whose gradients have been used, and go before others are added."""
 
     @property
     def model(self) -> Any:
@@ -70,23 +73,57 @@ class Training:
             KeyError: there is no such optimizer.
             UsageError: the loss is not one number.
         """
-        arm = self._arm
-        chosen = list(arm.optimizers.values())
-        if optimizer is not None:
-            chosen = [arm.optimizers[optimizer]]
-        loss = _scalar(loss, "The loss given to training.update")
-        for each in chosen:
-            each.zero_grad(set_to_none=arm.techniques.set_to_none)
+        for each in self._chosen(optimizer):
+            each.zero_grad(set_to_none=self._arm.techniques.set_to_none)
+            self._used.discard(each)
+        scalar = _scalar(loss, "The loss given to training.update")
+        self._arm.scaler.scale(scalar).backward(retain_graph=retain_graph)
+        self.step(optimizer, clip)
+
+    def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
+        """Scale a loss and add its gradients to those that are there, outside the region: any number of times.
+
+        The first one after an optimizer's step drops the gradients which that has used.
+
+        Args:
+            loss: of one number.
+            retain_graph: whether a later pass needs the graph.
+
+        Raises:
+            UsageError: the loss is not one number.
+        """
+        scalar = _scalar(loss, "The loss given to training.backward")
+        for each in self._used:
+            each.zero_grad(set_to_none=self._arm.techniques.set_to_none)
+        self._used.clear()
+        self._arm.scaler.scale(scalar).backward(retain_graph=retain_graph)
+
+    def step(self, optimizer: str | None = None, clip: float | None = None) -> None:
+        """Take a step with the gradients that ``backward`` has left.
+
+        Args:
+            optimizer: its name; None is all of the suite's.
+            clip: the norm to clip the optimizer's gradients to; None is the recipe's.
+
+        Raises:
+            KeyError: there is no such optimizer.
+        """
+        arm, chosen = self._arm, self._chosen(optimizer)
+        self._used.update(chosen)
+        if not self._learns:
+            return
+        if any(each in self._stepped for each in chosen):  # a scale allows each one step
+            arm.scaler.update()
+            self._stepped.clear()
         self._updating = True
-        arm.scaler.scale(loss).backward(retain_graph=retain_graph)
-        if self._learns:
-            if any(each in self._stepped for each in chosen):  # a scale allows each one step
-                arm.scaler.update()
-                self._stepped.clear()
-            take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
-            self._stepped += chosen
-            self._counted += arm.scaled and arm.optimizer in chosen
+        take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
         self._updating = False
+        self._stepped += chosen
+        self._counted += arm.scaled and arm.optimizer in chosen
+
+    def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
+        optimizers = self._arm.optimizers
+        return [*optimizers.values()] if optimizer is None else [optimizers[optimizer]]
 
     def train(self, arm: Arm, batch: Batch) -> Tensor:
         """Run the suite's step; return its loss, or the sum of its losses, a scalar without a graph.
@@ -117,7 +154,7 @@ class Training:
             if not self._updating:
                 name = self._arm.precision.name
                 raise UnsupportedError(
-                    f"the step calls an optimizer's .step() itself, and {name} scales losses: use training.update"
+                    f"the step calls an optimizer's .step() itself, and {name} scales losses: use training.step"
                 )
 
         for optimizer in optimizers.values():
@@ -126,6 +163,7 @@ class Training:
     def _run(self, arm: Arm, batch: Batch) -> Tensor:
         self._arm, self._updating = arm, False
         arm.zero_grad()
+        self._used.clear()
         batch = channels_last(batch) if arm.techniques.channels_last else batch
         losses = self._suite_step(self, batch)
         if not isinstance(losses, Mapping):

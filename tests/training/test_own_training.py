@@ -126,6 +126,47 @@ def test_every_kind_of_precision_trains(suite, precision):
     assert same(before, arm.weights.trained())
 
 
+def half(batch, part):
+    return {"x": batch["x"][part::2], "more": {"y": batch["more"]["y"][part::2]}}
+
+
+def accumulating(training, batch):
+    """Add the gradients of two parts of a batch, then let one optimizer step after the other."""
+    losses = []
+    for part in range(2):
+        with training.autocast():
+            loss = own_loss(training.model, half(batch, part))["loss"] / 2
+        training.backward(loss)
+        losses.append(loss)
+    training.step("body", clip=0.1)
+    training.step("head")
+    return sum(losses)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
+def test_gradients_that_are_added_and_optimizers_that_step_in_turn_are_a_plain_loops(precision):
+    torch.manual_seed(0)
+    model, expected = Net(), []
+    optimizers = own_optimizers(model)
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "amp-fp16")
+    for batch in own_batches("train", 8, 3):
+        losses = []
+        for part in range(2):
+            with torch.autocast("cpu", torch.float16, enabled=precision == "amp-fp16"):
+                loss = own_loss(model, half(batch, part))["loss"] / 2
+            scaler.scale(loss).backward()
+            losses.append(loss)
+        scaler.unscale_(optimizers["body"])
+        nn.utils.clip_grad_norm_(model.body.parameters(), 0.1)
+        for optimizer in optimizers.values():
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+        expected.append(sum(losses).item())
+    arm = arm_of(replace(OWN, step=accumulating), precision)
+    assert [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)] == expected
+
+
 def by_hand(training, batch):
     loss = own_loss(training.model, batch)["loss"]
     loss.backward()
