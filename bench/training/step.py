@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -180,6 +180,8 @@ def build_arm(
         next(iter(optimizers.values())).register_step_post_hook(taken)
     for optimizer in optimizers.values():
         weights.follow(optimizer)
+        if hasattr(optimizer, "train"):  # one that averages the weights, as schedule-free ones do
+            optimizer.train()
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():
         training.refuse_unscaled(optimizers)
@@ -390,34 +392,44 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     )
 
 
+@contextmanager
+def testing(arm: Arm) -> Iterator[None]:
+    """Let the model, and optimizers that train other weights than they test with, be in evaluation mode."""
+    switched = [arm.model, *(each for each in arm.optimizers.values() if hasattr(each, "eval"))]
+    for each in switched:
+        each.eval()
+    yield
+    for each in switched:
+        each.train()
+
+
 @torch.no_grad()
 def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
     A sample whose outputs hold a NaN counts as wrong. Of tokens, and of a suite's own loss, there is the loss alone.
     """
-    arm.model.eval()
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
     count, classified = 0, False
-    for batch in batches:
-        batch, size = arranged(batch, arm.techniques), arm.count(batch)  # noqa: PLW2901
-        if arm.criterion is None:
-            with arm.autocast():
-                loss = loss_in(arm.loss(arm.model, batch))
-        else:
-            inputs, targets = batch
-            with arm.autocast():
-                outputs = arm.model(inputs)
-                loss = arm.criterion(outputs, targets)
-            classified = not targets.is_floating_point() and targets.dim() == 1
-            if classified:  # the largest of NaNs would be the first class
-                is_right = outputs.argmax(dim=1) == targets
-                has_nan = outputs.isnan().any(dim=1)
-                right += (is_right & ~has_nan).sum()
-        total += loss.double() * size
-        count += size
-    arm.model.train()
+    with testing(arm):
+        for batch in batches:
+            batch, size = arranged(batch, arm.techniques), arm.count(batch)  # noqa: PLW2901
+            if arm.criterion is None:
+                with arm.autocast():
+                    loss = loss_in(arm.loss(arm.model, batch))
+            else:
+                inputs, targets = batch
+                with arm.autocast():
+                    outputs = arm.model(inputs)
+                    loss = arm.criterion(outputs, targets)
+                classified = not targets.is_floating_point() and targets.dim() == 1
+                if classified:  # the largest of NaNs would be the first class
+                    is_right = outputs.argmax(dim=1) == targets
+                    has_nan = outputs.isnan().any(dim=1)
+                    right += (is_right & ~has_nan).sum()
+            total += loss.double() * size
+            count += size
     if not count and distributed.ranks() == 1:
         raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
     sums = distributed.summed([float(total), int(right), count, classified], arm.device)
@@ -435,11 +447,9 @@ def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, f
         UsageError: a figure is not one number, or the one that parity is judged on is missing.
     """
     assert suite.evaluate is not None
-    arm.model.eval()
-    with arm.autocast():
+    with testing(arm), arm.autocast():
         output = suite.evaluate(arm.model, (arranged(batch, arm.techniques) for batch in batches))
         output = output.compute() if hasattr(output, "compute") else output
-    arm.model.train()
     judged = suite.quality.name if suite.quality else "evaluate"
     if not isinstance(output, Mapping):
         output = {judged: output}

@@ -14,7 +14,7 @@ from bench.spec import Quality, Suite
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
-from bench.training.step import build_arm, evaluate_by, training_step
+from bench.training.step import build_arm, evaluate, evaluate_by, training_step
 from tests.training.conftest import same
 
 CPU = torch.device("cpu")
@@ -188,6 +188,36 @@ def test_a_step_that_goes_past_the_scaler_is_refused_only_where_there_is_one(ste
     arm = arm_of(replace(OWN, step=step), "amp-fp16")
     with pytest.raises(UnsupportedError, match="itself, and amp-fp16 scales losses"):
         arm.step(arm, batch)
+
+
+class Averaging(torch.optim.SGD):
+    """Tests with other weights than it trains: those of zeros, in place of an average."""
+
+    is_training = False
+
+    def train(self):
+        self.is_training = True
+
+    def eval(self):
+        self.is_training = False
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.zero_()
+
+    def step(self, closure=None):
+        assert self.is_training
+        return super().step(closure)
+
+
+def test_an_optimizer_that_tests_with_other_weights_is_told_when():
+    suite = replace(SUITE, optimizer=lambda model: Averaging(model.parameters(), lr=0.1))
+    arm = arm_of(suite)
+    arm.step(arm, next(own_batches("train", 8, 3)))
+    batches = list(own_batches("test", 8, 3))
+    loss, _ = evaluate(arm, iter(batches))
+    of_zeros = [batch["more"]["y"].square().mean().item() for batch in batches]
+    assert loss == pytest.approx(sum(of_zeros) / len(of_zeros))
+    assert arm.optimizer.is_training
 
 
 @pytest.mark.parametrize(
