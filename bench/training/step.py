@@ -180,8 +180,8 @@ def build_arm(
         next(iter(optimizers.values())).register_step_post_hook(taken)
     for optimizer in optimizers.values():
         weights.follow(optimizer)
-        if hasattr(optimizer, "train"):  # one that averages the weights, as schedule-free ones do
-            optimizer.train()
+        if callable(train := getattr(optimizer, "train", None)):  # it averages the weights, as schedule-free ones do
+            train()
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():
         training.refuse_unscaled(optimizers)
@@ -395,7 +395,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
 @contextmanager
 def testing(arm: Arm) -> Iterator[None]:
     """Let the model, and optimizers that train other weights than they test with, be in evaluation mode."""
-    switched = [arm.model, *(each for each in arm.optimizers.values() if hasattr(each, "eval"))]
+    switched: list[Any] = [arm.model, *(each for each in arm.optimizers.values() if hasattr(each, "eval"))]
     for each in switched:
         each.eval()
     yield
