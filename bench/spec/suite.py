@@ -109,8 +109,8 @@ class Suite:
     data: Data = NO_DATA
     """May be left out where there are ``batches``."""
     model: Callable[..., nn.Module | dict[str, nn.Module]]
-    """Build the model, or a dict of several, on the CPU, in fp32; a function with a parameter gets the data's shape and
-    number of classes. A dict comes as a mapping to the other functions."""
+    """Build the model, or a dict of several, on the CPU, in fp32. A function whose first parameter has no default, or
+    is called ``data``, gets the data's shape and number of classes. A dict comes as a mapping to the other functions."""
     batches: Callable[[str, int, int], Iterable[Any] | None] | None = None
     """``batches(split, batch_size, seed)``: the batches of an epoch in host memory, as any iterable, such as a
     DataLoader. None takes them from ``data`` and ``--data``.
@@ -129,7 +129,8 @@ class Suite:
     optimizer: Callable[..., Any]
     """``optimizer(parameters)``, or ``optimizer(model)``: a ``torch.optim.Optimizer``, or a list or a dict of several.
 
-    It gets the model if its first parameter is called ``model``, and the model's parameters otherwise. Several
+    It gets the model if its first parameter is called ``model``, or if it asks the parameters, which it gets otherwise,
+    for what only a model has, such as ``named_parameters``. Several
     optimizers all take a step after each backward pass. Each must have a parameter of the model."""
     loss: Callable[[], nn.Module] | Callable[[Any, Any], Any] | None = None
     """``loss(model, batch)``, or ``loss()``; None is cross entropy, or mean square error for regression.
@@ -185,8 +186,9 @@ class Suite:
 
     @property
     def model_takes_data(self) -> bool:
-        """Whether the model is built for the data, and not without arguments."""
-        return bool(_positional(self.model))
+        """Whether the model is built for the data, and not without arguments, or with its defaults."""
+        parameters = _positional(self.model)
+        return _required(self.model) > 0 or (bool(parameters) and parameters[0].name == "data")
 
     @property
     def optimizer_takes_model(self) -> bool:

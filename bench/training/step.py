@@ -244,7 +244,16 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
     Raises:
         UsageError: one of them has no parameter of the model.
     """
-    built = suite.optimizer(model if suite.optimizer_takes_model else weights.trained())
+    if suite.optimizer_takes_model:
+        built = suite.optimizer(model)
+    else:
+        parameters = weights.trained()
+        try:
+            built = suite.optimizer(parameters)
+        except AttributeError as error:
+            if error.obj is not parameters:
+                raise
+            built = suite.optimizer(model)  # it asked the list for named_parameters, or the like
     if isinstance(built, list | tuple):
         built = {str(number): each for number, each in enumerate(built)}
     optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}

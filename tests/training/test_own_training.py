@@ -190,6 +190,23 @@ def test_a_step_that_goes_past_the_scaler_is_refused_only_where_there_is_one(ste
         arm.step(arm, batch)
 
 
+class Sized(Net):
+    """A model whose arguments are its own."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.body, self.head = nn.Linear(8, width), nn.Linear(width, 1)
+
+
+def test_a_model_and_an_optimizer_get_what_they_ask_for():
+    def decayed(net):
+        weights = [weight for name, weight in net.named_parameters() if name.endswith("weight")]
+        return torch.optim.SGD(weights, lr=0.1)
+
+    arm = arm_of(replace(SUITE, model=Sized, optimizer=decayed))
+    assert arm.optimizer.param_groups[0]["params"] == [arm.model.body.weight, arm.model.head.weight]
+
+
 class Averaging(torch.optim.SGD):
     """Tests with other weights than it trains: those of zeros, in place of an average."""
 
