@@ -110,7 +110,7 @@ class Suite:
     """May be left out where there are ``batches``."""
     model: Callable[..., nn.Module | dict[str, nn.Module]]
     """Build the model, or a dict of several, on the CPU, in fp32. A function whose first parameter has no default, or
-    is called ``data``, gets the data's shape and number of classes. A dict comes as a mapping to the other functions."""
+    is called ``data``, gets the data's shape and number of classes. A dict is a mapping in the other functions."""
     batches: Callable[[str, int, int], Iterable[Any] | None] | None = None
     """``batches(split, batch_size, seed)``: the batches of an epoch in host memory, as any iterable, such as a
     DataLoader. None takes them from ``data`` and ``--data``.
