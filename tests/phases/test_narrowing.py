@@ -65,3 +65,55 @@ def test_a_model_that_casts_to_float32_itself_is_searched():
             return self.head(self.norm(self.bias_before_norm(values.float())))
 
     assert search(narrowing(Casts(), (16,), BF16)).answer == "fine"
+
+
+class Unaware(torch.autograd.Function):
+    """Multiplies by a weight, and its gradient by the input as it was: in two types under autocast."""
+
+    @staticmethod
+    def forward(ctx, inputs, weight):
+        ctx.save_for_backward(inputs, weight)
+        return inputs @ weight.to(inputs.dtype)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs, weight = ctx.saved_tensors
+        return gradient @ weight.T, inputs.T @ gradient
+
+
+class Unnarrowed(nn.Module):
+    """A product that autocast does not know, or a number that float16 does not hold."""
+
+    def __init__(self, *, fills):
+        super().__init__()
+        self.weight, self.fills = nn.Parameter(torch.randn(16, 16)), fills
+
+    def forward(self, inputs):
+        if self.fills:
+            return inputs.masked_fill(inputs > 1, -1e9).clamp(-10, 10) @ self.weight
+        return Unaware.apply(inputs, self.weight)
+
+
+@pytest.mark.parametrize(
+    ("fills", "sentence"),
+    [(True, "cannot be converted to type c10::Half"), (False, "lacks torch.amp's custom_fwd and custom_bwd")],
+)
+def test_a_module_that_raises_in_the_narrow_type_is_kept_with_what_it_raised(fills, sentence):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 16), Unnarrowed(fills=fills), nn.Linear(16, 4))
+    batches = [torch.randn(8, 16) for _ in range(2)]
+    narrowing = Narrowing(model, lambda model, batch: model(batch).float().square().mean(), batches, torch.float16)
+    findings = search(narrowing)
+    assert findings.kept == ("1",)
+    assert sentence in findings.raised
+
+
+def test_what_a_loss_raises_whatever_is_kept_is_raised():
+    def loss(model, batch):
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("unsafe to autocast")
+        return model(batch).mean()
+
+    narrowing = Narrowing(nn.Linear(16, 4), loss, [torch.randn(8, 16)], torch.float16)
+    with pytest.raises(RuntimeError, match="unsafe to autocast"):
+        search(narrowing)

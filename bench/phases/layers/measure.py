@@ -89,6 +89,8 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str
     """Return what was found, in a sentence or two."""
     limit, after = _percent(findings.limit), _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
+    if findings.raised:
+        error = f"without, the step raises '{findings.raised}'; gradients differ from fp32's"
     match findings.answer:
         case "fine":
             text = f"no module needs fp32: {error}, within {limit}"

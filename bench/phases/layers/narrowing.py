@@ -12,6 +12,7 @@ import functools
 import math
 import re
 import statistics
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,8 @@ class Narrowing:
         self._calls = Counter[str]()
         self._types: dict[tuple[str, int], Any] = {}
         self._replay = False
+        self.raised: RuntimeError | None = None
+        """What the first step raised that could not be computed in the narrow type."""
         self.candidates = [name for name, _ in self.model.named_modules()]
         """Modules with operations of their own, by name; the model itself has the empty name."""
         self._kept = set(self.candidates)
@@ -159,7 +162,9 @@ class Narrowing:
         return inputs
 
     def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
-        """Return the error of the gradients with some modules kept: 0 is fp32's own, infinite is not finite.
+        """Return the error of the gradients with some modules kept: 0 is fp32's own.
+
+        It is infinite where they are not finite, or where the step raises in the narrow type.
 
         Args:
             kept: names of the candidates that are in fp32.
@@ -169,7 +174,13 @@ class Narrowing:
         self._kept, self._replay = set(kept), replay
         scale = FIRST_SCALE if self.dtype is torch.float16 else 1.0
         while True:  # the loss scale falls until all is finite
-            loss, gradients = self._step(batch, scale)
+            try:
+                loss, gradients = self._step(batch, scale)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # a type or a value that an operator does not take
+                self.raised = self.raised or error
+                return math.inf
             if all(bool(tensor.isfinite().all()) for tensor in (loss, *gradients.values())):
                 return self.score(gradients, batch)
             if scale == 1.0 or not loss.isfinite():
@@ -182,6 +193,7 @@ class Narrowing:
         for buffer, before in self._buffers:
             buffer.copy_(before)
         self._calls.clear()
+        self._stack.clear()
         torch.manual_seed(0)
         with torch.autocast(self._device, self.dtype, cache_enabled=False):
             loss = self._loss(self.model, self.batches[batch])
@@ -238,6 +250,23 @@ class Findings:
     """The modules to keep, without those that lie in others."""
     error_kept: float | None = None
     """Of the gradients with these kept."""
+    raised: str = ""
+    """What the step raises with nothing kept; empty where it is computed."""
+
+
+def said(error: RuntimeError | None) -> str:
+    """Return what an error says, in a line, and where it comes from a Function that autocast does not know."""
+    if error is None:
+        return ""
+    text = " ".join(str(error).split())
+    names, takes_context = set[str](), False
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        names.add(code.co_name)
+        takes_context = takes_context or (code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",))
+    if takes_context and names.isdisjoint(("decorate_fwd", "decorate_bwd")):
+        text += "; its torch.autograd.Function lacks torch.amp's custom_fwd and custom_bwd"
+    return text
 
 
 def limit_of(errors: Collection[float], enough: float) -> float:
@@ -255,13 +284,19 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     """Find a smallest set of modules to keep so that the gradients' error is within the limit on every batch.
 
     It takes about as many passes as the model has modules, and 50 more.
+
+    Raises:
+        RuntimeError: the step raises it even with all modules kept.
     """
     enough = ENOUGH[model.dtype]
     candidates = model.candidates
     error = model.agreed(())
     if error <= enough:
         return Findings(answer="fine", error=error, limit=enough)
+    raised, model.raised = model.raised, None
     outside = model.agreed(candidates)
+    if model.raised is not None:
+        raise model.raised
     if outside > enough:
         return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
     errors = dict[str, float]()
@@ -269,7 +304,7 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         errors[name] = model.error([other for other in candidates if other != name], replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
-    findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)
+    findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors, raised=said(raised))
     if error <= limit:
         return findings
 
