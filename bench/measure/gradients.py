@@ -25,12 +25,17 @@ Named = Sequence[tuple[str, Tensor]]
 
 
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
-    """Return the gradients that there are, each with the name of its parameter; sparse ones with all their zeros.
+    """Return the gradients that there are, each with the name of its parameter.
 
-    ``weights`` are what the optimizer updates: the model's parameters, or a master copy of them in the same order.
+    Sparse ones have all their zeros, complex ones real and imaginary parts as a last dimension. ``weights`` are what
+    the optimizer updates: the model's parameters, or a master copy of them in the same order.
     """
-    named = zip(model.named_parameters(), weights, strict=True)
-    return [(name, weight.grad.detach().to_dense()) for (name, _), weight in named if weight.grad is not None]
+    named = []
+    for (name, _), weight in zip(model.named_parameters(), weights, strict=True):
+        if weight.grad is not None:
+            gradient = weight.grad.detach().to_dense()
+            named.append((name, torch.view_as_real(gradient) if gradient.is_complex() else gradient))
+    return named
 
 
 def nonfinite_layers(named: Named) -> list[str]:

@@ -150,3 +150,22 @@ def test_underflow_stalls_without_loss_scaling_and_with_nothing_else(tiny_trial,
     assert all(fall[name] < 0.4 for name in ("fp32", "amp-fp16", "amp-bf16"))
     assert zero["fp32"] == 0
     assert zero["amp-fp16-noscale"] == 64 * 256 + 256 + 256 * 8 + 8
+
+
+class Spectral(nn.Module):
+    """A product in the frequency domain, with complex weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.weight = nn.Linear(8, 8), nn.Parameter(torch.ones(5, dtype=torch.cfloat))
+
+    def forward(self, inputs):
+        return torch.fft.irfft(torch.fft.rfft(self.inner(inputs).float()) * self.weight, n=8).mean(dim=1, keepdim=True)
+
+
+def test_complex_weights_have_errors_and_two_gradients_each(tiny_trial, cpu, use_suite):
+    use_suite(lambda _data: Spectral(), data=Data(input_shape=(8,), target_shape=(1,)))
+    rows, result = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
+    assert result.status == "ok"
+    assert 1e-4 < values(rows, "error", "gradient")[0] < 0.1
+    assert sum(row.value for row in rows if (row.kind, row.step) == ("gradient", 0)) == 8 * 8 + 8 + 2 * 5

@@ -148,6 +148,9 @@ class _Observation:
         arm = self.arm
         with torch.random.fork_rng(devices=[]):
             exact = build_model(self.context.suite, self.context.data).to(arm.device).double().train()
+        for tensor in (*exact.parameters(), *exact.buffers()):
+            if tensor.is_complex():  # double() leaves it
+                tensor.data = tensor.data.to(torch.complex128)
         state = arm.weights.state_dict()
         exact.load_state_dict({name: state[name] for name in exact.state_dict()})  # converted layers may hold more
         exact_loss = pair_loss(copy.deepcopy(arm.criterion).double()) if arm.criterion is not None else arm.loss
