@@ -295,14 +295,14 @@ class SuiteBatches(Batches):
         """Call for the first epoch's batches, whose ``len`` is that of each epoch.
 
         Raises:
-            UsageError: they have no ``len``, and the suite has a schedule.
+            UsageError: they have no ``len``, and the suite has a schedule of steps.
         """
         self.data, self.storage = self.suite.data, "host"
         super().__post_init__()
         first = self._open("train", self.seed)
         if hasattr(first, "__len__"):
             self.steps_per_epoch = len(first)
-        elif self.suite.schedule is not None:
+        elif self.suite.schedule is not None and self.suite.schedule_every == "step":
             raise UsageError(
                 f"The schedule needs the steps of an epoch, and {self._name('train', self.seed)} has no len."
             )

@@ -161,6 +161,9 @@ class Suite:
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
     """Build the learning-rate schedule over that many optimizer steps, stepped once a step; one for each optimizer.
     Where there are ``batches``, they need a ``len``."""
+    schedule_every: Literal["step", "epoch"] = "step"
+    """With ``epoch`` the schedule is over that many epochs, and stepped after each; a ReduceLROnPlateau, which needs
+    that, gets the epoch's training loss. Phases that do not train whole epochs leave the rate as it is at first."""
     schedule_epochs: int | None = None
     """The epochs that the schedule spans, however many are trained; None is as many."""
     batch_size: int
@@ -183,6 +186,10 @@ class Suite:
     """Whether the model can be built on the meta device. Planning then computes how much memory it takes: what cannot
     fit a device is out of memory before anything is allocated, and batch sizes that nobody named are halved until they
     should fit."""
+
+    def schedule_length(self, epochs: int, steps_per_epoch: int) -> int:
+        """Return the steps, or the epochs, that the schedule spans."""
+        return (self.schedule_epochs or epochs) * (1 if self.schedule_every == "epoch" else steps_per_epoch)
 
     @property
     def model_takes_data(self) -> bool:

@@ -138,8 +138,7 @@ class Training:
             arm.scaler.update()
         self._stepped.clear()
         arm.taken.called += 1 - self._counted  # its hook has counted those that the scaler let through
-        for schedule in arm.schedules:
-            schedule.step()
+        arm.end("step")
         return loss
 
     def gradients(self, arm: Arm, batch: Batch) -> Tensor:

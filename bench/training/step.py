@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -102,6 +102,7 @@ class Arm:
     """Which layers were converted, where the precision converts any."""
     schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...] = ()
     """Of each optimizer, where the suite has a schedule."""
+    schedule_every: Literal["step", "epoch"] = "step"
     clip_grad: float | None = None
     """The norm over all parameters that gradients are clipped to."""
     techniques: Techniques = PLAIN
@@ -117,6 +118,16 @@ class Arm:
         """Drop the gradients."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=self.techniques.set_to_none)
+
+    def end(self, what: Literal["step", "epoch"], loss: float = math.nan) -> None:
+        """Let the schedules go on after a step, or after an epoch with its training loss, as the suite says."""
+        if what != self.schedule_every:
+            return
+        for schedule in self.schedules:
+            if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                schedule.step(loss)
+            else:
+                schedule.step()
 
     @property
     def loss_scale(self) -> float | None:
@@ -175,6 +186,9 @@ def build_arm(
     schedules = []
     if suite.schedule and steps:
         schedules = [suite.schedule(each, steps) for each in optimizers.values()]
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+        if suite.schedule_every == "step" and any(isinstance(schedule, plateau) for schedule in schedules):
+            raise UsageError("ReduceLROnPlateau looks at epochs: give the suite schedule_every='epoch'.")
     taken = TakenSteps()
     if scaler.is_enabled():  # a hook costs some microseconds a step
         next(iter(optimizers.values())).register_step_post_hook(taken)
@@ -203,6 +217,7 @@ def build_arm(
         gradients=training.gradients if training else leave_gradients,
         region=amp.autocast(precision, device),
         schedules=tuple(schedules),
+        schedule_every=suite.schedule_every,
         clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
         techniques=techniques,
     )
@@ -323,8 +338,7 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
     arm.scaler.update()
     arm.taken.called += not arm.scaled
-    for schedule in arm.schedules:
-        schedule.step()
+    arm.end("step")
     return loss
 
 
@@ -392,8 +406,10 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     seconds = (clock() - start) / 1e9
     mean_loss = float(torch.stack(losses).float().mean())
     (loss,) = distributed.summed([mean_loss], torch.device("cpu"))
+    loss /= distributed.ranks()
+    arm.end("epoch", loss)
     return Epoch(
-        loss=loss / distributed.ranks(),
+        loss=loss,
         seconds=seconds,
         wait_seconds=wait_ns / 1e9,
         samples=samples * distributed.ranks(),

@@ -1,12 +1,14 @@
 """The step, the loop and the evaluation."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
 from bench.training.step import evaluate, train_epoch, training_step
@@ -43,6 +45,26 @@ def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():
     assert (epoch.samples, arm.taken.count) == (40, 5)
     assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(0)
     assert 0 < epoch.wait_seconds < epoch.seconds
+
+
+def test_a_schedule_of_epochs_goes_on_after_each_and_on_a_plateau_by_the_loss():
+    def halved(optimizer, epochs):
+        assert epochs == 2
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    arm = make(schedule=halved, schedule_every="epoch", steps=2)
+    before = arm.optimizer.param_groups[0]["lr"]
+    for _ in range(2):
+        train_epoch(arm, iter(batches(3)))
+    assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(before / 4)
+
+    plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, threshold=1e9, threshold_mode="abs")
+    arm = make(schedule=lambda optimizer, _epochs: plateau(optimizer), schedule_every="epoch", steps=2)
+    for _ in range(2):
+        train_epoch(arm, iter(batches(3)))
+    assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(before / 10)
+    with pytest.raises(UsageError, match="schedule_every='epoch'"):
+        make(schedule=lambda optimizer, _steps: plateau(optimizer), steps=2)
 
 
 def test_the_wait_for_data_includes_the_end_of_the_epoch(monkeypatch):

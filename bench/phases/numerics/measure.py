@@ -39,7 +39,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
         )
     (name,) = trial.precisions
     batches = context.open_batches()
-    total = max(steps, (context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
+    total = max(steps, context.suite.schedule_length(trial.epochs, batches.steps_per_epoch))
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)

@@ -42,7 +42,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], checkpoi
     (name,) = trial.precisions
     batches = context.open_batches()
     context = replace(context, data=batches.data)
-    arm = context.build(name, steps=(context.suite.schedule_epochs or trial.epochs) * batches.steps_per_epoch)
+    arm = context.build(name, steps=context.suite.schedule_length(trial.epochs, batches.steps_per_epoch))
     runner = TrainingRunner(name, arm, iter(()))
     runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
