@@ -119,7 +119,7 @@ class Training:
         take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
         self._updating = False
         self._stepped += chosen
-        self._counted += arm.scaled and arm.optimizer in chosen
+        self._counted += arm.scaled * len(chosen)
 
     def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
         optimizers = self._arm.optimizers

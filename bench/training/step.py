@@ -44,14 +44,17 @@ Loss = Callable[[Any, Batch], Any]
 
 
 class TakenSteps:
-    """Counts the steps of an arm's first optimizer, as a hook on it, without those that a GradScaler skips.
+    """Counts the training steps of an arm, as a hook on its optimizers: less one for each step that a GradScaler skips.
 
     Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that makes the step a
     no-op; these tensors are kept, and read when the count is asked for.
     """
 
     def __init__(self) -> None:
-        """Begin with none; where the hook is on no optimizer, whoever takes the steps adds to ``called``."""
+        """Begin with none.
+
+        The hook counts a step of each optimizer: whoever takes a training step adds to ``called`` what makes it one.
+        """
         self.called, self._found_inf = 0, list[Tensor]()
 
     def __call__(self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
@@ -87,7 +90,7 @@ class Arm:
     scaled: bool
     """Whether the scaler is enabled; a disabled one passes losses and steps on."""
     taken: TakenSteps
-    """Counts the optimizer steps that the scaler let through."""
+    """Counts the training steps, without the optimizers' that the scaler skipped."""
     weights: Weights
     """The model's weights, and the master copy that the optimizer updates where there is one."""
     forward: Any
@@ -191,7 +194,8 @@ def build_arm(
             raise UsageError("ReduceLROnPlateau looks at epochs: give the suite schedule_every='epoch'.")
     taken = TakenSteps()
     if scaler.is_enabled():  # a hook costs some microseconds a step
-        next(iter(optimizers.values())).register_step_post_hook(taken)
+        for optimizer in optimizers.values():
+            optimizer.register_step_post_hook(taken)
     for optimizer in optimizers.values():
         weights.follow(optimizer)
         if callable(train := getattr(optimizer, "train", None)):  # it averages the weights, as schedule-free ones do
@@ -337,7 +341,7 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
     arm.scaler.update()
-    arm.taken.called += not arm.scaled
+    arm.taken.called += 1 - len(arm.optimizers) * arm.scaled
     arm.end("step")
     return loss
 

@@ -14,7 +14,7 @@ from bench.spec import Quality, Suite
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
-from bench.training.step import build_arm, evaluate, evaluate_by, training_step
+from bench.training.step import build_arm, evaluate, evaluate_by, train_epoch, training_step
 from tests.training.conftest import same
 
 CPU = torch.device("cpu")
@@ -188,6 +188,19 @@ def test_a_step_that_goes_past_the_scaler_is_refused_only_where_there_is_one(ste
     arm = arm_of(replace(OWN, step=step), "amp-fp16")
     with pytest.raises(UnsupportedError, match="itself, and amp-fp16 scales losses"):
         arm.step(arm, batch)
+
+
+@pytest.mark.parametrize("name", ["body", "head"])
+def test_a_step_that_is_skipped_counts_whichever_optimizers_it_is(name):
+    def step(training, batch):
+        for each in ("body", "head"):
+            with training.autocast():
+                loss = own_loss(training.model, batch)["loss"]
+            training.update(loss * (1e38 if each == name else 1e-3), each)
+        return loss
+
+    arm = arm_of(replace(OWN, step=step), "amp-fp16")
+    assert train_epoch(arm, own_batches("train", 8, 3)).skipped_steps == 4
 
 
 class Sized(Net):
