@@ -14,12 +14,16 @@ PUBLISHED = FOLDER / "published.json"
 DIGITS = 8
 """Significant digits in the files: the comparison is to 1e-6, so rounding must not reach it."""
 Figures = dict[str, dict[str, Any]]
+NAMED = {"run", "suite", "parameters", "parameters_json", "device", "batch_size", "precision"}
+"""Columns that ``subject`` says."""
 
 
 def figures(runs: list[Path], cwd: Path) -> Figures:
     """Return the figures of some runs: those of each arm, the advice, trials without figures, and ladders."""
     document = json.loads(call("report", "--json", *runs, cwd=cwd).stdout)
-    rows = [(subject(row), row) for row in document["results"]]
+    rows = []
+    for row in document["results"]:
+        rows.append((subject(row), {name: value for name, value in row.items() if name not in NAMED}))
     rows += [(f"{advice['workload']} on {advice['where']}", advice) for advice in document["answers"]]
     for trial in document["trials"]:
         if trial["status"] not in ("ok", "unconverged"):

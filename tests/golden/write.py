@@ -26,7 +26,11 @@ def main() -> None:
 
 
 def save(file: Path, found: Figures) -> None:
-    file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Write a row a line, so that a change of one is seen as such."""
+    rows = []
+    for name, row in found.items():
+        rows.append(f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(row, ensure_ascii=False)}")
+    file.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
