@@ -137,7 +137,7 @@ class Training:
         if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
-        arm.taken.called += 1 - self._counted  # its hook has counted those that the scaler let through
+        arm.taken.called += 1 - self._counted  # the hook has counted those that the scaler let through
         arm.end("step")
         return loss
 

@@ -53,7 +53,7 @@ class TakenSteps:
     def __init__(self) -> None:
         """Begin with none.
 
-        The hook counts a step of each optimizer: whoever takes a training step adds to ``called`` what makes it one.
+        With k optimizers the hook adds k for a training step; the code that takes the step subtracts k - 1.
         """
         self.called, self._found_inf = 0, list[Tensor]()
 
@@ -341,7 +341,7 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
     arm.scaler.update()
-    arm.taken.called += 1 - len(arm.optimizers) * arm.scaled
+    arm.taken.called += 1 - len(arm.optimizers) * arm.scaled  # without scaling there is no hook
     arm.end("step")
     return loss
 

@@ -90,14 +90,15 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str
     limit, after = _percent(findings.limit), _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
     if findings.raised:
-        error = f"without, the step raises '{findings.raised}'; gradients differ from fp32's"
+        error = f"the step raises '{findings.raised}'"
     match findings.answer:
         case "fine":
             text = f"no module needs fp32: {error}, within {limit}"
         case "concentrated":
             keep = "+".join(patterns)
             option = shlex.quote(keeping(precision, keep))
-            text = f"keep {keep} in fp32, as in --precisions {option}: {error}, by {after} then (limit {limit})"
+            with_these = f"gradients differ from fp32's by {after} then, within {limit}"
+            text = f"keep {keep} in fp32, as in --precisions {option}: {with_these}; without, {error}"
         case "diffuse":
             worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
             text = f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
