@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = ("--suite", "mlp,digits", "--within", "90s")  # as in the Makefile
-PLANNED = re.compile(r"trials?, about ([\d.]+) (s|min|h) in all")
+PLANNED = re.compile(r"^Trials: \d+, about ([\d.]+) (s|min|h) in all")
 BUSY = (sys.executable, "-c", "while True: pass")
 SECONDS = {"s": 1, "min": 60, "h": 3600}
-SPEEDUP = re.compile(r"× fp32 \[[\d.]+, [\d.]+\]")
+SPEEDUP = re.compile(r"× as fast \[[\d.]+, [\d.]+\]")
 
 
 def run(folder: Path, *words: str) -> list[float | None]:
