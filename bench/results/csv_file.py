@@ -37,22 +37,22 @@ def read(path: Path) -> pd.DataFrame:
     columns, data = COLUMNS[path.name], whole_lines(path)[0]
     words: Any = "category" if path.name in LARGE else "object"
     types = {name: words for name, field in columns.items() if field.kind != "number"}
-    frame = pd.DataFrame()
-    if data.strip():
-        try:
-            frame = pd.read_csv(
-                io.BytesIO(data),
-                usecols=columns.__contains__,
-                dtype=types,
-                keep_default_na=False,
-                na_values=dict.fromkeys(columns.keys() - types, UNKNOWN),
-                low_memory=False,  # a column has one type
-            )
-        except ValueError as error:
-            raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
-        lacking = [name for name, field in columns.items() if field.required and name not in frame]
-        if lacking:
-            raise UsageError(f"'{path}', line 1 lacks the column {lacking[0]}. Restore the file.")
+    if not data.strip():
+        return typed(pd.DataFrame(), columns)
+    try:
+        frame = pd.read_csv(
+            io.BytesIO(data),
+            usecols=columns.__contains__,
+            dtype=types,
+            keep_default_na=False,
+            na_values=dict.fromkeys(columns.keys() - types, UNKNOWN),
+            low_memory=False,  # a column has one type
+        )
+    except ValueError as error:
+        raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
+    lacking = [name for name, field in columns.items() if field.required and name not in frame]
+    if lacking:
+        raise UsageError(f"'{path}', line 1 lacks the column {lacking[0]}. Restore the file.")
     for name in types.keys() - {*frame}:
         frame[name] = ""
     frame = frame.reindex(columns=[*columns])

@@ -68,8 +68,12 @@ def read_trials(folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.
     Raises:
         UsageError: a CSV is damaged, or another program's.
     """
-    frames = [typed(read(folder / phase.file).assign(phase=name), TRIALS) for name, phase in MEASURING.items()]
-    rows = pd.concat(frames, ignore_index=True)
+    frames = []
+    for name, phase in MEASURING.items():
+        of_phase = read(folder / phase.file)
+        if not of_phase.empty:
+            frames.append(of_phase.assign(phase=name))
+    rows = typed(pd.concat(frames) if frames else pd.DataFrame(), TRIALS).reset_index(drop=True)
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")  # copied by hand: one process each
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
     return rows if rows.empty else _derived(_with_names(rows, info), details)
