@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bench.devices import monitor as monitors
 from bench.devices import processes
 from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.measure.disturbance import open_watch
@@ -69,7 +70,9 @@ def with_monitor(function):
 
 @CODES
 def test_a_gpu_is_described_without_what_failed_or_is_left_out(monkeypatch, code):
-    def describe(monitor, _clock):
+    def describe(monitor, clock):
+        timed = SimpleNamespace(monotonic=clock, sleep=clock.advance)
+        monkeypatch.setattr(monitors, "time", timed)
         assert monitor.describe("GPU-a")["uuid"] == "GPU-a"
 
     assert each_call(monkeypatch, code, with_monitor(describe)) > 5
