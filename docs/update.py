@@ -39,7 +39,6 @@ from bench.spec.techniques import TECHNIQUES
 ROOT = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-
 FEATURES: dict[Feature, str] = {
     "": "–",
     "tf32": "TF32 products",
@@ -53,10 +52,10 @@ FEATURES: dict[Feature, str] = {
 
 def precisions() -> str:
     """Describe every precision."""
-    rows = [
-        (f"`{name}`", precision.summary, FEATURES[precision.needs], _code(precision.options), _default(precision))
-        for name, precision in PRECISIONS.items()
-    ]
+    rows = []
+    for name, precision in PRECISIONS.items():
+        needs, options = FEATURES[precision.needs], _code(precision.options)
+        rows.append((f"`{name}`", precision.summary, needs, options, _default(precision)))
     return markdown(("precision", "description", "the device must have", "options", "by default"), rows)
 
 
@@ -85,25 +84,32 @@ CARDS = {
 
 def capabilities() -> str:
     """Say which card does which precision."""
-
-    def does(precision: Precision, model: str) -> str:
-        return "yes" if nvidia.lacks(precision.needs, model) is None else "–"
-
-    rows = [
-        (f"`{name}`", *(does(precision, card) for card in CARDS.values())) for name, precision in PRECISIONS.items()
-    ]
-    return markdown(("precision", *(f"{name} ({model})" for name, model in CARDS.items())), rows)
+    header = ["precision"]
+    for card, model in CARDS.items():
+        header.append(f"{card} ({model})")
+    rows = []
+    for name, precision in PRECISIONS.items():
+        row = [f"`{name}`"]
+        for model in CARDS.values():
+            row.append("yes" if nvidia.lacks(precision.needs, model) is None else "–")
+        rows.append(row)
+    return markdown(header, rows)
 
 
 def versions() -> str:
     """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
-    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
-    (torch,) = (least.version for needed in wanted if needed.name == "torch" for least in needed.specifier)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {}
+    for text in project["dependencies"]:
+        requirement = Requirement(text)
+        needed[requirement.name] = requirement
+    (least,) = needed["torch"].specifier
     alike: dict[tuple[str, str], list[str]] = {}
     for name, precision in PRECISIONS.items():
-        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.conversion else (torch, "–")
+        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.conversion else (least.version, "–")
         alike.setdefault(versions, []).append(name)
-    return markdown(("precision", "torch", "torchao"), ((_code(names), *key) for key, names in alike.items()))
+    rows = [(_code(names), *versions) for versions, names in alike.items()]
+    return markdown(("precision", "torch", "torchao"), rows)
 
 
 def techniques() -> str:
@@ -113,16 +119,19 @@ def techniques() -> str:
 
 def suites() -> str:
     """Describe every suite that ships with ampmeter."""
-    loaded = [suite_registry.load(suite_registry.refer(name)) for name in suite_registry.names()]
-    return markdown(("suite", "model and data"), [(f"`{suite.name}`", suite.title) for suite in loaded])
+    rows = []
+    for name in suite_registry.names():
+        suite = suite_registry.load(suite_registry.refer(name))
+        rows.append((f"`{suite.name}`", suite.title))
+    return markdown(("suite", "model and data"), rows)
 
 
 def phases() -> str:
     """Describe every phase."""
-    rows = [
-        (f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", "yes" if phase.joint else "no")
-        for phase in PHASES.values()
-    ]
+    rows = []
+    for phase in PHASES.values():
+        on_several = "yes" if phase.joint else "no"
+        rows.append((f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", on_several))
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
@@ -249,7 +258,9 @@ TABLES: dict[str, Callable[[], str]] = {
 def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in markdown."""
     header = list(header)
-    lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        lines.append([cell.replace("|", "\\|") for cell in row])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
