@@ -4,8 +4,8 @@
     python docs/update.py             # rewrite what has changed
     python docs/update.py --check     # change nothing; exit with 1 if a document is out of date
 
-Generated are the picture of the packages and tables of what the registries hold. A part stands between two markers,
-``<!-- table: NAME -->`` and ``<!-- end -->``.
+Generated are tables of what the registries hold. A part stands between two markers, ``<!-- table: NAME -->`` and
+``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -18,59 +18,26 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from itertools import pairwise, permutations
+from itertools import pairwise
 from pathlib import Path
 
-import grimp
 from packaging.requirements import Requirement
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.devices import nvidia
 from bench.planning import suite_registry
-from bench.report import load, published
-from bench.report.format import known, number, records
+from bench.report import load
 from bench.report.reading.trials import ABOUT, TRIALS
-from bench.report.tables.table import whole
 from bench.results import columns
 from bench.results.records import Identity, Ran
 from bench.spec.metrics import METRICS
-from bench.spec.optional import optional_folders
 from bench.spec.phases import PHASES
-from bench.spec.precisions import BASELINE, PRECISIONS, TORCH_OF_TORCHAO, TORCHAO, Feature, Precision
+from bench.spec.precisions import PRECISIONS, TORCH_OF_TORCHAO, TORCHAO, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def architecture() -> str:
-    """Draw which package imports which, without optional folders; an arrow that follows from others is left out."""
-    graph = grimp.build_graph("bench", "suites")
-    optional = {f"bench.{name}" for name in optional_folders("command", "launcher")}
-    packages = ["suites", *sorted(graph.find_children("bench") - optional)]
-    edges = {
-        (importer, imported)
-        for importer, imported in permutations(packages, 2)
-        if graph.direct_import_exists(importer=importer, imported=imported, as_packages=True)
-    }
-    for node in ast.walk(ast.parse((ROOT / "run_bench.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bench."):
-            edges.add(("run_bench", ".".join(f"{node.module}.{node.names[0].name}".split(".")[:2])))
-    arrows = sorted(edge for edge in edges if not _follows(edge, edges))
-    lines = [f"    {importer} --> {imported}".replace("bench.", "") for importer, imported in arrows]
-    return "\n".join(["```mermaid", "flowchart TD", "    run_bench[run_bench.py]", *lines, "```"])
-
-
-def _follows(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
-    """Say whether a longer path leads where an edge leads."""
-    importer, imported = edge
-    reached, frontier = set(), {to for start, to in edges if start == importer and to != imported}
-    while frontier:
-        reached |= frontier
-        frontier = {to for start, to in edges if start in frontier} - reached - {importer}
-    return imported in reached
-
 
 FEATURES: dict[Feature, str] = {
     "": "–",
@@ -85,10 +52,10 @@ FEATURES: dict[Feature, str] = {
 
 def precisions() -> str:
     """Describe every precision."""
-    rows = [
-        (f"`{name}`", precision.summary, FEATURES[precision.needs], _code(precision.options), _default(precision))
-        for name, precision in PRECISIONS.items()
-    ]
+    rows = []
+    for name, precision in PRECISIONS.items():
+        needs, options = FEATURES[precision.needs], _code(precision.options)
+        rows.append((f"`{name}`", precision.summary, needs, options, _default(precision)))
     return markdown(("precision", "description", "the device must have", "options", "by default"), rows)
 
 
@@ -117,25 +84,32 @@ CARDS = {
 
 def capabilities() -> str:
     """Say which card does which precision."""
-
-    def does(precision: Precision, model: str) -> str:
-        return "yes" if nvidia.lacks(precision.needs, model) is None else "–"
-
-    rows = [
-        (f"`{name}`", *(does(precision, card) for card in CARDS.values())) for name, precision in PRECISIONS.items()
-    ]
-    return markdown(("precision", *(f"{name} ({model})" for name, model in CARDS.items())), rows)
+    header = ["precision"]
+    for card, model in CARDS.items():
+        header.append(f"{card} ({model})")
+    rows = []
+    for name, precision in PRECISIONS.items():
+        row = [f"`{name}`"]
+        for model in CARDS.values():
+            row.append("yes" if nvidia.lacks(precision.needs, model) is None else "–")
+        rows.append(row)
+    return markdown(header, rows)
 
 
 def versions() -> str:
     """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
-    wanted = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
-    (torch,) = (least.version for needed in wanted if needed.name == "torch" for least in needed.specifier)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {}
+    for text in project["dependencies"]:
+        requirement = Requirement(text)
+        needed[requirement.name] = requirement
+    (least,) = needed["torch"].specifier
     alike: dict[tuple[str, str], list[str]] = {}
     for name, precision in PRECISIONS.items():
-        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.conversion else (torch, "–")
+        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.conversion else (least.version, "–")
         alike.setdefault(versions, []).append(name)
-    return markdown(("precision", "torch", "torchao"), ((_code(names), *key) for key, names in alike.items()))
+    rows = [(_code(names), *versions) for versions, names in alike.items()]
+    return markdown(("precision", "torch", "torchao"), rows)
 
 
 def techniques() -> str:
@@ -145,16 +119,19 @@ def techniques() -> str:
 
 def suites() -> str:
     """Describe every suite that ships with ampmeter."""
-    loaded = [suite_registry.load(suite_registry.refer(name)) for name in suite_registry.names()]
-    return markdown(("suite", "model and data"), [(f"`{suite.name}`", suite.title) for suite in loaded])
+    rows = []
+    for name in suite_registry.names():
+        suite = suite_registry.load(suite_registry.refer(name))
+        rows.append((f"`{suite.name}`", suite.title))
+    return markdown(("suite", "model and data"), rows)
 
 
 def phases() -> str:
     """Describe every phase."""
-    rows = [
-        (f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", "yes" if phase.joint else "no")
-        for phase in PHASES.values()
-    ]
+    rows = []
+    for phase in PHASES.values():
+        on_several = "yes" if phase.joint else "no"
+        rows.append((f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", on_several))
     return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
 
 
@@ -173,8 +150,9 @@ def descriptions(record: type) -> dict[str, str]:
 
 
 def about(field: columns.Field) -> str:
-    """Return the description of a column."""
-    return ABOUT[field.name] if field.record is None else descriptions(field.record)[field.name]
+    """Return the description of a column of a CSV."""
+    assert field.record is not None
+    return descriptions(field.record)[field.name]
 
 
 def csv_columns(fields: Iterable[columns.Field]) -> str:
@@ -208,11 +186,7 @@ CHANGES = {
 """Describes changes by their form."""
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
-    "parameters": "The suite's parameters that were overridden.",
     "unfinished": "Whether its run did not end.",
-    "quality_name": "Name of the suite's own figure of merit.",
-    "slowest_epoch_s": "The longest epoch after the first.",
-    "fastest_epoch_s": "The shortest epoch after the first.",
     "noise_ratio": "A/A noise: how far fp32 measured against itself was from 1; empty: not measured.",
     "speedup": "Times as fast as fp32: its step time divided by this one's.",
     "turns_speedup": "Speedup in turns, where `speedup` is that of each precision alone (at the power limit).",
@@ -234,21 +208,23 @@ SUMMARY = {
     "fp32_strayed": "`other_types` of fp32.",
     "doubts": "Doubts about the figures, as words.",
 }
-"""Columns of summary.csv that neither a CSV has nor a metric declares."""
+"""Columns of summary.csv that no CSV of a run has and no metric declares."""
 
 
 def summary_columns() -> str:
-    """Describe the columns of summary.csv: those of the CSVs, of metrics, and its own."""
-    described = {name: (field.unit, about(field)) for name, field in TRIALS.items()}
+    """Describe the columns of summary.csv that no CSV of a run has: those of metrics, and its own."""
+    described = {name: ("", text) for name, text in ABOUT.items()}
     for metric in reversed(METRICS.values()):  # of a change that two have the first counts
         form, unit = ("difference", metric.unit) if metric.scale == "difference" else (metric.shown_as, "")
         described[metric.figure] = ("%" if metric.unit == "points" else metric.unit, metric.about)
         described[metric.change] = (unit, CHANGES[form].format(metric.label))
-    described |= {name: ("points" if name.endswith("_points") else "", about) for name, about in SUMMARY.items()}
+    for name, text in SUMMARY.items():
+        described[name] = ("points" if name.endswith("_points") else "", text)
     names = [str(name) for name in load(ROOT / "results" / "resnet20-cpu-epyc").summary]
     rows = []
     for name in names:
-        if name.endswith(("_low", "_high", "_status")) or name.startswith("lost_"):
+        is_of_csv = name in TRIALS and TRIALS[name].record is not None
+        if is_of_csv or name.endswith(("_low", "_high", "_status")) or name.startswith("lost_"):
             continue
         ends = ["`_low`", "`_high`"] if f"{name}_low" in names else []
         rows.append((", ".join([f"`{name}`", *ends]), *described[name]))
@@ -262,45 +238,8 @@ def measured() -> str:
     return of_model.partition("\n\n")[0]
 
 
-def published_recipes() -> str:
-    """Describe the published trainings on one GPU that give time and accuracy of fp32 and of mixed precision."""
-    literature = published.load_published()
-    is_whole = literature["time_per_epoch_s"].notna() & literature["accuracy_pct"].notna()
-    trained = literature[is_whole & (literature["n_gpus"] == 1)]
-    rows = [
-        (
-            f"{str(row['model']).split(' (')[0]}, {row['dataset']}",
-            str(row["gpu"]),
-            str(row["architecture"]),
-            str(row["precision"]),
-            whole(row["batch_size"]),
-            f"{number(row['time_per_epoch_s'])} s",
-            "1" if row["precision"] == BASELINE else number(row["speedup"], 3),
-            f"{whole(row['memory_mb'])} MiB" if known(row["memory_mb"]) else "–",
-            f"{row['accuracy_pct']:.2f} %",
-        )
-        for row in records(trained.sort_values(["model", "gpu"], kind="stable"))
-    ]
-    return markdown(
-        (
-            "model, data",
-            "GPU",
-            "architecture",
-            "precision",
-            "batch",
-            "time/epoch",
-            "speedup",
-            "peak memory",
-            "accuracy",
-        ),
-        rows,
-    )
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "measured": measured,
-    "published": published_recipes,
-    "architecture": architecture,
     "precisions": precisions,
     "capabilities": capabilities,
     "versions": versions,
@@ -319,7 +258,9 @@ TABLES: dict[str, Callable[[], str]] = {
 def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in markdown."""
     header = list(header)
-    lines = [header, ["---"] * len(header), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    lines = [header, ["---"] * len(header)]
+    for row in rows:
+        lines.append([cell.replace("|", "\\|") for cell in row])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""The precisions that each device supports, card by card as in docs/capabilities.md, and why not the others."""
+"""The precisions that each device supports, card by card as in docs/devices.md, and why not the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODELS = {
     "Thor": ((11, 0), ADA),
     "RTX 5090": ((12, 0), ADA),
 }
-"""Cards, with what they support: as in docs/capabilities.md, and more."""
+"""Cards, with what they support: as in docs/devices.md, and more."""
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """Which modules of a model autocast harms: gradients with any set of modules in fp32, and the search.
 
 ``Narrowing`` runs a forward and backward pass in which the own operations of each module have a state: kept in fp32, or
-narrow as autocast computes them. ``search`` finds a smallest set of modules to keep. docs/which-layers.md has the
-definitions. A set from which no module can be dropped is 1-minimal (Zeller and Hildebrandt, 2002).
+narrow as autocast computes them. ``Narrowing.score`` is the error of gradients, and ``search`` finds a smallest set of
+modules to keep. A set from which no module can be dropped is 1-minimal (Zeller and Hildebrandt, 2002).
 """
 
 from __future__ import annotations
