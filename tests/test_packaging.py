@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import bench
 from bench.report.published import FOLDER
 from bench.spec.precisions import TORCH_OF_TORCHAO, TORCHAO
 
@@ -38,3 +39,7 @@ def test_files_that_are_read_at_run_time_are_installed_with_their_package(folder
 def test_an_extra_installs_the_least_versions_that_precisions_ask_for():
     least = {requirement.name: str(requirement.specifier) for requirement in map(Requirement, EXTRAS["fp8"])}
     assert least == {"torchao": f">={TORCHAO}", "torch": f">={TORCH_OF_TORCHAO}"}
+
+
+def test_the_citation_names_the_version():
+    assert f"version: {bench.__version__}\n" in (ROOT / "CITATION.cff").read_text()
