@@ -50,6 +50,20 @@ def nonfinite_layers(named: Named) -> list[str]:
     return list(layers)
 
 
+def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> float:
+    """Return the share of the weights with a gradient other than zero that a step has left as they were ``before``.
+
+    Their updates were less than half a unit in the last place. It is 0 without gradients.
+    """
+    lost = count = 0
+    for old, weight in zip(before, weights, strict=True):
+        if weight.grad is not None:
+            has_gradient = weight.grad.to_dense() != 0
+            lost += int((has_gradient & (weight == old)).sum())
+            count += int(has_gradient.sum())
+    return lost / count if count else 0.0
+
+
 def count_bins(values: Tensor) -> Tensor:
     """Return how many values there are in each of ``BINS``, int64."""
     wide = values if values.dtype == torch.float64 else values.float()

@@ -107,8 +107,8 @@ class Identity:
     """Why the status is not ok: what, the line of the suite's file, and the file within the run's folder that holds all
     that its process printed; of an arm measured alone: why the arms failed together; fit: the batch sizes tried;
     train: that a checkpoint could not be read and training began anew; memory: that the loss was NaN or infinite;
-    numerics: the loss of the first and of the last step; all phases but fit and floor: that autocast did not reach the
-    model, or which products ran in a narrower type than the precision's."""
+    numerics: the loss of the first and of the last step; all phases but fit and floor: which
+    products ran in a narrower type than the precision's, or that autocast left much in fp32."""
     started: str
     """When the trial began, UTC, ISO 8601."""
 

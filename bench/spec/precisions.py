@@ -19,6 +19,9 @@ Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8"]
 """Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
 NARROW = re.compile(r"tf32|b?float16|float[48]_\w+")
 """Types that are no fp32."""
+MOST_WIDE_PCT = 25.0
+"""An arm with autocast is hardly narrow where more of its products than this are in fp32: even if the others took no
+time, all together would be 4 times as fast at most."""
 Fp32 = Literal["ieee", "tf32", "default"]
 """How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
 products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
@@ -91,12 +94,10 @@ class Precision:
         return tuple(options)
 
     def missed(self, computed: str) -> str:
-        """Say that products ran in another type, as in ``bfloat16:98% float32:2%``; empty where that is not known."""
-        if self.conversion:
-            return "" if "float8" in computed or not computed else f"no product ran in float8, but in {computed}"
-        if self.autocast is None or not computed or self.autocast in computed:
+        """Say that no product of converted layers ran in float8, given types as in ``bfloat16:98% float32:2%``."""
+        if self.conversion is None or not computed or "float8" in computed:
             return ""
-        return f"autocast did not reach the model, whose products ran in {computed}"
+        return f"no product ran in float8, but in {computed}"
 
 
 BASELINE = "fp32"
@@ -256,27 +257,37 @@ def find_precision(name: str) -> Precision | None:
         return None
 
 
-def strayed(name: str, computed: str, modules: str) -> str:
-    """Say which share of a step's products ran in a narrower type than a precision's; empty without any.
+def other_types(name: str, computed: str) -> dict[str, str]:
+    """Return the types of a step's products that are not a precision's, each with its share, as in ``98%``.
 
-    Nothing is said of a script's arm that has another name, and of layers that were converted. The rest of a mixed
-    precision may be in TF32.
+    They are narrower ones, and fp32 where autocast left more than ``MOST_WIDE_PCT`` in it. The rest of a mixed
+    precision may be in TF32. There are none of a script's arm that has another name, and of layers that were converted.
 
     Args:
         name: the precision's.
         computed: types with their shares, as in ``bfloat16:98% float32:2%``.
-        modules: those that ran them, as far as they are known.
     """
     precision = find_precision(name)
     if precision is None or precision.conversion:
-        return ""
+        return {}
     allowed = [precision.compute]
     if precision.compute != "float32" or precision.fp32 != "ieee":
         allowed.append("tf32")
-    parts = []
+    others = {}
     for kind, share in re.findall(r"(\w+):(\S+)", computed):
-        if NARROW.fullmatch(kind) and kind not in allowed:
-            parts.append(f"{share.replace('%', ' %').replace('?', 'some')} of its products in {kind}")
+        is_narrower = NARROW.fullmatch(kind) is not None and kind not in allowed
+        percent = float(share.strip("<>%?") or 0.0)
+        is_left = precision.autocast is not None and kind == "float32" and percent > MOST_WIDE_PCT
+        if is_narrower or is_left:
+            others[kind] = share
+    return others
+
+
+def strayed(name: str, computed: str, modules: str) -> str:
+    """Say which share of a step's products ran in ``other_types``, and in which modules; empty without any."""
+    parts = []
+    for kind, share in other_types(name, computed).items():
+        parts.append(f"{share.replace('%', ' %').replace('?', 'some')} of its products in {kind}")
     where = f" ({modules})" if modules else ""
     return f"computed {' and '.join(parts)}{where}" if parts else ""
 

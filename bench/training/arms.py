@@ -19,7 +19,7 @@ from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import flops_by_module, observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
-from bench.spec.precisions import Precision, parse_precision, strayed
+from bench.spec.precisions import Precision, other_types, parse_precision, strayed
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
@@ -226,12 +226,14 @@ class TrainingRunner:
         observable = self.observable()
         observable.activate()
         operations = observe(observable.compute)
-        name = self.arm.precision.name
-        if not strayed(name, operations.compute_dtypes, ""):
+        others = other_types(self.arm.precision.name, operations.compute_dtypes)
+        if not others:
             return operations
-        modules = [module for module, dtype in self.flops_by_module() if strayed(name, f"{dtype}:100%", "")]
-        named = [module for module in dict.fromkeys(modules) if module]
-        return replace(operations, other_modules=", ".join(named[:MOST_MODULES]))
+        modules: dict[str, None] = {}
+        for (module, dtype), _flops in self.flops_by_module().most_common():
+            if module and str(dtype).removeprefix("torch.") in others:
+                modules[module] = None
+        return replace(operations, other_modules=", ".join([*modules][:MOST_MODULES]))
 
     def flops_by_module(self) -> Counter[tuple[str, torch.dtype]]:
         """Return the FLOPs of a step by module and type; none where its modules cannot be followed."""
@@ -256,10 +258,9 @@ class TrainingRunner:
     ) -> TrialResult:
         """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
 
-        It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where no product ran in the
-        narrow type that the precision is about. That autocast did not reach a model, which may do without for reasons
-        of its own, or that a model multiplied in a narrower type, is only in the detail. A result that is ``nonfinite``
-        stays so.
+        It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where no product of
+        converted layers ran in float8. That autocast left much in fp32, for which a model may have reasons of its own,
+        or that a model multiplied in a narrower type, is only in the detail. A result that is ``nonfinite`` stays so.
 
         Args:
             status: as it is otherwise.
@@ -277,9 +278,9 @@ class TrainingRunner:
             )
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
-            other_types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)
-            status = "invalid" if missed and precision.conversion else status
-            detail = "; ".join(filter(None, (missed, other_types, detail)))
+            types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)
+            status = "invalid" if missed else status
+            detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"precision": self.name, "compile_s": self.compile_s} | measured
         return TrialResult(status=status, detail=detail, switches=switches, operations=operations, **fields)
 

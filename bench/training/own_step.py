@@ -50,6 +50,11 @@ class Training:
         """Where the model and the batch lie."""
         return self._arm.device
 
+    @property
+    def scale(self) -> float:
+        """What losses are multiplied by before their backward pass; 1.0 where the precision scales none."""
+        return self._arm.loss_scale or 1.0
+
     def autocast(self) -> AbstractContextManager[None]:
         """Return the region in which forward passes and losses run under the precision."""
         return self._arm.autocast()

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bench.data.batch import Batch, channels_last, cut, first_dimension
 from bench.devices.backend import backend_of
@@ -432,38 +433,58 @@ def testing(arm: Arm) -> Iterator[None]:
         each.train()
 
 
+class CrossEntropies(TorchFunctionMode):
+    """Sees what torch's cross entropy is computed of, whoever calls it: a loss module, a suite's loss, or a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[Tensor, Tensor]] = []
+        """Scores and targets."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note the first two arguments of a cross entropy, and call ``func``."""
+        if func is nn.functional.cross_entropy:
+            self.seen.append(args[:2])
+        return func(*args, **(kwargs or {}))
+
+
 @torch.no_grad()
 def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
-    A sample whose outputs hold a NaN counts as wrong. Of tokens, and of a suite's own loss, there is the loss alone.
+    Classes are the whole numbers that a loss of (output, target) has as target, or that a suite's own loss takes the
+    only cross entropy of: one for each sample. A sample whose outputs hold a NaN counts as wrong.
     """
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
-    count, classified = 0, False
+    count = classified = 0
     with testing(arm):
         for batch in batches:
             batch, size = arranged(batch, arm.techniques), arm.count(batch)  # noqa: PLW2901
             if arm.criterion is None:
-                with arm.autocast():
+                with arm.autocast(), CrossEntropies() as entropies:
                     loss = loss_in(arm.loss(arm.model, batch))
+                scored = entropies.seen
             else:
                 inputs, targets = batch
                 with arm.autocast():
                     outputs = arm.model(inputs)
                     loss = arm.criterion(outputs, targets)
-                classified = not targets.is_floating_point() and targets.dim() == 1
-                if classified:  # the largest of NaNs would be the first class
+                scored = [(outputs, targets)]
+            if len(scored) == 1:
+                outputs, targets = scored[0]
+                if not targets.is_floating_point() and targets.shape == (size,):
                     is_right = outputs.argmax(dim=1) == targets
-                    has_nan = outputs.isnan().any(dim=1)
+                    has_nan = outputs.isnan().any(dim=1)  # the largest of NaNs would be the first class
                     right += (is_right & ~has_nan).sum()
+                    classified += size
             total += loss.double() * size
             count += size
     if not count and distributed.ranks() == 1:
         raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
     sums = distributed.summed([float(total), int(right), count, classified], arm.device)
     loss_sum, hits, samples, classes = sums
-    return loss_sum / samples, 100 * hits / samples if classes else None
+    return loss_sum / samples, 100 * hits / samples if classes == samples else None
 
 
 @torch.no_grad()

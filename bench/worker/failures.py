@@ -14,6 +14,8 @@ from bench.spec.errors import UnsupportedError, UsageError
 
 UNUSED = "Expected to have finished reduction in the prior iteration"
 """DistributedDataParallel's error in the second step if the first left some parameters without a gradient."""
+UNSCALED = re.compile(r"_amp_\w+unscale\w*\" not implemented|Attempting to unscale FP16")
+"""GradScaler's errors where a gradient is complex, or has 16 bits."""
 
 FROM_LOADER = "in DataLoader worker process"
 """In the first line of an error of a loader's process; the error itself is in the last line."""
@@ -40,6 +42,12 @@ def failure(error: BaseException) -> Ending:
             kind="unsupported",
             text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
             "several: they wait for each other's gradient of every parameter",
+        )
+    if UNSCALED.search(str(error)):
+        return Ending(
+            kind="unsupported",
+            text="the loss is scaled, and torch's GradScaler cannot unscale the gradients of complex weights, or of "
+            "weights that the model itself keeps in 16 bits: amp-bf16 scales no loss",
         )
     return Ending(kind=_kind(error), text=_described(error), secondary=_is_secondary(error))
 

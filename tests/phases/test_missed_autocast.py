@@ -1,4 +1,4 @@
-"""Every phase says that a model goes past autocast or past converted layers; memory that the loss was NaN."""
+"""Every phase says that a model is hardly narrow, or goes past converted layers; memory that the loss was NaN."""
 
 from dataclasses import replace
 
@@ -27,27 +27,38 @@ TOGETHER = ("speed", "explain")
 
 
 class Classifier(nn.Module):
-    """One layer, with autocast as it is or turned off; its loss may be NaN."""
+    """Two layers, the larger one with autocast as it is or turned off; its loss may be NaN."""
 
     def __init__(self, *, off: bool, scale: float = 1.0):
         super().__init__()
-        self.layer, self.off, self.scale = nn.Linear(192, 2), off, scale
+        self.layer, self.head = nn.Linear(192, 8), nn.Linear(8, 2)
+        self.off, self.scale = off, scale
 
     def forward(self, inputs):
         with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu") and not self.off):
-            return self.layer(inputs.flatten(1).float()) * self.scale
+            hidden = self.layer(inputs.flatten(1).float())
+        return self.head(hidden) * self.scale
 
 
 @pytest.mark.parametrize("phase", ["memory", "train"])
-@pytest.mark.parametrize("case", [("amp-bf16", True, True), ("amp-bf16", False, False), ("fp32", True, False)])
-def test_memory_and_training_say_that_autocast_was_off(use_suite, tiny_trial, cpu, phase, case):
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("amp-bf16", True, True),
+        ("amp-bf16:keep=layer", False, True),
+        ("amp-bf16:keep=head", False, False),
+        ("amp-bf16", False, False),
+        ("fp32", True, False),
+    ],
+)
+def test_memory_and_training_say_what_stayed_in_fp32(use_suite, tiny_trial, cpu, phase, case):
     precision, off, mentioned = case
     use_suite(lambda data: Classifier(off=off))
     cell = replace(tiny_trial.cell, batch_size=16, data=DataSource(kind="synthetic"))
     result = result_of(run_phase(tiny_trial, cpu, phase, precision, cell=cell))
     assert result.status == "ok"
-    assert ("autocast did not reach the model, whose products ran in float32:100%" in result.detail) == mentioned
-    assert ("autocast" in describe_results(phase, [result])) == mentioned
+    assert ("% of its products in float32 (layer)" in result.detail) == mentioned
+    assert ("in float32" in describe_results(phase, [result])) == mentioned
 
 
 @pytest.mark.parametrize(("scale", "mentioned"), [(float("nan"), True), (1.0, False)])

@@ -64,6 +64,20 @@ def framed(rows, name):
     return pd.DataFrame([asdict(row) for row in rows]).assign(**of_cell).assign(precision=name)
 
 
+@pytest.mark.parametrize(("name", "are_lost"), [("fp32", False), ("fp16-master", False), ("bf16", True)])
+def test_updates_that_rounding_loses_are_in_the_table_and_in_the_sentence(tiny_trial, cpu, use_suite, name, are_lost):
+    use_suite(
+        lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, data.classes)),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-5),
+    )
+    rows, result = watch(tiny_trial, cpu, arms=arms(name))
+    steps, _ = report_tables.numerics(framed(rows, name))
+    (line,) = lines(steps)
+    assert list(values(rows, "step", "lost_updates")) == [0, 3, 4, 5, 6, 7]
+    assert (float(line["updates lost (%)"]) > 90, float(line["updates lost (%)"]) < 10) == (are_lost, not are_lost)
+    assert ("updates were lost to rounding" in result.detail) == are_lost
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

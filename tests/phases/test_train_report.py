@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.phases.train.report import charts, differences, training, training_remarks
+from bench.phases.train.report import charts, differences, training
+from bench.report import report, terminal
 from bench.report.figures.chart import Bar, Line
 from bench.report.reading.load import load
 from bench.spec.metrics import ACCURACY, LOSS
@@ -64,9 +65,12 @@ def test_nothing_trained_is_no_table(tmp_path):
 def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, reached_pct) -> None:
     run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
     run.train("amp-bf16", [90.0], data_wait_pct=wait_pct, train_samples_per_s=pace)
-    text = "amp-bf16 on NVIDIA Test 1, batch 128: the loader limits training, which waited for batches 40 % of its time"
-    remarks = [remark.partition(" % of the throughput")[0] for remark in training_remarks(run.summary())]
-    assert remarks == ([f"{text} and reached {reached_pct}"] if reached_pct else [])
+    contents = report([run.folder], tmp_path / "report", figures="none")
+    text = "mlp on NVIDIA Test 1, batch 128, amp-bf16: the loader limits training, which waited for batches 40 %"
+    pages = [(tmp_path / "report" / name).read_text() for name in ("report.md", "report.html")]
+    for shown in (terminal(contents, tmp_path), *pages):
+        assert (text in shown) == (reached_pct is not None)
+        assert (f"and reached {reached_pct} % of the throughput" in shown) == (reached_pct is not None)
 
 
 # Its figures.

@@ -270,6 +270,8 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
         ("layers --suite a --out=x", ("--ladder",), "--suite a --ladder"),
         ("--suite a --quick --within=9s --ladder --techniques b", (), "--suite a --ladder --techniques b"),
         ("--suite a --quick --ladder --techniques b", ("--phases", "speed"), "--suite a --phases speed"),
+        ("explain --suite a --phases memory --quick", (), "explain --suite a --phases memory"),
+        ("explain --suite a --phases layers", ("--phases", "memory"), "--suite a --phases memory"),
         ("script --quick --inject a,b -- a.py --quick", (), "script --inject a,b -- a.py --quick"),
     ],
 )

@@ -17,7 +17,7 @@ def test_the_nearest_precision_is_suggested(word, name):
     [
         ("fp8-rowwise", "bfloat16:100%", "no product ran in float8, but in bfloat16:100%"),
         ("fp8-rowwise", "float8_e4m3fn:91% bfloat16:9%", ""),
-        ("amp-bf16", "float32:100%", "autocast did not reach the model, whose products ran in float32:100%"),
+        ("amp-bf16", "float32:100%", ""),
         ("amp-bf16", "bfloat16:100%", ""),
         ("fp8-rowwise", "", ""),
         ("bf16", "float32:100%", ""),
@@ -35,17 +35,21 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
         ("fp32", "float32:>99% bfloat16:<1%", "<1 % of its products in bfloat16"),
         ("fp32", "float32:100% bfloat16:?", "some of its products in bfloat16"),
         ("amp-fp16", "float16:70% bfloat16:30%", "30 % of its products in bfloat16"),
+        ("amp-bf16", "float32:>99% bfloat16:<1%", ">99 % of its products in float32"),
+        ("amp-fp16:keep=head", "float16:74% float32:26%", "26 % of its products in float32"),
         # Types that a precision allows.
         ("fp32", "float64:60% complex64:20% complex128:20%", ""),
         ("fp32", "float32:90% int64:10%", ""),
         ("default", "tf32:90% float32:10%", ""),
         ("amp-bf16", "bfloat16:90% tf32:10%", ""),
+        ("amp-bf16", "bfloat16:75% float32:25%", ""),
+        ("amp-bf16", "bfloat16:100% float32:?", ""),
         ("fp16-master", "float16:90% float32:10%", ""),
         ("fp8-tensorwise", "float8_e4m3fn:66% float8_e5m2:33% bfloat16:1%", ""),
         ("a script's arm", "bfloat16:100%", ""),
     ],
 )
-def test_products_in_a_narrower_type_than_the_precisions_are_told_with_their_share(name, computed, words):
+def test_products_in_other_types_than_the_precisions_are_told_with_their_share(name, computed, words):
     assert strayed(name, computed, "") == (f"computed {words}" if words else "")
 
 

@@ -45,6 +45,11 @@ def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_g
     assert training_flops_per_sample(make_suite(convolutional), IMAGES) == by_hand == ran.flops_per_step / 4
 
 
+def test_a_model_that_is_compiled_by_its_suite_is_counted_as_the_plain_one():
+    compiled = make_suite(lambda data: torch.compile(convolutional(data)))
+    assert training_flops_per_sample(compiled, IMAGES) == training_flops_per_sample(make_suite(convolutional), IMAGES)
+
+
 class Fails(nn.Linear):
     def forward(self, inputs):
         return inputs.numpy()

@@ -15,6 +15,7 @@ from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.precisions import PRECISIONS
 from bench.spec.techniques import Techniques
 from bench.training.step import build_arm, evaluate, evaluate_by, train_epoch, training_step
+from bench.worker.failures import failure
 from tests.training.conftest import same
 
 CPU = torch.device("cpu")
@@ -167,6 +168,70 @@ def test_gradients_that_are_added_and_optimizers_that_step_in_turn_are_a_plain_l
     assert [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)] == expected
 
 
+def penalty_of(output, inputs, scale):
+    """The penalty on the gradient of the outputs by the inputs, which is computed under a loss scale."""
+    (scaled,) = torch.autograd.grad(output.float().sum() * scale, inputs, create_graph=True)
+    return (scaled / scale).float().square().mean()
+
+
+def penalising(training, batch):
+    inputs = batch["x"].detach().requires_grad_()
+    with training.autocast():
+        output = training.model(inputs)
+        loss = (output.float() - batch["more"]["y"]).square().mean()
+    loss = loss + penalty_of(output, inputs, training.scale)
+    training.update(loss)
+    return loss
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
+def test_a_penalty_on_gradients_is_scaled_as_in_a_plain_loop(precision):
+    torch.manual_seed(0)
+    model = Net()
+    optimizers = own_optimizers(model)
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "amp-fp16")
+    arm = arm_of(replace(OWN, step=penalising), precision)
+    for batch in [*own_batches("train", 8, 3)] * 3:
+        inputs = batch["x"].detach().requires_grad_()
+        with torch.autocast("cpu", torch.float16, enabled=precision == "amp-fp16"):
+            output = model(inputs)
+            loss = (output.float() - batch["more"]["y"]).square().mean()
+        model.zero_grad()
+        scaler.scale(loss + penalty_of(output, inputs, scaler.get_scale())).backward()
+        for optimizer in optimizers.values():
+            scaler.step(optimizer)
+        scaler.update()
+        arm.step(arm, batch)
+        gradients = [[weight.grad for weight in each.parameters()] for each in (model, arm.model)]
+        torch.testing.assert_close(*gradients, rtol=0, atol=0, equal_nan=True)  # the first scales overflow
+    assert all(gradient.isfinite().all() for gradient in gradients[0])
+
+
+class Filter(Net):
+    """A net with a complex weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+
+    def forward(self, inputs):
+        return super().forward((inputs * self.weight).real)
+
+
+@pytest.mark.parametrize("model", [Filter, lambda: Net().half()], ids=["complex", "float16"])
+def test_a_model_whose_gradients_the_scaler_refuses_is_unsupported(model):
+    def loss(model, batch):
+        weight = next(model.parameters())
+        inputs = batch["x"] if weight.is_complex() else batch["x"].to(weight.dtype)
+        return (model(inputs).float() - batch["more"]["y"]).square().mean()
+
+    suite = replace(SUITE, model=model, loss=loss, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    arm = arm_of(suite, "amp-fp16")
+    with pytest.raises((RuntimeError, ValueError)) as raised:
+        arm.step(arm, next(own_batches("train", 8, 3)))
+    assert (failure(raised.value).kind, "GradScaler" in failure(raised.value).text) == ("unsupported", True)
+
+
 def by_hand(training, batch):
     loss = own_loss(training.model, batch)["loss"]
     loss.backward()
@@ -248,6 +313,32 @@ def test_an_optimizer_that_tests_with_other_weights_is_told_when():
     of_zeros = [batch["more"]["y"].square().mean().item() for batch in batches]
     assert loss == pytest.approx(sum(of_zeros) / len(of_zeros))
     assert arm.optimizer.is_training
+
+
+class Labelled(nn.Module):
+    """A model of transformers' kind: its output has the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs, labels):
+        scores = self.head(inputs).float()
+        return {"loss": nn.functional.cross_entropy(scores.flatten(0, -2), labels.flatten()), "scores": scores}
+
+
+@pytest.mark.parametrize(("shape", "is_judged"), [((6,), True), ((6, 5), False)], ids=["classes", "tokens"])
+def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shape, is_judged):
+    suite = replace(SUITE, model=Labelled, loss=lambda model, batch: model(*batch), optimizer=of_head)
+    arm = arm_of(suite)
+    batches = [(torch.randn(*shape, 8), torch.randint(3, shape)) for _ in range(2)]
+    _, accuracy = evaluate(arm, iter(batches))
+    right = torch.stack([arm.model.head(x).argmax(-1) == labels for x, labels in batches])
+    assert accuracy == (pytest.approx(100 * right.float().mean().item()) if is_judged else None)
+
+
+def of_head(model):
+    return torch.optim.SGD(model.head.parameters(), lr=0.1)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,12 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
             "some of the model",
         ),
         (
+            RuntimeError("\"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'ComplexFloat'"),
+            "unsupported",
+            "the loss is scaled, and torch's GradScaler cannot",
+        ),
+        (ValueError("Attempting to unscale FP16 gradients."), "unsupported", "the loss is scaled"),
+        (
             RuntimeError("unable to find an engine to execute this computation"),
             "error",
             "RuntimeError: unable to find",

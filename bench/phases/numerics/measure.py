@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
@@ -25,6 +25,8 @@ from bench.training.step import Arm, build_model, pair_loss, training_step
 STEPS = 60
 LAST = 5
 """Gradients are counted in so many of the last steps, and in the first."""
+MENTIONED = 0.5
+"""Share of the updates that rounding loses from which the result says so: from then on most weights stand still."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
@@ -44,11 +46,15 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
+    course = f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}"
+    lost = min(observation.lost, default=0.0)
+    if lost >= MENTIONED:
+        course += f"; {100 * lost:.0f} % of the weights' updates were lost to rounding"
     runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
     switches = runner.read_back()
     result = runner.result(
         "nonfinite" if failure else "ok",
-        failure or f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}",
+        failure or course,
         switches=switches,
         operations=runner.operations(),
         conversion=arm.conversion,
@@ -67,6 +73,8 @@ class _Observation:
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)
     """Of each step so far."""
+    lost: list[float] = field(default_factory=list)
+    """The share of the updates that rounding lost, of each step in which that was counted."""
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
@@ -78,9 +86,10 @@ class _Observation:
                     self._errors(step, batch)
                     largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
+                before = [weight.detach().clone() for weight in self.arm.weights.trained()] if step in counted else None
                 watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
                 with watched if step in counted else nullcontext() as of_outputs:
-                    failure = self._step(step, batch, scale, largest_activations)
+                    failure = self._step(step, batch, scale, largest_activations, before)
                 if of_outputs:
                     self._counts("output_gradient", step, of_outputs)
                 if step in counted or failure:  # the scaler has divided them by the scale again
@@ -112,8 +121,12 @@ class _Observation:
         batch: Batch,
         scale: float | None,
         largest_activations: Callable[[], dict[str, float]],
+        before: Sequence[Tensor] | None,
     ) -> str:
-        """Train on a batch; return which quantity was not finite, unless skipping the step mends it."""
+        """Train on a batch; return which quantity was not finite, unless skipping the step mends it.
+
+        Where the weights as they are ``before`` it are given, it also counts the updates that are lost.
+        """
         arm = self.arm
         taken = arm.taken.count
         loss = training_step(arm, batch).item()
@@ -121,7 +134,11 @@ class _Observation:
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
         is_finite = math.isfinite(loss)
-        figures = {"loss": loss, "loss_scale": scale, "skipped": arm.taken.count <= taken}
+        is_skipped = arm.taken.count <= taken
+        figures = {"loss": loss, "loss_scale": scale, "skipped": is_skipped}
+        if before is not None and not is_skipped:
+            self.lost.append(gradients.lost_updates(before, arm.weights.trained()))
+            figures["lost_updates"] = self.lost[-1]
         for name, figure in figures.items():
             if figure is not None:
                 self._send("step", step, name, float(figure))

@@ -54,6 +54,7 @@ STEP_COLUMNS = (
         figures("first loss", "first_loss"),
         figures("last loss", "last_loss"),
         figures("loss scale at the end", "loss_scale"),
+        figures("updates lost (%)", "lost_updates", 2, per=0.01),
         figures("largest activation (layer)", "activation"),
         figures("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
         figures("error of the loss", "last_loss_error", error),
@@ -63,6 +64,8 @@ STEP_COLUMNS = (
     ),
 )
 ABOUT_STEPS = (
+    "Updates lost: the share of the weights with a gradient that a step left as they were, because the update was too "
+    "small for their type; the least of the first step and the last five. "
     "Errors are those of one step relative to float64, on the same batch with the same weights: of the loss, and of "
     "all gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient. SQNR is the ratio "
     "of signal to quantisation noise, 20 log10 of 1 over the relative error: 20 dB are an error of a tenth."
@@ -124,10 +127,12 @@ def _scale(rows: pd.DataFrame) -> float:
 def _course(arm: pd.DataFrame) -> dict[str, Any]:
     """Return how an arm's steps began and ended, as far as the file has it."""
     line: dict[str, Any] = {}
-    losses, scales = _steps(arm, "loss"), _steps(arm, "loss_scale")
+    losses, scales, lost = _steps(arm, "loss"), _steps(arm, "loss_scale"), _steps(arm, "lost_updates")
     if losses:
         last = losses[-1] if known(losses[-1]) else "not finite"
         line |= {"steps": len(losses), "first_loss": losses[0], "last_loss": last}
+    if lost:
+        line |= {"lost_updates": min(lost)}
     if scales:
         line |= {"skipped": sum(_steps(arm, "skipped")), "loss_scale": scales[-1]}
     activations = arm[arm["kind"] == "activation"].sort_values("value", na_position="last")

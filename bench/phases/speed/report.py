@@ -53,8 +53,9 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
         ),
     ]
     about = (
-        "Computed in: the types of matrix products and convolutions, with their shares of a step's FLOPs, recorded in "
-        "one step that is not timed. Attention by: the backends of scaled_dot_product_attention in that step, with "
+        "Computed in: the types of matrix products and convolutions, with their shares of the FLOPs of forward and "
+        "backward, recorded in one step that is not timed; an optimizer's products are not the model's. "
+        "Attention by: the backends of scaled_dot_product_attention in that step, with "
         "their calls. Host/GPU time near 1: launching kernels limits the step. Compiling: the time of the steps until "
         "none compiled, less that of as many ordinary ones; each arm begins with an empty cache, but the first of a "
         "process takes up to a quarter longer, and 0 is that of one whose graphs another arm of its process had "

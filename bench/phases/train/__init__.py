@@ -31,6 +31,8 @@ class Training:
     """Mean training loss of the last epoch."""
     test_loss: Derived | None = None
     """Loss on the test set after the last epoch."""
+    test_nats: Derived | None = None
+    """The same where it is a cross entropy of classes, in nats; empty for regression."""
     test_accuracy_pct: Derived | None = None
     """Accuracy on the test set after the last epoch; empty for regression."""
     data_wait_pct: Derived | None = None
@@ -54,7 +56,7 @@ class Training:
     """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
     loss is expected to be."""
     regression: bool | None = None
-    """Whether targets are values, so that there is no accuracy."""
+    """Whether there is a loss on the test set that is no cross entropy of classes, and so no accuracy."""
     first_loss: Derived | None = None
     """Mean training loss of the first epoch."""
     last_loss: Derived | None = None
@@ -120,7 +122,7 @@ METRICS = (
         label="test loss",
         unit="nats",
         about="Loss of tokens on test data: mean over seeds.",
-        columns=("test_loss",),
+        columns=("test_nats",),
         unless="test_accuracy_pct",
         margin=0.01,  # 1 % of the perplexity (docs/measuring.md)
         figure="test_loss_nats",

@@ -24,7 +24,7 @@ from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed
 from bench.training.arms import TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import Arm, evaluate, evaluate_by, train_epoch
+from bench.training.step import Arm, CrossEntropies, evaluate, evaluate_by, train_epoch
 
 HEARTBEAT_S = 2.0
 
@@ -88,13 +88,15 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], checkpoi
         send(row)
     runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite(rows[-1], context.suite.quality)
+    with CrossEntropies() as entropies:
+        operations = runner.operations()
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or read_failure,
         switches=switches,
-        operations=runner.operations(),
+        operations=operations,
         conversion=arm.conversion,
-        row=_training(rows, arm, batches, context.suite.quality),
+        row=_training(rows, arm, batches, context.suite.quality, of_classes=bool(entropies.seen)),
     )
     send(result)
 
@@ -168,14 +170,20 @@ def _tested(
     return tested
 
 
-def _training(rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None) -> Training:
-    """Return the result of a training of one epoch or more, without what follows from its epochs."""
+def _training(
+    rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None, *, of_classes: bool
+) -> Training:
+    """Return the result of a training of one epoch or more, without what follows from its epochs.
+
+    ``of_classes`` says that its loss is a cross entropy: then it can be compared where there is no accuracy.
+    """
+    has_loss_alone = rows[-1].test_loss is not None and rows[-1].test_accuracy_pct is None
     return Training(
         total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
         checkpoint_bytes=stored_bytes(arm.model),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
-        regression=batches.data.target_shape is not None and quality is None,
+        regression=has_loss_alone and not of_classes,
         **({f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}),
     )
 

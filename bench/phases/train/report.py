@@ -13,6 +13,7 @@ from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Rule
 from bench.report.format import (
     MIB,
+    at_batch,
     capital,
     enumerated,
     known,
@@ -22,7 +23,7 @@ from bench.report.format import (
     titled,
     written,
 )
-from bench.report.parts import OVERVIEW, PhaseReport
+from bench.report.parts import OVERVIEW, Finding, Findings, PhaseReport
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
     BATCH,
@@ -79,20 +80,19 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
     return [_learned(trained), _cost(trained)]
 
 
-def training_remarks(rows: pd.DataFrame) -> list[str]:
-    """Return a sentence on each arm, of any workloads, whose training the loader limits."""
+def waiting(rows: pd.DataFrame) -> list[Finding]:
+    """Return the arms, of any workloads, whose training the loader limits."""
     shares = rows["train_samples_per_s"] / rows["samples_per_s"]
-    waiting = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
-    remarks = []
-    for row in records(waiting):
-        arm = f"{row['precision']} on {row['where']}, batch {row['batch_size']:.0f}"
-        text = f"{arm}: the loader limits training, which waited for batches {number(row['data_wait_pct'], 2)} % of "
-        text += "its time"
+    limited = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
+    found = []
+    for row in records(limited):
+        arm = f"{row['workload']} on {row['where']}{at_batch(row)}, {row['precision']}"
+        text = f"the loader limits training, which waited for batches {number(row['data_wait_pct'], 2)} % of its time"
         if known(row["reached"]):
             percent = number(100 * row["reached"], 2)
             text += f" and reached {percent} % of the throughput of its steps on data already on the device"
-        remarks.append(f"{text}.")
-    return remarks
+        found.append(Finding(subject=arm, result=text))
+    return found
 
 
 def _learned(rows: list[Row]) -> Table | None:
@@ -222,8 +222,9 @@ REPORT = PhaseReport(
         Entry(
             53,
             RECIPE,
-            lambda material: [*training(material.rows), *training_remarks(material.rows)],
+            lambda material: training(material.rows),
         ),
     ),
     charts=charts,
+    findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

@@ -45,7 +45,7 @@ DOUBTS = {
         Doubt(
             name=OTHER_TYPES,
             mark="≠",
-            about="its products, or those of the fp32 that it is compared with, ran in another type than the "
+            about="many of its products, or of the fp32 that it is compared with, ran in another type than the "
             "precision's name says",
             applies=lambda row: known(row["other_types"]) or known(row["fp32_strayed"]),
         ),

@@ -24,7 +24,7 @@ from bench.report.format import (
     spread,
     times,
 )
-from bench.spec.metrics import EPOCH, METRICS
+from bench.spec.metrics import EPOCH, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
 STANDING = {NOT_WORSE: "good", "not compared": "open", "too few seeds": "open", "undecided": "open"}
@@ -85,6 +85,8 @@ def line(answer: Answer) -> Line:
         if metric.shown_as == "share":
             share = arm.get(metric.change, math.nan)
             changes[metric.name] = Cell(change(share), share)
+    if answer.peaks:
+        changes[MEMORY.name] = Cell(answer.peaks, math.nan)
     seconds = [row["time_per_epoch_s"] for row in (answer.fp32, arm) if row]
     epoch = UNKNOWN
     if arm and known(arm["time_per_epoch_s"]):
@@ -176,10 +178,11 @@ def strayed(answers: Sequence[Answer]) -> Sentence:
     for answer in answers:
         for row in answer.rows:
             if known(row["other_types"]):
-                words[f"{row['precision']} {row['other_types']}, so it is no {row['precision']}"] = None
+                so = f", so it is no {BASELINE}" if row["precision"] == BASELINE else ""
+                words[f"{row['precision']} {row['other_types']}{so}"] = None
     if not words:
         return []
-    meaning = " Speedups, FASTER and SLOWER below compare with that."
+    meaning = " Speedups, FASTER and SLOWER below rest on that."
     return [Part(f"{'; '.join(words)}.", strong=True), Part(meaning)]
 
 

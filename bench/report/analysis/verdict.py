@@ -17,7 +17,7 @@ from bench.report.analysis.changes import estimate
 from bench.report.analysis.doubts import PARTIAL, Doubt, doubted, marked_verdict
 from bench.report.analysis.judge import IN_TURNS, TOLERANCE
 from bench.report.analysis.summary import MEASURES, reference_batch
-from bench.report.format import UNKNOWN, at_batch, enumerated, known, number, ratio, records
+from bench.report.format import MIB, UNKNOWN, at_batch, change, enumerated, known, number, ratio, records
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
@@ -67,6 +67,7 @@ RULES = (
         gain="fastest",
     ),
     Rule("stalled", "{stalled}", "no speedup was measured"),
+    Rule("weighed", "{lightest}", "{peaks}; no speed was measured{statuses}"),
     Rule("rows", "no verdict on speed", "no speedup was measured{statuses}"),
 )
 """The rules, in the order in which they are tried."""
@@ -104,6 +105,14 @@ class Facts:
         alone = [arm for arm in arms if known(arm["samples_per_s"])] if is_too_large else []
         self.runs_alone = sorted(alone, key=itemgetter("samples_per_s"), reverse=True)
         """The arms with a throughput where fp32 does not fit in memory."""
+        is_timed = any(known(row["speed_status"]) for row in self.cell)
+        weighed = [] if is_timed else [arm for arm in arms if known(arm["peak_memory_bytes"])]
+        self.weighed = sorted(
+            weighed, key=lambda arm: (not known(arm["memory_change_ratio"]), arm["memory_change_ratio"])
+        )
+        """The arms whose memory alone was measured, those with a change from fp32 that can be resolved first."""
+        self.peaks = "" if is_timed else _peaks(self.cell)
+        """The peak memory of each arm, where no speed was asked for."""
 
     def training_of(self, precision: object) -> Row:
         """Return a precision's training at the batch size, or else at the largest that it trained with; empty without.
@@ -190,6 +199,8 @@ class Answer(Facts):
             "arm": str(arm["precision"]),
             "accuracy": self.word(arm["precision"]),
             "pace": number(arm["samples_per_s"]),
+            "lightest": _lightest(arm),
+            "peaks": self.peaks,
             "statuses": f" ({', '.join(statuses)})" if statuses else "",
             "stalled": ", ".join(f"{row['precision']} {STALLED}" for row in self.stalled),
             "ties": f"; as fast: {enumerated(self.ties)}" if self.ties else "",
@@ -232,6 +243,25 @@ def _speed(arm: Row) -> str:
     text = f"{speedup}× as fast as fp32 ({marks})"
     turns = [arm[name] for name in IN_TURNS]
     return f"{text}, each alone (in turns {ratio(*turns)}×)" if known(turns[0]) else text
+
+
+def _lightest(arm: Row) -> str:
+    """Say which takes less memory, fp32 or the arm that takes least of the others."""
+    share = arm["memory_change_ratio"]
+    if not known(share):
+        return "no difference in memory"
+    return f"least memory: {arm['precision'] if share < 0 else BASELINE}"
+
+
+def _peaks(rows: Sequence[Row]) -> str:
+    """Write the peak memory of each arm, with its change from fp32 where that can be resolved."""
+    peaks = []
+    for row in rows:
+        share = row["memory_change_ratio"]
+        if known(row["peak_memory_bytes"]):
+            peak = f"{row['precision']} {number(row['peak_memory_bytes'] / MIB)} MiB"
+            peaks.append(f"{peak} ({change(share)})" if known(share) else peak)
+    return ", ".join(peaks)
 
 
 def is_tied(arm: Row, fastest: Row) -> bool:

@@ -52,7 +52,7 @@ def test_equal_speed_and_less_memory_is_a_gain(run):
 def test_a_regression_has_no_accuracy_to_show(run):
     run.speed()
     for name in ("fp32", "amp-bf16"):
-        run.train(name, [None] * 5, regression=True, test_loss=None)
+        run.train(name, [None] * 5, regression=True, test_loss=[0.5, 0.51, 0.52, 0.5, 0.49])
     (answer,) = answers(run.summary())
     assert answer.advice == "fastest: amp-bf16, no accuracy: regression"
     shown = line(answer)
@@ -101,12 +101,31 @@ def test_a_baseline_in_tf32_is_no_comparison_with_fp32(run, tmp_path):
 
 def test_without_speeds_of_two_precisions_there_is_no_verdict_on_speed(run, tmp_path):
     assert "only fp32 was tried." in verdict(RunBuilder(tmp_path / "alone").alone("fp32", [10.0, 10.1]))
-    text = verdict(RunBuilder(tmp_path / "memory").memory("fp32", 100).memory("amp-bf16", 60))
-    assert "no verdict on speed" in text
     run.lost("memory", "fp32", "failed", "it broke")
     assert "only fp32 was tried (fp32 failed)" in verdict(run)
     run.lost("memory", "amp-bf16", "oom")
     assert "no speedup was measured (fp32 failed, amp-bf16 oom)" in verdict(run)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "use", "cell"),
+    [
+        (
+            {"amp-bf16": 70, "amp-fp16": 60},
+            "least memory: amp-fp16",
+            "fp32 100.0 MiB, amp-fp16 60.00 MiB (−40 %), amp-bf16 70.00 MiB (−30 %)",
+        ),
+        ({"amp-bf16": 120}, "least memory: fp32", "fp32 100.0 MiB, amp-bf16 120.0 MiB (+20 %)"),
+    ],
+)
+def test_of_a_run_of_memory_alone_the_last_table_has_the_memory(run, peaks, use, cell):
+    run.memory("fp32", 100)
+    for name, peak in peaks.items():
+        run.memory(name, peak)
+    shown = row(run)
+    assert (shown["use"], shown["memory"]) == (use, cell)
+    run.speed()
+    assert "FASTER" in verdict(run)
 
 
 def test_a_tie_is_judged_by_the_ratio_in_shared_processes_and_goes_to_the_one_without_loss_scaling(run):
