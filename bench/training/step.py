@@ -471,7 +471,7 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
                     outputs = arm.model(inputs)
                     loss = arm.criterion(outputs, targets)
                 scored = [(outputs, targets)]
-            if len(scored) == 1:
+            if len(scored) == 1 and all(isinstance(each, Tensor) for each in scored[0]):
                 outputs, targets = scored[0]
                 if not targets.is_floating_point() and targets.shape == (size,):
                     is_right = outputs.argmax(dim=1) == targets

@@ -17,6 +17,8 @@ UNUSED = "Expected to have finished reduction in the prior iteration"
 UNSCALED = re.compile(r"_amp_\w+unscale\w*\" not implemented|Attempting to unscale FP16")
 """GradScaler's errors where a gradient is complex, or has 16 bits."""
 
+UNSAFE = "unsafe to autocast"
+"""In the first line of torch's error of a loss such as BCELoss."""
 FROM_LOADER = "in DataLoader worker process"
 """In the first line of an error of a loader's process; the error itself is in the last line."""
 DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
@@ -88,9 +90,12 @@ def _kind(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of a message without its full stop, because a sentence goes on after it."""
+    """Return the first line of a message without its full stop, because a sentence goes on after it.
+
+    Of ``UNSAFE`` all lines are returned: they say what to use instead.
+    """
     lines = str(error).strip().splitlines() or ["no message"]
-    line = lines[0]
+    line = " ".join(lines) if UNSAFE in lines[0] else lines[0]
     if FROM_LOADER in line:
         line = lines[-1].partition(": ")[2]
     return line.rstrip(".")

@@ -337,6 +337,21 @@ def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shap
     assert accuracy == (pytest.approx(100 * right.float().mean().item()) if is_judged else None)
 
 
+def test_targets_of_several_tensors_have_a_loss_and_no_accuracy():
+    class Weighted(nn.Module):
+        def forward(self, outputs, target):
+            values, weights = target
+            return (weights * (outputs - values).square()).mean()
+
+    arm = arm_of(
+        replace(SUITE, model=lambda: nn.Linear(8, 1), loss=Weighted, optimizer=lambda of: torch.optim.SGD(of, 0.1))
+    )
+    batch = torch.randn(6, 8), (torch.zeros(6, 1), torch.ones(6, 1))
+    loss, accuracy = evaluate(arm, iter([batch]))
+    assert loss == pytest.approx(arm.model(batch[0]).square().mean().item())
+    assert accuracy is None
+
+
 def of_head(model):
     return torch.optim.SGD(model.head.parameters(), lr=0.1)
 

@@ -109,7 +109,12 @@ def test_an_error_is_reported_by_its_type_and_first_line_or_in_words_of_its_own(
     failed = failure(error)
     assert failed.kind == kind
     assert failed.text.startswith(text)
-    assert "." not in failed.text
+    assert not failed.text.endswith(".")
+
+
+def test_what_torch_advises_instead_of_a_loss_is_said_whole():
+    error = RuntimeError("BCELoss is unsafe to autocast.\nUse\nanother.")
+    assert failure(error).text == "RuntimeError: BCELoss is unsafe to autocast. Use another"
 
 
 DUMP = """my last words
