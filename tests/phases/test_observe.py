@@ -1,10 +1,11 @@
-"""What holds memory at the peak of a step, what is copied, and what is not finite: on small models."""
+"""What holds memory at the peak of a step, what is copied and what is cast: on small models."""
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.phases.explain.observe import NonFinite, PeakHolders
+from bench.phases.explain.observe import PeakHolders
 
 BATCH = 32
 
@@ -75,26 +76,48 @@ def test_weights_that_each_micro_batch_casts_are_counted():
     assert {row["module"] for row in repeated if row["value"] == 4} == {"0", "1"}
 
 
-class Roots(nn.Module):
+class Spectrum(nn.Module):
+    """A part that computes in fp32."""
+
     def forward(self, inputs):
-        return (inputs * 0).sqrt()
+        return inputs.float().cos()
 
 
 @pytest.mark.parametrize(
-    ("broken", "direction", "module"),
-    [(nn.Linear(4, 4), "forward", "1"), (Roots(), "backward", "1")],
+    ("model", "modules"),
+    [
+        (nn.Sequential(nn.Linear(64, 64), Spectrum(), nn.Linear(64, 64)), {"1"}),
+        (nn.Sequential(Spectrum(), nn.Linear(64, 64)), set()),  # what it computes was never narrower
+        (nn.Sequential(nn.Linear(64, 64), Spectrum()), set()),  # nothing narrow follows
+    ],
 )
-def test_the_first_module_that_makes_no_number_is_named(broken, direction, module):
-    if isinstance(broken, nn.Linear):
-        nn.init.constant_(broken.weight, float("inf"))
-    model = nn.Sequential(nn.Linear(4, 4), broken, nn.Linear(4, 4))
-    with NonFinite() as watch:
-        train(model, torch.randn(2, 4), "fp32")
-    found = {row["detail"]: row["module"] for row in watch.rows()}
-    assert found[direction] == module
+def test_what_is_widened_between_narrow_operators_is_noted_with_its_module(model, modules):
+    inputs = torch.randn(BATCH, 64)
+    assert "widened" not in observed(model, inputs, "fp32")
+    widened = observed(model, inputs, "bf16", times=2).get("widened", [])
+    assert {row["module"] for row in widened} == modules
 
 
-def test_a_healthy_step_is_finite():
-    with NonFinite() as watch:
-        train(Expanded(), torch.randn(BATCH, 16, 64), "fp32")
-    assert list(watch.rows()) == []
+@pytest.mark.parametrize(("inside", "is_noted"), [(2, False), (10, True)])
+def test_memory_that_an_operator_takes_inside_is_the_allocators_peak_around_it(monkeypatch, inside, is_noted):
+    """An allocator in which a convolution takes some times the bytes of its tensors, and frees them at its end."""
+    allocator = {"allocated": 0, "peak": 0}
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocator["allocated"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: allocator["peak"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: allocator.update(peak=allocator["allocated"]))
+    model, inputs = nn.Sequential(nn.Conv3d(3, 4, 3)), torch.randn(2, 3, 5, 5, 5)
+
+    class Allocator(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if func.overloadpacket.__name__ == "convolution":
+                size = result.nbytes + sum(arg.nbytes for arg in args if isinstance(arg, torch.Tensor))
+                allocator["allocated"] += result.nbytes
+                allocator["peak"] = allocator["allocated"] + inside * size
+            return result
+
+    holders = PeakHolders(torch.device("cuda"), {})
+    with Allocator(), holders:
+        model(inputs)
+    noted = {(row["name"], row["module"]) for row in holders.rows() if row["kind"] == "unfolded"}
+    assert noted == ({("convolution", "0")} if is_noted else set())

@@ -54,9 +54,12 @@ def train(model, parts=1, batch=512, wait_s=0.0):
 """
 PLANTED = {
     "expanded": ("train(net(Expanded()), batch=64)", "_to_copy in 1 64x256x256 bfloat16"),
-    "left in fp32": ("train(nn.Sequential(*(net(Spectrum())[:2] for _ in range(3)), nn.Linear(256, 8)))", "0.1"),
+    "left in fp32": (
+        "train(nn.Sequential(*(net(Spectrum())[:2] for _ in range(3)), nn.Linear(256, 8)))",
+        "_fft_c2c in",
+    ),
     "loader": ("train(net(nn.ReLU()), wait_s=0.05)", "waits for batches"),
-    "repeated casts": ("train(nn.Linear(256, 4096), parts=4, batch=8)", "_to_copy in Linear"),
+    "casts": ("train(nn.Linear(256, 4096), parts=4, batch=8)", "_to_copy in Linear 4096x256 bfloat16 (4 times)"),
 }
 
 
@@ -76,7 +79,9 @@ def explained(tmp_path, monkeypatch):
         assert ending.kind == "done", ending.text
         rows = [message for message in sent if isinstance(message, Explained)]
         frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in rows])
-        (explanation,) = explanations(frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x")))
+        (explanation,) = explanations(
+            frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x") | {"placement": "cpu"})
+        )
         return explanation
 
     return explained
@@ -100,22 +105,22 @@ def test_modules_of_lightnings_trainer_are_named(explained):
     assert all(products["module"] != "")
 
 
-def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_are_observed(tmp_path):
+def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_is_observed(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorded = []
     observer = LoopObserver(str(tmp_path / "trace.json"), recorded, plain=2, profiled=3)
     for _ in range(12):
         optimizer.zero_grad()
-        loss = model(torch.full((2, 4), float("nan"))).sum()
+        loss = model(torch.ones(2, 4)).sum()
         loss.backward()
         optimizer.step()
-        recorded.append({"marks": set(), "losses": [loss.detach()]})
+        recorded.append({"marks": set()})
         observer.ended(optimizer)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert sum(event["name"].startswith("Optimizer.step#") for event in events) >= 4
     seen = {(row["kind"], row["name"], row["module"]) for row in observer.rows}
-    assert {("held", "parameters", ""), ("held", "mm", "0"), ("nonfinite", "Linear", "1")} <= seen
+    assert {("held", "parameters", ""), ("held", "mm", "0")} <= seen
 
 
 TIMED = {"step_ms": 10.0, "wait_pct": 30.0}

@@ -1,4 +1,4 @@
-"""Observes single training steps: where their time goes, what holds memory at the peak, what is not finite.
+"""Observes single training steps: where their time goes, what holds memory at the peak, what is cast.
 
 It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it. There
 ``LoopObserver`` follows the steps of a loop that it does not run.
@@ -10,9 +10,8 @@ number of autograd.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -117,11 +116,12 @@ class PeakHolders(TorchDispatchMode):
         self._bytes = 0
         self._alive: Counter[Group] = Counter()
         self._at_peak: Counter[Group] = Counter()
-        self._unfolded: Counter[Group] = Counter()
-        self._expanded: Counter[Group] = Counter()
-        self._repeated: Counter[Group] = Counter()
+        self._noted: defaultdict[str, Counter[Group]] = defaultdict(Counter)
+        """What is taken inside, copied whole, cast repeatedly or cast to fp32 and back, by the kind of its row."""
         self._casts: Counter[int] = Counter()
         """By the storage that is cast."""
+        self._widened: list[Group] = []
+        """Casts to a wider type since the last one to a narrower type."""
         self._module_of: dict[int, str] = {}
         self._known: set[int] = set()
         for what, tensors in there.items():
@@ -151,24 +151,19 @@ class PeakHolders(TorchDispatchMode):
             inside = torch.cuda.max_memory_allocated() - before - kept
             operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             if inside > UNFOLDED * sum(tensor.nbytes for tensor in (*operands, *tensors)):
-                self._unfolded[group] = max(self._unfolded[group], inside)
+                self._noted["unfolded"][group] = max(self._noted["unfolded"][group], inside)
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
+            self._note_widening(group, args[0], tensors[0])
         for tensor in tensors:
             self._see(tensor, (name, module, _shape(tensor)))
         return result
 
     def rows(self) -> Iterator[Row]:
-        """Yield what was alive at the peak, what was taken inside, and what was copied whole or cast repeatedly."""
+        """Yield what was alive at the peak, and what was noted of the operators."""
         name, module = self.running
         yield _row("peak", name, module, "", self.peak_bytes)
-        counted = {
-            "held": self._at_peak,
-            "unfolded": self._unfolded,
-            "expanded": self._expanded,
-            "repeated": self._repeated,
-        }
-        for kind, values in counted.items():
+        for kind, values in {"held": self._at_peak, **self._noted}.items():
             for (name, module, detail), value in values.most_common(KEPT):
                 yield _row(kind, name, module, detail, value)
 
@@ -185,11 +180,21 @@ class PeakHolders(TorchDispatchMode):
         """Note a copy of a tensor that was a view of less memory, and a tensor that is cast more than once."""
         stored = source.untyped_storage()
         if 2 * stored.nbytes() // source.element_size() < result.numel():
-            self._expanded[group] += result.nbytes
+            self._noted["expanded"][group] += result.nbytes
         if source.dtype != result.dtype:
             self._casts[stored._cdata] += 1
             if self._casts[stored._cdata] > 1:
-                self._repeated[group] = max(self._repeated[group], self._casts[stored._cdata])
+                self._noted["repeated"][group] = max(self._noted["repeated"][group], self._casts[stored._cdata])
+
+    def _note_widening(self, group: Group, source: Tensor, result: Tensor) -> None:
+        """Note a cast to a wider type in the forward pass once a later one narrows again: wide work among narrow."""
+        if torch._C._current_autograd_node() is not None:
+            self._widened.clear()  # what was widened last, such as the output for the loss, led to no narrow work
+        elif source.is_floating_point() and source.itemsize < result.itemsize:
+            self._widened.append(group)
+        elif source.itemsize > result.itemsize:
+            self._noted["widened"].update(self._widened)
+            self._widened.clear()
 
     def _see(self, tensor: Tensor, group: Group) -> None:
         if tensor.device.type != self._device:
@@ -230,8 +235,7 @@ def held_before(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.O
 class LoopObserver:
     """Observes a loop of a script by the ends of its optimizers' steps.
 
-    Steps are left as they are, then profiled; in one more iteration memory is observed, and in another the modules, if
-    the loss is not finite.
+    Steps are left as they are, then profiled; in one more iteration memory is observed.
     """
 
     def __init__(self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int) -> None:
@@ -274,78 +278,18 @@ class LoopObserver:
         profiler.export_chrome_trace(self._trace)
         if is_compiled:
             return
-        holders = PeakHolders(self._device(), held_before(modules.known, self._optimizers))
+        optimizers = list(self._optimizers)
+        device = torch.device(optimizers[0].param_groups[0]["params"][0].device)
+        holders = PeakHolders(device, held_before(modules.known, optimizers))
         with holders:
-            yield from self._iteration()
+            for _ in optimizers:
+                yield
         self.rows += holders.rows()
-        if not all(bool(torch.isfinite(loss)) for loss in self._recorded[-1]["losses"]):
-            with NonFinite() as watch:
-                yield from self._iteration()
-            self.rows += watch.rows()
-
-    def _iteration(self) -> Iterator[None]:
-        for _ in list(self._optimizers):
-            yield
-
-    def _device(self) -> torch.device:
-        parameters = [group["params"][0] for optimizer in self._optimizers for group in optimizer.param_groups]
-        return torch.device(parameters[0].device)
 
 
 def _synchronize() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-
-
-class NonFinite:
-    """Finds the first modules whose output, or the gradient that they pass on, is not finite though all before it was.
-
-    Reading each tensor waits for the device.
-    """
-
-    def __init__(self) -> None:
-        self.modules = ModuleStack()
-        self.found: dict[str, tuple[str, str]] = {}
-        """The module and its class, by the direction: forward or backward."""
-        self._handle: Any = None
-
-    def __enter__(self) -> NonFinite:
-        self.modules.__enter__()
-        self._handle = register_module_forward_hook(self._look)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._handle.remove()
-        self.modules.__exit__(*error)
-
-    def rows(self) -> Iterator[Row]:
-        """Yield the modules."""
-        for direction, (name, kind) in self.found.items():
-            yield _row("nonfinite", kind, name, direction, 1)
-
-    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        name, kind = self.modules.name(module), type(module).__name__
-        if "forward" not in self.found and _is_finite(inputs) and not _is_finite(output):
-            self.found["forward"] = (name, kind)
-        arrived = []
-
-        def arrive(gradient: Tensor) -> None:
-            arrived.append(_is_finite(gradient))
-
-        def leave(gradient: Tensor) -> None:
-            if "backward" not in self.found and all(arrived) and not _is_finite(gradient):
-                self.found["backward"] = (name, kind)
-
-        for tensors, hook in ((output, arrive), (inputs, leave)):
-            for tensor in tree_leaves(tensors):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    with suppress(RuntimeError):  # a view that a later operator has changed in place
-                        tensor.register_hook(hook)
-
-
-def _is_finite(tensors: Any) -> bool:
-    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-    return all(bool(torch.isfinite(leaf.detach()).all()) for leaf in leaves)
 
 
 def _shape(tensor: Tensor) -> str:

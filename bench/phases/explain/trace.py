@@ -139,18 +139,14 @@ OPERATORS_KEPT = 100
 """The operators that are kept of a step, the longest."""
 
 
-def mean_rows(steps: Sequence[Mapping[Figure, float]]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of profiled steps as rows, means over ``steps``; of operators the longest."""
-    totals: defaultdict[Figure, float] = defaultdict(float)
-    for step in steps:
-        for figure, value in step.items():
-            totals[figure] += value
-    operators = [figure for figure in totals if figure.kind == "operator"]
-    longest = sorted(operators, key=totals.__getitem__, reverse=True)
-    for figure in longest[OPERATORS_KEPT:]:
-        del totals[figure]
-    for figure, total in totals.items():
-        yield {**figure._asdict(), "value": total / len(steps)}
+def rows_of(figures: Mapping[Figure, float]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a step as rows; of operators the longest."""
+    operators = [figure for figure in figures if figure.kind == "operator"]
+    longest = sorted(operators, key=figures.__getitem__, reverse=True)
+    left_out = set(longest[OPERATORS_KEPT:])
+    for figure, value in figures.items():
+        if figure not in left_out:
+            yield {**figure._asdict(), "value": value}
 
 
 @dataclass(slots=True, eq=False)
@@ -169,8 +165,6 @@ class _Event:
     """Whether it is, or runs within, a backward pass."""
     module: str = ""
     """The innermost module in whose forward pass, or the backward pass of that, it runs."""
-    is_recomputed: bool = False
-    """Whether it is a forward pass within a backward pass, as of activation checkpointing."""
     parent: _Event | None = None
     children: list[_Event] = field(default_factory=list)
 
@@ -240,13 +234,8 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
         # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
         launched = next((at for at in starts if at >= wait.end), end)
         scaling_wait_us += _exclusive(segments, wait.start, launched)["idle"]
-    recomputed_us = 0.0
-    for segment in segments:
-        if segment.operator is not None and segment.operator.is_recomputed:
-            recomputed_us += segment.end - segment.start
     found = {Figure("class", work): us[work] / each for work in CLASSES}
     found[Figure("step", "kernels")] = len(segments) / len(marks) if gpu else 0.0
-    found[Figure("step", "recomputed")] = recomputed_us / each
     # In it the GPU waits because the host has waited for GradScaler's check of a step.
     found[Figure("step", "scaling wait")] = scaling_wait_us / each
     for operator, taken_us in _by_operator(segments).items():
@@ -295,11 +284,10 @@ def _name_modules(host: Iterable[_Event]) -> None:
         if event.parent is not None:
             event.module = event.parent.module
             event.is_backward = event.is_backward or event.parent.is_backward
-            event.is_recomputed = event.parent.is_recomputed
         if event.name.startswith(MODULE):
             event.module = event.name.removeprefix(MODULE)
-            event.is_recomputed = event.is_backward
-        elif event.sequence is not None and event.is_backward and not event.is_recomputed:
+            event.is_backward = False  # nor within the backward pass, where activation checkpointing computes again
+        elif event.sequence is not None and event.is_backward:
             event.module = modules.get(event.sequence, event.module)
         elif event.sequence is not None:
             modules[event.sequence] = event.module
@@ -404,12 +392,6 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     if (known and is_product(name)) or name.startswith("triton_tem"):
         return "other products"
     return next((work for work, names in OPERATORS if names.match(name)), None)
-
-
-def work_of(row: Mapping[str, Any]) -> WorkClass | Literal[""]:
-    """Return the class of the operator that made what a figure of the peak counts; empty where it has none."""
-    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
-    return work or ""
 
 
 @cache
