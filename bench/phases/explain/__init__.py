@@ -47,5 +47,5 @@ PHASE = Phase(
     joint=True,
     trains_on_data=True,
     # Warm-up, plain and profiled steps, of which each has two where they are long, and some that are observed.
-    estimate=lambda work: work.arms * max(6.0, 12 * work.step_s),
+    estimate=lambda work: work.arms * max(6.0, 14 * work.step_s),
 )

@@ -1,7 +1,7 @@
 """The explain phase: where a step's time and memory go in each precision.
 
 Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. An arm's
-plain steps and its profiled ones follow each other, and so do the arms, so that they differ by little else.
+profiled steps lie between two blocks of plain ones, so that they differ by little else.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             arm.profile_steps()
             collect()
             watch.poll()
+        for arm in arms[::-1]:  # in the opposite order, so that a drift of the machine is no difference of arms
+            arm.time_plain_steps()
         disturbed = watch.disturbance()
     for arm in arms:
         arm.send_times()
@@ -94,8 +96,8 @@ class _Arm:
     queued: int = 0
     taken_before: int = field(init=False)
     """Optimizer steps before the first block."""
-    timed_ms: float = field(init=False)
-    """A step's time without the profiler."""
+    timed_ms: float = math.inf
+    """A step's time without the profiler: the least of the blocks, for what disturbs a block makes it longer."""
     profile: dict[Figure, float] = field(init=False)
     """The same under it, by class of work."""
 
@@ -131,7 +133,7 @@ class _Arm:
         start = time.perf_counter()
         self._queue(self.steps)
         self.runner.synchronize()
-        self.timed_ms = 1e3 * (time.perf_counter() - start) / self.steps
+        self.timed_ms = min(self.timed_ms, 1e3 * (time.perf_counter() - start) / self.steps)
 
     def profile_steps(self) -> None:
         """Profile a block of steps, after one that is not marked: the profiler's first step is slower."""

@@ -81,7 +81,7 @@ class Step:
     @property
     def memory_bytes(self) -> float:
         """The peak of the memory phase, as its table shows it; 0 if that did not run."""
-        return float(self.of("memory")["value"].sum())
+        return max(self.of("memory")["value"], default=0.0)
 
     @property
     def peak_at(self) -> str:
@@ -394,8 +394,8 @@ def _figures(baseline: Step, arm: Step) -> Figures:
 def _longest(ms: pd.Series[float]) -> str:
     """Name the operators that take most time, of those that take some."""
     parts = []
-    for (operator, module), value in ms[ms > LARGE * ms.sum()].nlargest(NAMED).items():
-        parts.append(f"{in_module(operator, module)} ({number(value, 2)} ms)")
+    for row in ms[ms > LARGE * ms.sum()].nlargest(NAMED).reset_index().to_dict("records"):
+        parts.append(f"{in_module(row['name'], row['module'])} ({number(row['value'], 2)} ms)")
     return f", most of all {', '.join(parts)}" if parts else ""
 
 

@@ -35,9 +35,8 @@ def explained(runs: Runs) -> list[Explanation]:
     sound = runs.details["explain_figures"].merge(measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
     peaks = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
     peaks = peaks.assign(kind="memory", value=peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"]))
-    peaks = peaks.groupby([*KEY, "kind"], as_index=False, dropna=False)["value"].median()
-    figures = pd.concat([sound, peaks], ignore_index=True)
-    named = figures.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
+    every = pd.concat([sound, peaks[[*KEY, "kind", "value"]]], ignore_index=True)
+    named = every.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
     return explanations(named)
 
 
