@@ -1,5 +1,6 @@
 """The explain phase on small suites: what it sends, and which causes are planted and found."""
 
+import re
 import time
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,13 @@ from bench.phases.explain.trace import CLASSES
 from bench.report.reading.load import CELL
 from bench.results.records import TrialResult
 from bench.spec.data_source import DataSource
+from bench.spec.own_modules import ROOT
 from bench.spec.protocol import Protocol
 from bench.spec.suite import Data
+from tests.conftest import call
 from tests.devices.fake_nvml import FakeGpu
 from tests.phases.conftest import install_gpus, of_kind, run_phase, shorten_explain
+from tests.report.builders import text_of
 
 EMULATED = {"no gain from products", "casts"}
 """Reasons that hold for any suite on a CPU without instructions for bfloat16, and for a suite of small products."""
@@ -295,3 +299,13 @@ def test_an_optimizer_that_multiplies_in_16_bits_is_no_fp32_and_has_no_fused_ker
     assert "optimizer-bound" in {reason.rule for reason in explanation.reasons}
     assert "left in fp32" not in {reason.rule for reason in explanation.reasons}
     assert explanation.techniques == []
+
+
+@pytest.mark.slow
+def test_devices_that_exchange_many_gradients_are_slowed_by_a_collective_that_is_named(tmp_path):
+    words = ["--suite", str(ROOT / "perf" / "planted_causes.py"), "--set", "cause=weights", "--gpus", "cpu+cpu"]
+    done = call("explain", *words, "--batch-sizes", "4", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Communication between the devices takes .* gloo:all_reduce", done.stdout)
+    (page,) = (tmp_path / "reports").glob("*/report.html")
+    assert "Communication between the devices takes" in text_of(page)

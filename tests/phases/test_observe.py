@@ -83,12 +83,20 @@ class Spectrum(nn.Module):
         return inputs.float().cos()
 
 
+class Indices(nn.Module):
+    """A part that makes whole numbers of its inputs."""
+
+    def forward(self, inputs):
+        return inputs * inputs.long()
+
+
 @pytest.mark.parametrize(
     ("model", "modules"),
     [
         (nn.Sequential(nn.Linear(64, 64), Spectrum(), nn.Linear(64, 64)), {"1"}),
         (nn.Sequential(Spectrum(), nn.Linear(64, 64)), set()),  # what it computes was never narrower
         (nn.Sequential(nn.Linear(64, 64), Spectrum()), set()),  # nothing narrow follows
+        (nn.Sequential(nn.Linear(64, 64), Indices(), nn.Linear(64, 64)), set()),
     ],
 )
 def test_what_is_widened_between_narrow_operators_is_noted_with_its_module(model, modules):

@@ -154,7 +154,8 @@ class PeakHolders(TorchDispatchMode):
                 self._noted["unfolded"][group] = max(self._noted["unfolded"][group], inside)
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
-            self._note_widening(group, args[0], tensors[0])
+            if args[0].is_floating_point() and tensors[0].is_floating_point():
+                self._note_widening(group, args[0], tensors[0])
         for tensor in tensors:
             self._see(tensor, (name, module, _shape(tensor)))
         return result
@@ -190,7 +191,7 @@ class PeakHolders(TorchDispatchMode):
         """Note a cast to a wider type in the forward pass once a later one narrows again: wide work among narrow."""
         if torch._C._current_autograd_node() is not None:
             self._widened.clear()  # what was widened last, such as the output for the loss, led to no narrow work
-        elif source.is_floating_point() and source.itemsize < result.itemsize:
+        elif source.itemsize < result.itemsize:
             self._widened.append(group)
         elif source.itemsize > result.itemsize:
             self._noted["widened"].update(self._widened)
