@@ -89,7 +89,10 @@ GROWN = [
     figure("fp32", "memory", "", 10 * MIB),
     figure("amp-bf16", "memory", "", 60 * MIB),
 ]
+NAN = figure("amp-bf16", "nonfinite", "Linear", 1, module="head", detail="forward")
 CAUSES = {
+    "not finite": {"extra": [NAN]},
+    "recomputation": {"extra": [figure("amp-bf16", "step", "recomputed", 12.0)]},
     "launch-bound": {
         "gpu": True,
         "base": {"other products": 10.0, "idle": 50.0},
@@ -124,6 +127,7 @@ def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
 @pytest.mark.parametrize(
     ("cause", "named"),
     [
+        ("not finite", "Linear in head forward"),
         ("left in fp32", "_fft_r2c in mixer (9.0 ms)"),
         ("outside tensors", "from 10 to 60 MiB, and 50 MiB of that"),
         ("outside tensors", "bmm in table"),

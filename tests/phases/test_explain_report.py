@@ -65,20 +65,21 @@ def test_memory_at_the_peak_is_told_with_what_changed_it_and_where_it_is_reached
 
 def test_bars_are_stacked_without_gaps_and_in_one_order():
     times_ms = dict.fromkeys(CLASSES, 1.0)
-    result = plain(base=times_ms, arm=times_ms)
+    result = plain(base=times_ms, arm=times_ms, extra=MEMORY)
     other = replace(result, arm=replace(result.arm, precision="amp-fp16"))
-    (time,) = chart_of("mlp-why", [result, other]).panels
+    time, memory = chart_of("mlp-why", [result, other]).panels
     assert [bar.tint for bar in time.marks] == 3 * list(WORK.values())
     stack = time.marks[: len(WORK)]
     assert stack[0].x[0] == 0
     assert all(left.x[1] == right.x[0] for left, right in itertools.pairwise(stack))
     assert [text for _, text in time.y.ticks] == ["fp32", "amp-bf16", "amp-fp16"]
+    assert [bar.x[1] for bar in memory.marks] == [100, 50, 50]
 
 
 def test_devices_and_batches_have_panels_of_their_own():
-    result = plain()
+    result = plain(extra=MEMORY)
     other = replace(result, cell=dict(result.cell) | {"batch_size": 128})
-    assert len(chart_of("mlp-why", [result, other]).panels) == 2
+    assert len(chart_of("mlp-why", [result, other]).panels) == 4
 
 
 @pytest.mark.parametrize(("arm_mib", "is_named"), [(60, True), (9, False)])

@@ -1,11 +1,11 @@
-"""What holds memory at the peak of a step, what is copied and what is cast: on small models."""
+"""What holds memory at the peak of a step, what is copied, what is cast and what is not finite: on small models."""
 
 import pytest
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.phases.explain.observe import PeakHolders
+from bench.phases.explain.observe import NonFinite, PeakHolders
 
 BATCH = 32
 
@@ -129,3 +129,28 @@ def test_memory_that_an_operator_takes_inside_is_the_allocators_peak_around_it(m
         model(inputs)
     noted = {(row["name"], row["module"]) for row in holders.rows() if row["kind"] == "unfolded"}
     assert noted == ({("convolution", "0")} if is_noted else set())
+
+
+class Roots(nn.Module):
+    def forward(self, inputs):
+        return (inputs * 0).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("broken", "direction", "module"),
+    [(nn.Linear(4, 4), "forward", "1"), (Roots(), "backward", "1")],
+)
+def test_the_first_module_that_makes_no_number_is_named(broken, direction, module):
+    if isinstance(broken, nn.Linear):
+        nn.init.constant_(broken.weight, float("inf"))
+    model = nn.Sequential(nn.Linear(4, 4), broken, nn.Linear(4, 4))
+    with NonFinite() as watch:
+        train(model, torch.randn(2, 4), "fp32")
+    found = {row["detail"]: row["module"] for row in watch.rows()}
+    assert found[direction] == module
+
+
+def test_a_healthy_step_is_finite():
+    with NonFinite() as watch:
+        train(Expanded(), torch.randn(BATCH, 16, 64), "fp32")
+    assert list(watch.rows()) == []

@@ -185,6 +185,7 @@ def test_what_checkpointing_computes_again_belongs_to_its_module_and_so_does_its
     trace.events[-1]["args"] |= {"Sequence number": 9, "Fwd thread id": 1}
     operators = {it.name: it.module for it in decompose(trace.document(), gpu=False) if it.kind == "operator"}
     assert operators == {"aten::relu": "body", "aten::threshold_backward": "body"}
+    assert step_figure(trace, "recomputed", gpu=False) == pytest.approx(0.008)
 
 
 def test_backward_is_traced_from_its_own_thread(trace):

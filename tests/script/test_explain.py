@@ -105,22 +105,22 @@ def test_modules_of_lightnings_trainer_are_named(explained):
     assert all(products["module"] != "")
 
 
-def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_is_observed(tmp_path):
+def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_are_observed(tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorded = []
     observer = LoopObserver(str(tmp_path / "trace.json"), recorded, plain=2, profiled=3)
     for _ in range(12):
         optimizer.zero_grad()
-        loss = model(torch.ones(2, 4)).sum()
+        loss = model(torch.full((2, 4), float("nan"))).sum()
         loss.backward()
         optimizer.step()
-        recorded.append({"marks": set()})
+        recorded.append({"marks": set(), "losses": [loss.detach()]})
         observer.ended(optimizer)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert sum(event["name"].startswith("Optimizer.step#") for event in events) >= 4
     seen = {(row["kind"], row["name"], row["module"]) for row in observer.rows}
-    assert {("held", "parameters", ""), ("held", "mm", "0")} <= seen
+    assert {("held", "parameters", ""), ("held", "mm", "0"), ("nonfinite", "Linear", "1")} <= seen
 
 
 TIMED = {"step_ms": 10.0, "wait_pct": 30.0}

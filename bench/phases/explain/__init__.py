@@ -21,8 +21,8 @@ class Explained:
     kind: Name
     """step, class, operator: of the step's time, in ms where no other unit is named; peak, held: bytes of tensors at
     the peak of a step; unfolded, expanded: bytes that operators take inside, or that copies of expanded tensors take;
-    repeated: how often a tensor is cast; widened: casts to fp32 between casts to a narrower type; refused: a technique
-    that this suite cannot have."""
+    repeated: how often a tensor is cast; widened: casts to fp32 between casts to a narrower type; nonfinite: the first
+    module with a result that is no number; refused: a technique that this suite cannot have."""
     name: Name
     """Which figure of its kind: an operator, a class of work."""
     work: Literal["", WorkClass] = ""

@@ -25,8 +25,8 @@ from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
-from bench.phases.explain.observe import STEP, ModuleStack, PeakHolders, held_before, open_profiler
-from bench.phases.explain.trace import Figure, decompose, rows_of
+from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, held_before, open_profiler
+from bench.phases.explain.trace import Figure, decompose, rows_of, work_of
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
@@ -187,7 +187,7 @@ class _Arm:
         self.send_figure(kind="step", name="waiting", value=100 * waited_s / elapsed_s)
 
     def send_observed(self, batches: list[Batch]) -> None:
-        """Send what holds memory at the peak of a step, and what it casts."""
+        """Send what holds memory at the peak of a step, what it casts, and where a loss that is no number began."""
         runner = self.runner.observable()
         arm = runner.arm
         arm.zero_grad()
@@ -201,8 +201,13 @@ class _Arm:
         except Exception as error:  # a model that cannot be observed; that it trains is known
             print(f"{runner.name}: its memory was not observed: {type(error).__name__}: {error}")
             return
-        for row in holders.rows():
-            self.send_figure(**row)
+        rows = [*holders.rows()]
+        if not self.runner.finite():
+            with NonFinite() as watch:
+                runner.run(1)
+            rows += watch.rows()
+        for row in rows:
+            self.send_figure(**row, work=work_of(row))
 
     def send_refused(self, batches: list[Batch]) -> None:
         """Send the techniques that this suite cannot have, among those that a reason may name."""

@@ -1,4 +1,4 @@
-"""Observes single training steps: where their time goes, what holds memory at the peak, what is cast.
+"""Observes single training steps: where their time goes, what holds memory at the peak, what is cast or not finite.
 
 It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it. There
 ``LoopObserver`` follows the steps of a loop that it does not run.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -236,7 +237,8 @@ def held_before(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.O
 class LoopObserver:
     """Observes a loop of a script by the ends of its optimizers' steps.
 
-    Steps are left as they are, then profiled; in one more iteration memory is observed.
+    Steps are left as they are, then profiled; in one more iteration memory is observed, and in another the modules, if
+    the loss is not finite.
     """
 
     def __init__(self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int) -> None:
@@ -286,11 +288,67 @@ class LoopObserver:
             for _ in optimizers:
                 yield
         self.rows += holders.rows()
+        if not all(bool(torch.isfinite(loss)) for loss in self._recorded[-1]["losses"]):
+            with NonFinite() as watch:
+                for _ in optimizers:
+                    yield
+            self.rows += watch.rows()
 
 
 def _synchronize() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+class NonFinite:
+    """Finds the first modules whose output, or the gradient that they pass on, is not finite though all before it was.
+
+    Reading each tensor waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self.modules = ModuleStack()
+        self.found: dict[str, tuple[str, str]] = {}
+        """The module and its class, by the direction: forward or backward."""
+        self._handle: Any = None
+
+    def __enter__(self) -> NonFinite:
+        self.modules.__enter__()
+        self._handle = register_module_forward_hook(self._look)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.remove()
+        self.modules.__exit__(*error)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the modules."""
+        for direction, (name, kind) in self.found.items():
+            yield _row("nonfinite", kind, name, direction, 1)
+
+    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        name, kind = self.modules.name(module), type(module).__name__
+        if "forward" not in self.found and _is_finite(inputs) and not _is_finite(output):
+            self.found["forward"] = (name, kind)
+        arrived = []
+
+        def arrive(gradient: Tensor) -> None:
+            arrived.append(_is_finite(gradient))
+
+        def leave(gradient: Tensor) -> None:
+            if "backward" not in self.found and all(arrived) and not _is_finite(gradient):
+                self.found["backward"] = (name, kind)
+
+        for tensors, hook in ((output, arrive), (inputs, leave)):
+            for tensor in tree_leaves(tensors):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    with suppress(RuntimeError):  # a view that a later operator has changed in place
+                        tensor.register_hook(hook)
+
+
+def _is_finite(tensors: Any) -> bool:
+    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return all(bool(torch.isfinite(leaf.detach()).all()) for leaf in leaves)
 
 
 def _shape(tensor: Tensor) -> str:

@@ -37,6 +37,8 @@ OUTSIDE_MIB, OUTSIDE = 5, 0.1
 """MiB, and share of fp32's memory, by which the peak grows outside tensors before that is a reason: a process' resident
 set scatters by some MiB."""
 MIB = 2**20
+IN_BYTES = ("expanded", "unfolded")
+"""Kinds of figures that are bytes of copies, and of what operators take inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,12 @@ LAUNCH_BOUND = 35
 make the step at most 1.3 times as long."""
 RULES = (
     Rule(
+        "not finite",
+        lambda it: bool(it["nonfinite"]),
+        "the first module with a result that is no finite number, from finite ones, is {nonfinite}: keep it in fp32, "
+        "or let the command layers say which parts cannot be narrow",
+    ),
+    Rule(
         "launch-bound",
         lambda it: it["launching"] >= LAUNCH_BOUND,
         "launching kernels limits it: the GPU waits for the host in {launching:.0f} % of the step, and there is one "
@@ -340,6 +348,11 @@ RULES = (
         ("fused-optimizer",),
     ),
     Rule(
+        "recomputation",
+        lambda it: it["recomputed"] >= 15,
+        "activation checkpointing computes {recomputed:.0f} % of the step a second time",
+    ),
+    Rule(
         "copies",
         lambda it: it["copies"] >= 10,
         "copies between host and device take {copies:.0f} % of the step",
@@ -359,6 +372,7 @@ def _figures(baseline: Step, arm: Step) -> Figures:
     return {
         "on_gpu": arm.runs_on_gpu,
         "is_narrow": precision is None or precision.compute != "float32",
+        "nonfinite": _added("nonfinite", baseline, arm),
         "launching": arm.launching_pct,
         "fp32_launching": baseline.launching_pct,
         "kernel_us": 1e3 * arm.timed_ms / (arm.figure("kernels") or math.inf),
@@ -387,6 +401,7 @@ def _figures(baseline: Step, arm: Step) -> Figures:
         "optimizer": arm.pct("optimizer"),
         "optimizer_ms": number(arm.ms["optimizer"], 3),
         "fp32_optimizer_ms": number(baseline.ms["optimizer"], 3),
+        "recomputed": 100 * arm.figure("recomputed") / arm.profiled_ms,
         "copies": arm.pct("copies"),
     }
 
@@ -407,11 +422,15 @@ def _added(kind: str, baseline: Step, arm: Step) -> str:
     before = {(row["name"], row["module"]) for row in baseline.of(kind).to_dict("records")}
     parts = []
     for row in arm.of(kind).to_dict("records"):
-        is_small = kind != "repeated" and row["value"] < LARGE * arm.peak_bytes
-        if (row["name"], row["module"]) not in before and not is_small:
-            place = in_module(row["name"], row["module"], row["detail"])
-            many = f"{row['value']:.0f} times" if kind == "repeated" else f"{number(row['value'] / MIB, 3)} MiB"
-            parts.append(f"{place} ({many})")
+        place, value = in_module(row["name"], row["module"], row["detail"]), row["value"]
+        is_small = kind in IN_BYTES and value < LARGE * arm.peak_bytes
+        if (row["name"], row["module"]) in before or is_small:
+            continue
+        if kind in IN_BYTES:
+            place += f" ({number(value / MIB, 3)} MiB)"
+        elif kind == "repeated":
+            place += f" ({value:.0f} times)"
+        parts.append(place)
     return "; ".join(parts[:NAMED])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 
@@ -17,13 +17,22 @@ from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import KEY, SUBJECT, Runs, load
 from bench.report.tables.table import Table, figures, table, words
 from bench.results.csv_file import PAIR
-from bench.results.records import MEASURED, WorkClass
+from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
 SAME = 0.01
 """Share of the peak up to which a change of memory is not reported."""
+REST = "other"
+PARTS: dict[str, str] = {
+    "parameters": "parameters",
+    "optimizer state": "optimizer",
+    "batches": "gradients",
+    **{str(work): tint for work, tint in WORK.items()},
+    REST: chart.SOFT,
+}
+"""The tints of a step's parts, in their order: what was there before it, and classes of work."""
 
 
 def explained(runs: Runs) -> list[Explanation]:
@@ -175,36 +184,52 @@ def _memory(explanation: Explanation) -> Iterator[str]:
 
 
 def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
-    """Describe the time of the steps of one workload: a panel for each device and batch size."""
+    """Describe the steps of one workload: two panels, time and memory, for each device and batch size."""
     cells: dict[str, list[Step]] = {}
     for explanation in explained:
         title = f"{explanation.where}{at_batch(explanation.cell)}"
         cells.setdefault(title, [explanation.baseline]).append(explanation.arm)
-    shown = set[WorkClass]()
-    for steps in cells.values():
-        for step in steps:
-            shown.update(work for work, ms in step.ms.items() if ms)
+    panels, shown = [], set[str]()
+    for title, steps in cells.items():
+        unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
+        times = {step.precision: {str(work): ms for work, ms in step.ms.items()} for step in steps}
+        memory = {step.precision: _held(step, size) for step in steps}
+        panels.append(_panel(f"{title}: time", "ms a step", times))
+        panels.append(_panel(f"{title}: memory at the peak", unit, memory))
+        for parts in (*times.values(), *memory.values()):
+            shown.update(part for part, value in parts.items() if value)
     return Chart(
         name=name,
-        caption=f"Where a step's time goes: {explained[0].workload}",
-        about="Time under torch.profiler, each instant in one class of work. Panels have axes of their own.",
-        panels=[_panel(title, steps) for title, steps in cells.items()],
-        legend=[(work, tint) for work, tint in WORK.items() if work in shown],
+        caption=f"Where a step's time and memory go: {explained[0].workload}",
+        about="Time under torch.profiler, each instant in one class of work; tensors at the peak of a step, by the "
+        "class of the operator that made them. Panels have axes of their own.",
+        panels=panels,
+        legend=[(part, tint) for part, tint in PARTS.items() if part in shown],
     )
 
 
-def _panel(title: str, steps: Sequence[Step]) -> Panel:
+def _held(step: Step, size: float) -> dict[str, float]:
+    """Return what holds memory at the peak, in a unit; what has no class of work, such as views, is the rest."""
+    held = step.of("held")
+    parts = held["work"].where(held["work"] != "", held["name"])
+    amounts = held["value"].groupby(parts.where(parts.isin([*PARTS]), REST)).sum() / size
+    rest = step.peak_bytes / size - amounts.drop(REST, errors="ignore").sum()
+    return {**amounts, REST: rest}
+
+
+def _panel(title: str, unit: str, steps: Mapping[str, Mapping[str, float]]) -> Panel:
     """Describe a stacked bar for each precision."""
     marks: list[Mark] = []
-    for place, step in enumerate(steps):
+    for place, parts in enumerate(steps.values()):
         start = 0.0
-        for work, tint in WORK.items():
-            end = start + step.ms[work]
-            if end > start:
-                marks.append(Bar(x=(start, end), low=place + 0.15, high=place + 0.85, tint=tint))
-            start = end
-    axis = Axis(label="ms a step", low=0.0, high=1.03 * max(step.profiled_ms for step in steps))
-    return chart.rows_panel(title, axis, [step.precision for step in steps], marks)
+        for part, tint in PARTS.items():
+            value = parts.get(part, 0.0)
+            if value > 0:
+                ends = (start, start + value)
+                marks.append(Bar(x=ends, low=place + 0.15, high=place + 0.85, tint=tint))
+                start += value
+    longest = max(sum(parts.values()) for parts in steps.values())
+    return chart.rows_panel(title, Axis(label=unit, low=0.0, high=1.03 * longest), [*steps], marks)
 
 
 REPORT = PhaseReport(findings=lambda material: findings(material.runs))

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.phases.explain.trace import STEP, Figure, decompose, rows_of
+from bench.phases.explain.trace import STEP, Figure, decompose, rows_of, work_of
 
 PLAIN, PROFILED = 12, 12
 """Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
-STEPS = PLAIN + PROFILED + 2 + 6
-"""Those that a process is observed for: some around the profiled ones, and an iteration of 6 at most."""
+STEPS = PLAIN + PROFILED + 2 + 2 * 6
+"""Those that a process is observed for: some around the profiled ones, and two iterations of 6 at most."""
 OPTIMIZER = "Optimizer.step#"
 """How the name of the range begins that torch's profiler has for each optimizer's step."""
 
@@ -41,7 +41,8 @@ def figures_of(
         classes_ms = [ms for figure, ms in profile.items() if figure.kind == "class"]
         most_pct = 100 * profile[Figure("class", "idle")] / sum(classes_ms) if gpu else 100.0
         yield {"kind": "step", "name": "waiting", "value": min(wait_pct, most_pct)}
-    yield from record["observed"]
+    for row in record["observed"]:
+        yield {**row, "work": work_of(row)}
 
 
 def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any]]:

@@ -165,6 +165,8 @@ class _Event:
     """Whether it is, or runs within, a backward pass."""
     module: str = ""
     """The innermost module in whose forward pass, or the backward pass of that, it runs."""
+    is_recomputed: bool = False
+    """Whether it is a forward pass within a backward pass, as of activation checkpointing."""
     parent: _Event | None = None
     children: list[_Event] = field(default_factory=list)
 
@@ -234,8 +236,13 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
         # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
         launched = next((at for at in starts if at >= wait.end), end)
         scaling_wait_us += _exclusive(segments, wait.start, launched)["idle"]
+    recomputed_us = 0.0
+    for segment in segments:
+        if segment.operator is not None and segment.operator.is_recomputed:
+            recomputed_us += segment.end - segment.start
     found = {Figure("class", work): us[work] / each for work in CLASSES}
     found[Figure("step", "kernels")] = len(segments) / len(marks) if gpu else 0.0
+    found[Figure("step", "recomputed")] = recomputed_us / each
     # In it the GPU waits because the host has waited for GradScaler's check of a step.
     found[Figure("step", "scaling wait")] = scaling_wait_us / each
     for operator, taken_us in _by_operator(segments).items():
@@ -284,8 +291,10 @@ def _name_modules(host: Iterable[_Event]) -> None:
         if event.parent is not None:
             event.module = event.parent.module
             event.is_backward = event.is_backward or event.parent.is_backward
+            event.is_recomputed = event.parent.is_recomputed
         if event.name.startswith(MODULE):
             event.module = event.name.removeprefix(MODULE)
+            event.is_recomputed = event.is_backward
             event.is_backward = False  # nor within the backward pass, where activation checkpointing computes again
         elif event.sequence is not None and event.is_backward:
             event.module = modules.get(event.sequence, event.module)
@@ -392,6 +401,12 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     if (known and is_product(name)) or name.startswith("triton_tem"):
         return "other products"
     return next((work for work, names in OPERATORS if names.match(name)), None)
+
+
+def work_of(row: Mapping[str, Any]) -> WorkClass | Literal[""]:
+    """Return the class of the operator that made what a figure of the peak counts; empty where it has none."""
+    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
+    return work or ""
 
 
 @cache
