@@ -2,7 +2,8 @@
 
     python run_bench.py explain --suite perf/planted_causes.py --set cause=expanded
 
-The causes are ``expanded``, ``spectrum``, ``loader`` and ``video``; ``none`` has none.
+The causes are ``expanded``, ``spectrum``, ``loader``, ``video`` and ``weights``, which devices that train together
+(``--gpus cpu+cpu --batch-sizes 4``) spend their time exchanging; ``none`` has none.
 """
 
 from __future__ import annotations
@@ -43,6 +44,15 @@ def suite(cause: str = "none") -> Suite:
         def forward(self, inputs: Tensor) -> Tensor:
             return inputs.mean(1)
 
+    class Rows(nn.Embedding):
+        """A table of many rows, of which a batch needs few."""
+
+        def __init__(self) -> None:
+            super().__init__(16_384, 256)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs[:, 0].abs().long())
+
     class Net(nn.Sequential):
         """Two products with a part between them."""
 
@@ -60,7 +70,11 @@ def suite(cause: str = "none") -> Suite:
     shape = (3, 8, 32, 32) if cause == "video" else (64, 256)
 
     def model() -> nn.Module:
-        return Video() if cause == "video" else Net(parts.get(cause, nn.ReLU)())
+        if cause == "video":
+            return Video()
+        if cause == "weights":
+            return nn.Sequential(Rows(), Mean(), nn.Linear(256, 8))
+        return Net(parts.get(cause, nn.ReLU)())
 
     def optimizer(parameters: Any) -> optim.Optimizer:
         return optim.SGD(parameters, lr=0.01)

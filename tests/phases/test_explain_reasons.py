@@ -36,7 +36,9 @@ def step(precision, ms, *, profiler=1.0, gpu=True):
 
 def cell(**columns):
     return (
-        dict.fromkeys(CELL, "x") | {"batch_size": 64, "techniques": "", "workload": "mlp", "where": "GPU 0"} | columns
+        dict.fromkeys(CELL, "x")
+        | {"placement": "0", "batch_size": 64, "techniques": "", "workload": "mlp", "where": "GPU 0"}
+        | columns
     )
 
 
@@ -75,13 +77,22 @@ def test_loss_scalings_are_its_own_work_and_idle_time_only_as_far_as_the_gpu_wai
 
 MISSED = figure("amp-bf16", "operator", "aten::mm", 8.0, work="other products", module="body.3", dtype="float")
 FFT = figure("amp-bf16", "operator", "aten::_fft_r2c", 9.0, work="elementwise", module="mixer", dtype="float")
+WIDENED = figure("amp-bf16", "widened", "_to_copy", 2, module="mixer", detail="64x64 float32")
 AGAIN = figure("amp-bf16", "repeated", "_to_copy", 4, module="head", detail="64x64 bfloat16")
 WHOLE = figure("amp-bf16", "expanded", "_to_copy", 30 * MIB, module="table", detail="64x64x64 bfloat16")
 INSIDE = figure("amp-bf16", "unfolded", "convolution", 90 * MIB, module="video.0", detail="2x16x8x32x32 bfloat16")
-NAN = figure("amp-bf16", "nonfinite", "Linear", 1, module="head", detail="forward")
 PEAK = held("amp-bf16", ("bmm", "table", 100))
+
+GROWN = [
+    *held("fp32", ("bmm", "table", 100)),
+    *held("amp-bf16", ("bmm", "table", 40)),
+    figure("fp32", "memory", "", 10 * MIB),
+    figure("amp-bf16", "memory", "", 60 * MIB),
+]
+NAN = figure("amp-bf16", "nonfinite", "Linear", 1, module="head", detail="forward")
 CAUSES = {
     "not finite": {"extra": [NAN]},
+    "recomputation": {"extra": [figure("amp-bf16", "step", "recomputed", 12.0)]},
     "launch-bound": {
         "gpu": True,
         "base": {"other products": 10.0, "idle": 50.0},
@@ -94,16 +105,15 @@ CAUSES = {
         "arm": {"other products": 8.0, "elementwise": 35.0, "idle": 10.0},
     },
     "casts": {"arm": GAINS | {"casts and layout": 15.0}},
-    "left in fp32": {"extra": [FFT]},
+    "left in fp32": {"extra": [FFT, WIDENED]},
     "expanded": {"extra": [WHOLE, *PEAK]},
     "workspace": {"extra": [INSIDE, *PEAK]},
     "communication": {"base": FP32 | {"communication": 30.0}, "arm": GAINS | {"communication": 30.0}},
-    "recomputation": {"extra": [figure("amp-bf16", "step", "recomputed", 12.0)]},
+    "outside tensors": {"extra": GROWN},
     "optimizer-bound": {"base": FP32 | {"optimizer": 40.0}, "arm": GAINS | {"optimizer": 40.0}},
     "skipped steps": {"extra": [figure("amp-bf16", "step", "skipped", 20.0)]},
     "copies": {"base": FP32 | {"copies": 20.0}, "arm": GAINS | {"copies": 20.0}},
     "loader": {"extra": [figure("amp-bf16", "step", "waiting", 30.0)]},
-    "autocast missed": {"extra": [MISSED]},
     "unknown": {"arm": GAINS | {"unknown": 20.0}},
 }
 
@@ -117,9 +127,10 @@ def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
 @pytest.mark.parametrize(
     ("cause", "named"),
     [
-        ("not finite", "head"),
-        ("autocast missed", "body.3 (8.0 ms)"),
-        ("left in fp32", "mixer"),
+        ("not finite", "Linear in head forward"),
+        ("left in fp32", "_fft_r2c in mixer (9.0 ms)"),
+        ("outside tensors", "from 10 to 60 MiB, and 50 MiB of that"),
+        ("outside tensors", "bmm in table"),
         ("expanded", "_to_copy in table 64x64x64 bfloat16 (30.0 MiB)"),
         ("workspace", "convolution in video.0"),
     ],
@@ -134,17 +145,52 @@ def test_what_fp32_has_too_is_no_reason():
     assert plain(extra=[WHOLE, INSIDE, *PEAK, *same]).reasons == []
 
 
+def test_a_product_in_fp32_is_left_there_whatever_is_around_it():
+    (reason,) = plain(extra=[MISSED]).reasons
+    assert reason.rule == "left in fp32"
+    assert "mm in body.3 (8.0 ms)" in reason.sentence
+
+
+def test_operators_in_fp32_that_were_never_narrower_are_no_reason():
+    assert plain(extra=[FFT]).reasons == []
+    assert plain(extra=[FFT, WIDENED | {"module": "other"}]).reasons == []
+
+
+@pytest.mark.parametrize(("fp32_mib", "arm_mib"), [(40, 30), (100, 160), (None, 160)])
+def test_memory_that_falls_or_grows_as_tensors_do_or_was_not_measured_is_no_reason(fp32_mib, arm_mib):
+    memory = [figure("amp-bf16", "memory", "", arm_mib * MIB)]
+    if fp32_mib:
+        memory.append(figure("fp32", "memory", "", fp32_mib * MIB))
+    tensors = [*held("fp32", ("bmm", "table", 40)), *held("amp-bf16", ("bmm", "table", 100))]
+    assert plain(extra=[*memory, *tensors]).reasons == []
+
+
 def test_casts_that_are_repeated_are_named():
-    result = plain(arm=GAINS | {"casts and layout": 15.0}, extra=[AGAIN])
-    assert [reason.rule for reason in result.reasons] == ["casts", "repeated casts"]
-    assert "_to_copy in head 64x64 bfloat16 (4.00 times)" in result.reasons[1].sentence
+    (reason,) = plain(arm=GAINS | {"casts and layout": 15.0}, extra=[AGAIN]).reasons
+    assert reason.rule == "casts"
+    assert "_to_copy in head 64x64 bfloat16 (4 times)" in reason.sentence
+
+
+@pytest.mark.parametrize(
+    ("placement", "refused", "techniques"),
+    [
+        ("0", [], ["cuda-graphs", "compile"]),
+        ("0", ["cuda-graphs", "fused-optimizer"], ["compile"]),  # the suite cannot have them
+        ("0+1", [], []),  # both are for one device
+    ],
+)
+def test_no_technique_is_named_that_would_be_refused(placement, refused, techniques):
+    extra = [figure("amp-bf16", "refused", name, 1) for name in refused]
+    result = plain(**CAUSES["launch-bound"], extra=extra)
+    result.cell["placement"] = placement
+    assert result.techniques == techniques
 
 
 def test_products_of_odd_sizes_are_named_where_matrix_units_are_not_used():
     odd = figure("amp-bf16", "operator", "aten::mm", 20.0, work="other products", module="head", detail="513x64 64x513")
     (reason,) = plain(gpu=True, extra=[odd]).reasons
     assert reason.rule == "no matrix units"
-    assert "mm in head has a size of 513" in reason.sentence
+    assert "mm in head (20 ms, with a size of 513, no multiple of 8)" in reason.sentence
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from bench.phases.explain import Explained
 from bench.phases.explain.reasons import CLASSES
-from bench.phases.explain.report import chart_of, operators_changed, sentences, time_by_class
+from bench.phases.explain.report import chart_of, findings, operators_changed, sentences, time_by_class
 from bench.report.figures.chart import WORK
-from tests.phases.test_explain_reasons import CAUSES, figure, held, plain
+from bench.report.reading.load import load
+from bench.results.records import TrialResult
+from tests.phases.test_explain_reasons import CAUSES, FP32, GAINS, figure, held, plain, step
+from tests.report.builders import RunBuilder
 
 MEMORY = [
     *held("fp32", ("convolution", "body.0", 60), ("relu", "body.1", 40)),
@@ -30,9 +34,11 @@ def test_the_table_has_each_class_and_adds_up_to_the_step():
 def test_reasons_are_sentences_and_techniques_are_named_once():
     result = plain(**CAUSES["launch-bound"])
     first, *_, last = sentences(result)
-    assert first.startswith("Launching limits it")
+    assert first.startswith("Launching kernels limits it")
     assert result.techniques == ["cuda-graphs", "compile"]
     assert "--techniques cuda-graphs,compile " in last
+    result.cell["data"] = "script"
+    assert "--ladder" not in list(sentences(result))[-1]  # which scripts have not
     result.cell["techniques"] = "cuda-graphs+compile"
     assert (result.techniques, len(list(sentences(result)))) == ([], 1)
 
@@ -74,3 +80,19 @@ def test_devices_and_batches_have_panels_of_their_own():
     result = plain(extra=MEMORY)
     other = replace(result, cell=dict(result.cell) | {"batch_size": 128})
     assert len(chart_of("mlp-why", [result, other]).panels) == 4
+
+
+@pytest.mark.parametrize(("arm_mib", "is_named"), [(60, True), (9, False)])
+def test_memory_of_the_run_that_grows_beyond_its_tensors_is_named_with_the_operator_at_their_peak(
+    tmp_path, arm_mib, is_named
+):
+    """As of a CPU whose libraries compile kernels for each of many shapes: tensors fall, the process grows."""
+    run = RunBuilder(tmp_path)
+    run.memory("fp32", 10).memory("amp-bf16", arm_mib)
+    trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
+    rows = [Explained(trial=trial.id, **row) for row in [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]]
+    run.add(trial, *(TrialResult(precision=name, status="ok") for name in trial.precisions), records=rows)
+    ((finding,),) = [group.findings for group in findings(load([tmp_path]))]
+    sentence = "Peak memory grows from 10 to 60 MiB, and 50 MiB of that are in no tensor"
+    named = [each for each in finding.reasons if each.startswith(sentence) and "_to_copy in body.0" in each]
+    assert len(named) == is_named

@@ -1,8 +1,9 @@
-"""What holds memory at the peak of a step, what is copied, and what is not finite: on small models."""
+"""What holds memory at the peak of a step, what is copied, what is cast and what is not finite: on small models."""
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.phases.explain.observe import NonFinite, PeakHolders
 
@@ -73,6 +74,61 @@ def test_weights_that_each_micro_batch_casts_are_counted():
     assert "repeated" not in observed(model, inputs, "bf16")
     repeated = observed(model, inputs, "bf16", times=4)["repeated"]
     assert {row["module"] for row in repeated if row["value"] == 4} == {"0", "1"}
+
+
+class Spectrum(nn.Module):
+    """A part that computes in fp32."""
+
+    def forward(self, inputs):
+        return inputs.float().cos()
+
+
+class Indices(nn.Module):
+    """A part that makes whole numbers of its inputs."""
+
+    def forward(self, inputs):
+        return inputs * inputs.long()
+
+
+@pytest.mark.parametrize(
+    ("model", "modules"),
+    [
+        (nn.Sequential(nn.Linear(64, 64), Spectrum(), nn.Linear(64, 64)), {"1"}),
+        (nn.Sequential(Spectrum(), nn.Linear(64, 64)), set()),  # what it computes was never narrower
+        (nn.Sequential(nn.Linear(64, 64), Spectrum()), set()),  # nothing narrow follows
+        (nn.Sequential(nn.Linear(64, 64), Indices(), nn.Linear(64, 64)), set()),
+    ],
+)
+def test_what_is_widened_between_narrow_operators_is_noted_with_its_module(model, modules):
+    inputs = torch.randn(BATCH, 64)
+    assert "widened" not in observed(model, inputs, "fp32")
+    widened = observed(model, inputs, "bf16", times=2).get("widened", [])
+    assert {row["module"] for row in widened} == modules
+
+
+@pytest.mark.parametrize(("inside", "is_noted"), [(2, False), (10, True)])
+def test_memory_that_an_operator_takes_inside_is_the_allocators_peak_around_it(monkeypatch, inside, is_noted):
+    """An allocator in which a convolution takes some times the bytes of its tensors, and frees them at its end."""
+    allocator = {"allocated": 0, "peak": 0}
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocator["allocated"])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: allocator["peak"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: allocator.update(peak=allocator["allocated"]))
+    model, inputs = nn.Sequential(nn.Conv3d(3, 4, 3)), torch.randn(2, 3, 5, 5, 5)
+
+    class Allocator(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if func.overloadpacket.__name__ == "convolution":
+                size = result.nbytes + sum(arg.nbytes for arg in args if isinstance(arg, torch.Tensor))
+                allocator["allocated"] += result.nbytes
+                allocator["peak"] = allocator["allocated"] + inside * size
+            return result
+
+    holders = PeakHolders(torch.device("cuda"), {})
+    with Allocator(), holders:
+        model(inputs)
+    noted = {(row["name"], row["module"]) for row in holders.rows() if row["kind"] == "unfolded"}
+    assert noted == ({("convolution", "0")} if is_noted else set())
 
 
 class Roots(nn.Module):

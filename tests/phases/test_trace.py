@@ -175,14 +175,16 @@ def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(trace, operato
     assert classes(trace) == {expected: 40, "idle": 60}
 
 
-def test_a_forward_pass_within_the_backward_pass_is_computed_again(trace):
-    trace.range("module: body", 5, 10)
-    trace.op("aten::relu", 6, 8, FP32)
-    trace.range("autograd::engine::evaluate_function: Checkpoint", 20, 60)
+def test_what_checkpointing_computes_again_belongs_to_its_module_and_so_does_its_backward_pass(trace):
+    trace.range("autograd::engine::evaluate_function: Checkpoint", 20, 30)
     trace.events[-1]["args"] = {"Sequence number": 7, "Fwd thread id": 1}
-    trace.range("module: body", 25, 10)
+    trace.range("module: body", 25, 20)
     trace.op("aten::relu", 26, 8, FP32)
+    trace.events[-1]["args"] |= {"Sequence number": 9}
     trace.op("aten::threshold_backward", 50, 20, FP32, FP32)
+    trace.events[-1]["args"] |= {"Sequence number": 9, "Fwd thread id": 1}
+    operators = {it.name: it.module for it in decompose(trace.document(), gpu=False) if it.kind == "operator"}
+    assert operators == {"aten::relu": "body", "aten::threshold_backward": "body"}
     assert step_figure(trace, "recomputed", gpu=False) == pytest.approx(0.008)
 
 

@@ -54,9 +54,12 @@ def train(model, parts=1, batch=512, wait_s=0.0):
 """
 PLANTED = {
     "expanded": ("train(net(Expanded()), batch=64)", "_to_copy in 1 64x256x256 bfloat16"),
-    "left in fp32": ("train(nn.Sequential(*(net(Spectrum())[:2] for _ in range(3)), nn.Linear(256, 8)))", "0.1"),
+    "left in fp32": (
+        "train(nn.Sequential(*(net(Spectrum())[:2] for _ in range(3)), nn.Linear(256, 8)))",
+        "_fft_c2c in",
+    ),
     "loader": ("train(net(nn.ReLU()), wait_s=0.05)", "waits for batches"),
-    "repeated casts": ("train(nn.Linear(256, 4096), parts=4, batch=8)", "_to_copy in Linear"),
+    "casts": ("train(nn.Linear(256, 4096), parts=4, batch=8)", "_to_copy in Linear 4096x256 bfloat16 (4 times)"),
 }
 
 
@@ -76,7 +79,9 @@ def explained(tmp_path, monkeypatch):
         assert ending.kind == "done", ending.text
         rows = [message for message in sent if isinstance(message, Explained)]
         frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in rows])
-        (explanation,) = explanations(frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x")))
+        (explanation,) = explanations(
+            frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x") | {"placement": "cpu"})
+        )
         return explanation
 
     return explained

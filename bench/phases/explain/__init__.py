@@ -21,7 +21,8 @@ class Explained:
     kind: Name
     """step, class, operator: of the step's time, in ms where no other unit is named; peak, held: bytes of tensors at
     the peak of a step; unfolded, expanded: bytes that operators take inside, or that copies of expanded tensors take;
-    repeated: how often a tensor is cast; nonfinite: the first module with a result that is no number."""
+    repeated: how often a tensor is cast; widened: casts to fp32 between casts to a narrower type; nonfinite: the first
+    module with a result that is no number; refused: a technique that this suite cannot have."""
     name: Name
     """Which figure of its kind: an operator, a class of work."""
     work: Literal["", WorkClass] = ""
@@ -45,6 +46,6 @@ PHASE = Phase(
     conduct=conduct,
     joint=True,
     trains_on_data=True,
-    # Two rounds of plain and profiled steps, of which each has two where they are long, and some that are observed.
-    estimate=lambda work: work.arms * max(6.0, 15 * work.step_s),
+    # Warm-up, plain and profiled steps, of which each has two where they are long, and some that are observed.
+    estimate=lambda work: work.arms * max(6.0, 14 * work.step_s),
 )

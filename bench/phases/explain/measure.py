@@ -1,7 +1,7 @@
 """The explain phase: where a step's time and memory go in each precision.
 
-Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. Plain and
-profiled steps of all arms take turns, so that their differences are of one moment of the machine.
+Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. An arm's
+profiled steps lie between two blocks of plain ones, so that they differ by little else.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,11 +26,13 @@ from bench.measure.disturbance import open_watch
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
 from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, held_before, open_profiler
-from bench.phases.explain.trace import Figure, decompose, mean_rows, work_of
+from bench.phases.explain.trace import Figure, decompose, rows_of, work_of
 from bench.results.records import Device, Message, Progress, Status
+from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
+from bench.training.arms import BATCHES, Context, TrainingRunner, by_shape, enter, open_context
+from bench.training.techniques import fused
 
 WARM_UP_S = 2.0
 WINDOW_S = 0.5
@@ -57,13 +58,21 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         without_collection() as collect,
     ):
         arms = [_Arm(context, runner, send) for runner in runners]
-        _take_turns(arms, watch.poll, collect)
+        for arm in arms:
+            arm.time_plain_steps()
+            collect()
+            arm.profile_steps()
+            collect()
+            watch.poll()
+        for arm in arms[::-1]:  # in the opposite order, so that a drift of the machine is no difference of arms
+            arm.time_plain_steps()
         disturbed = watch.disturbance()
     for arm in arms:
         arm.send_times()
         if not is_synthetic(context.data, trial.cell.data):
             arm.wait_for_the_loader()
         arm.send_observed(batches)
+        arm.send_refused(batches)
     for runner in runners:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
@@ -73,28 +82,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
 
-def _take_turns(arms: list[_Arm], poll: Callable[[], object], collect: Callable[[], object]) -> None:
-    """Run plain and profiled blocks of all arms, then again in the opposite order, so that a drift cancels out.
-
-    Args:
-        arms: warmed up.
-        poll: looks for what disturbs the device.
-        collect: runs Python's garbage collector, which must not run within a block.
-    """
-    for number, turn in enumerate((arms, arms[::-1]), start=1):
-        for arm in turn:
-            arm.say(f"round {number} of 2, plain and profiled steps")
-            arm.settle()
-            arm.time_plain_steps()
-            collect()
-            arm.profile_steps()
-            collect()
-        poll()
-
-
 @dataclass(slots=True)
 class _Arm:
-    """An arm of the trial, and what its blocks of steps took."""
+    """An arm of the trial, and what its steps took."""
 
     context: Context
     runner: TrainingRunner
@@ -106,9 +96,9 @@ class _Arm:
     queued: int = 0
     taken_before: int = field(init=False)
     """Optimizer steps before the first block."""
-    timed_ms: list[float] = field(default_factory=list)
-    """A step's time without the profiler, by round."""
-    profiles: list[dict[Figure, float]] = field(default_factory=list)
+    timed_ms: float = math.inf
+    """A step's time without the profiler: the least of the blocks, for what disturbs a block makes it longer."""
+    profile: dict[Figure, float] = field(init=False)
     """The same under it, by class of work."""
 
     def __post_init__(self) -> None:
@@ -134,16 +124,16 @@ class _Arm:
         self.queued += steps
         self.runner.run(steps)
 
-    def settle(self) -> None:
+    def time_plain_steps(self) -> None:
+        """Time a block of steps, after one that follows another arm's."""
+        self.say("plain and profiled steps")
         self.runner.activate()
         self._queue(1)
         self.runner.synchronize()
-
-    def time_plain_steps(self) -> None:
         start = time.perf_counter()
         self._queue(self.steps)
         self.runner.synchronize()
-        self.timed_ms.append(1e3 * (time.perf_counter() - start) / self.steps)
+        self.timed_ms = min(self.timed_ms, 1e3 * (time.perf_counter() - start) / self.steps)
 
     def profile_steps(self) -> None:
         """Profile a block of steps, after one that is not marked: the profiler's first step is slower."""
@@ -165,12 +155,12 @@ class _Arm:
             profiler.export_chrome_trace(str(path))
             trace = json.loads(path.read_text(errors="replace"))
         matrix_types = frozenset(IN_TRACES[dtype] for dtype in backend.matrix_types())
-        self.profiles.append(decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types))
+        self.profile = decompose(trace, gpu=backend.is_gpu, matrix_types=matrix_types)
 
     def send_times(self) -> None:
-        """Send the times of a step, its longest operators, and the share of skipped steps: means over the rounds."""
-        self.send_figure(kind="step", name="timed", value=statistics.fmean(self.timed_ms))
-        for row in mean_rows(self.profiles):
+        """Send the times of a step, its longest operators, and the share of skipped steps."""
+        self.send_figure(kind="step", name="timed", value=self.timed_ms)
+        for row in rows_of(self.profile):
             self.send_figure(**row)
         taken = self.runner.taken_steps() - self.taken_before
         self.send_figure(kind="step", name="skipped", value=100 * (1 - taken / self.queued))
@@ -197,7 +187,7 @@ class _Arm:
         self.send_figure(kind="step", name="waiting", value=100 * waited_s / elapsed_s)
 
     def send_observed(self, batches: list[Batch]) -> None:
-        """Send what holds memory at the peak of a step, and of a loss that is no number where it began."""
+        """Send what holds memory at the peak of a step, what it casts, and where a loss that is no number began."""
         runner = self.runner.observable()
         arm = runner.arm
         arm.zero_grad()
@@ -218,3 +208,14 @@ class _Arm:
             rows += watch.rows()
         for row in rows:
             self.send_figure(**row, work=work_of(row))
+
+    def send_refused(self, batches: list[Batch]) -> None:
+        """Send the techniques that this suite cannot have, among those that a reason may name."""
+        if self.context.suite.step is not None or len(by_shape(batches)) > 1:
+            self.send_figure(kind="refused", name="cuda-graphs", value=1)
+        arm = self.runner.arm
+        try:
+            for optimizer in arm.optimizers.values():
+                fused(optimizer, scaled=arm.scaled)
+        except UnsupportedError:
+            self.send_figure(kind="refused", name="fused-optimizer", value=1)

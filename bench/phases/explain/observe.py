@@ -1,4 +1,4 @@
-"""Observes single training steps: where their time goes, what holds memory at the peak, what is not finite.
+"""Observes single training steps: where their time goes, what holds memory at the peak, what is cast or not finite.
 
 It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it. There
 ``LoopObserver`` follows the steps of a loop that it does not run.
@@ -10,7 +10,7 @@ number of autograd.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -117,11 +117,12 @@ class PeakHolders(TorchDispatchMode):
         self._bytes = 0
         self._alive: Counter[Group] = Counter()
         self._at_peak: Counter[Group] = Counter()
-        self._unfolded: Counter[Group] = Counter()
-        self._expanded: Counter[Group] = Counter()
-        self._repeated: Counter[Group] = Counter()
+        self._noted: defaultdict[str, Counter[Group]] = defaultdict(Counter)
+        """What is taken inside, copied whole, cast repeatedly or cast to fp32 and back, by the kind of its row."""
         self._casts: Counter[int] = Counter()
         """By the storage that is cast."""
+        self._widened: list[Group] = []
+        """Casts to a wider type since the last one to a narrower type."""
         self._module_of: dict[int, str] = {}
         self._known: set[int] = set()
         for what, tensors in there.items():
@@ -151,24 +152,20 @@ class PeakHolders(TorchDispatchMode):
             inside = torch.cuda.max_memory_allocated() - before - kept
             operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
             if inside > UNFOLDED * sum(tensor.nbytes for tensor in (*operands, *tensors)):
-                self._unfolded[group] = max(self._unfolded[group], inside)
+                self._noted["unfolded"][group] = max(self._noted["unfolded"][group], inside)
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
+            if args[0].is_floating_point() and tensors[0].is_floating_point():
+                self._note_widening(group, args[0], tensors[0])
         for tensor in tensors:
             self._see(tensor, (name, module, _shape(tensor)))
         return result
 
     def rows(self) -> Iterator[Row]:
-        """Yield what was alive at the peak, what was taken inside, and what was copied whole or cast repeatedly."""
+        """Yield what was alive at the peak, and what was noted of the operators."""
         name, module = self.running
         yield _row("peak", name, module, "", self.peak_bytes)
-        counted = {
-            "held": self._at_peak,
-            "unfolded": self._unfolded,
-            "expanded": self._expanded,
-            "repeated": self._repeated,
-        }
-        for kind, values in counted.items():
+        for kind, values in {"held": self._at_peak, **self._noted}.items():
             for (name, module, detail), value in values.most_common(KEPT):
                 yield _row(kind, name, module, detail, value)
 
@@ -185,11 +182,21 @@ class PeakHolders(TorchDispatchMode):
         """Note a copy of a tensor that was a view of less memory, and a tensor that is cast more than once."""
         stored = source.untyped_storage()
         if 2 * stored.nbytes() // source.element_size() < result.numel():
-            self._expanded[group] += result.nbytes
+            self._noted["expanded"][group] += result.nbytes
         if source.dtype != result.dtype:
             self._casts[stored._cdata] += 1
             if self._casts[stored._cdata] > 1:
-                self._repeated[group] = max(self._repeated[group], self._casts[stored._cdata])
+                self._noted["repeated"][group] = max(self._noted["repeated"][group], self._casts[stored._cdata])
+
+    def _note_widening(self, group: Group, source: Tensor, result: Tensor) -> None:
+        """Note a cast to a wider type in the forward pass once a later one narrows again: wide work among narrow."""
+        if torch._C._current_autograd_node() is not None:
+            self._widened.clear()  # what was widened last, such as the output for the loss, led to no narrow work
+        elif source.itemsize < result.itemsize:
+            self._widened.append(group)
+        elif source.itemsize > result.itemsize:
+            self._noted["widened"].update(self._widened)
+            self._widened.clear()
 
     def _see(self, tensor: Tensor, group: Group) -> None:
         if tensor.device.type != self._device:
@@ -274,22 +281,18 @@ class LoopObserver:
         profiler.export_chrome_trace(self._trace)
         if is_compiled:
             return
-        holders = PeakHolders(self._device(), held_before(modules.known, self._optimizers))
+        optimizers = list(self._optimizers)
+        device = torch.device(optimizers[0].param_groups[0]["params"][0].device)
+        holders = PeakHolders(device, held_before(modules.known, optimizers))
         with holders:
-            yield from self._iteration()
+            for _ in optimizers:
+                yield
         self.rows += holders.rows()
         if not all(bool(torch.isfinite(loss)) for loss in self._recorded[-1]["losses"]):
             with NonFinite() as watch:
-                yield from self._iteration()
+                for _ in optimizers:
+                    yield
             self.rows += watch.rows()
-
-    def _iteration(self) -> Iterator[None]:
-        for _ in list(self._optimizers):
-            yield
-
-    def _device(self) -> torch.device:
-        parameters = [group["params"][0] for optimizer in self._optimizers for group in optimizer.param_groups]
-        return torch.device(parameters[0].device)
 
 
 def _synchronize() -> None:

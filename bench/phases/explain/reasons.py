@@ -13,23 +13,32 @@ import pandas as pd
 
 from bench.report.format import at_batch, number
 from bench.report.reading.load import CELL
+from bench.results.columns import LIST
 from bench.results.records import WorkClass
+from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE, find_precision
-from bench.spec.techniques import TECHNIQUES
+from bench.spec.techniques import refusal
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
+MOVING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
+"""What reads and writes memory, and computes little."""
 MOST_UNKNOWN_PCT = 10
 """Of a step in operators of unknown kind above which no reason is given."""
 CHANGED = 10
 """Operators whose time, or memory at the peak, changed most."""
 NAMED = 3
-"""Most modules that a reason names."""
+"""Most operators that a reason names."""
 WIDE = ("float", "double", "c10::complex<float>")
 """Types of operators that autocast left as they are, as a trace calls them."""
 LARGE = 0.05
-"""Share of the peak from which a copy of a tensor, or what an operator takes inside, is named."""
+"""Share of the peak, or of a time, from which a copy of a tensor, or an operator, is named."""
+OUTSIDE_MIB, OUTSIDE = 5, 0.1
+"""MiB, and share of fp32's memory, by which the peak grows outside tensors before that is a reason: a process' resident
+set scatters by some MiB."""
 MIB = 2**20
+IN_BYTES = ("expanded", "unfolded")
+"""Kinds of figures that are bytes of copies, and of what operators take inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,11 @@ class Step:
         return float(self.of("peak")["value"].sum())
 
     @property
+    def memory_bytes(self) -> float:
+        """The peak of the memory phase, as its table shows it; 0 if that did not run."""
+        return max(self.of("memory")["value"], default=0.0)
+
+    @property
     def peak_at(self) -> str:
         """The operator that ran at the peak, with its module."""
         (row,) = self.of("peak").to_dict("records")
@@ -112,13 +126,22 @@ class Step:
         waiting_ms = self.ms["idle"] - added_ms - self.figure("scaling wait")
         return 100 * max(0.0, waiting_ms) / (self.profiled_ms - added_ms)
 
-    def by_module(self, *classes: WorkClass, types: tuple[str, ...] = ()) -> pd.Series[float]:
-        """Return the ms of operators of some classes, or those of them with inputs of these types, by their module."""
+    def by_operator(self, *classes: WorkClass, types: tuple[str, ...] = ()) -> pd.Series[float]:
+        """Return the ms of operators of some classes, or those with inputs of these types, by their name and module."""
         rows = self.of("operator")
         rows = rows[rows["work"].isin(classes)]
         if types:
             rows = rows[rows["dtype"].isin(types)]
-        return rows.groupby("module")["value"].sum()
+        return rows.groupby(["name", "module"])["value"].sum()
+
+    def in_fp32(self) -> pd.Series[float]:
+        """Return the ms of operators in fp32 that are narrower elsewhere, by their name and module.
+
+        They are products, and what runs in modules that cast to fp32 and whose results are cast back.
+        """
+        others = self.by_operator("elementwise", types=WIDE)
+        are_between = others.index.get_level_values("module").isin(self.of("widened")["module"])
+        return pd.concat([self.by_operator(*PRODUCTS, types=WIDE), others[are_between]])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,11 +186,14 @@ class Explanation:
 
     @property
     def techniques(self) -> list[str]:
-        """Techniques that may remove the causes, without those that it was measured with."""
-        used = [name.split("=")[0] for name in str(self.cell["techniques"]).split("+")]
+        """Techniques that may remove the causes, without those that it was measured with or cannot have."""
+        used = [name.partition("=")[0] for name in str(self.cell["techniques"]).split(LIST)]
+        refused = [*self.arm.of("refused")["name"]]
+        kind = "cuda" if self.arm.runs_on_gpu else "cpu"
+        devices = len(Placement(name=str(self.cell["placement"])).members)
         possible = []
         for name in dict.fromkeys(name for reason in self.reasons for name in reason.techniques):
-            if name not in used and (self.arm.runs_on_gpu or not TECHNIQUES[name].needs_gpu):
+            if name not in (*used, *refused) and refusal((name,), kind, "speed", devices) is None:
                 possible.append(name)
         return possible
 
@@ -240,8 +266,8 @@ RULES = (
     Rule(
         "launch-bound",
         lambda it: it["launching"] >= LAUNCH_BOUND,
-        "launching limits it: the GPU waits for the host in {launching:.0f} % of the step, and there is one kernel "
-        "every {kernel_us:.1f} µs",
+        "launching kernels limits it: the GPU waits for the host in {launching:.0f} % of the step, and there is one "
+        "kernel every {kernel_us:.1f} µs",
         ("cuda-graphs", "compile"),
     ),
     Rule(
@@ -265,59 +291,55 @@ RULES = (
         "communication",
         lambda it: it["communication"] >= 15,
         "communication between the devices takes {communication:.0f} % of the step ({fp32_communication:.0f} % in "
-        "fp32), and no precision here shortens it: larger batches or grad-accumulation make it rarer",
+        "fp32){collectives}; no precision here shortens it, but larger batches make it rarer",
     ),
     Rule(
         "no gain from products",
         lambda it: it["fp32_products"] >= 15 and it["ratio"] > 1 / 1.1 and it["launching"] < LAUNCH_BOUND,
-        "its products take {ratio:.2f} times as long as in fp32, where they are {fp32_products:.0f} % of the step",
+        "its matrix products and convolutions take {ratio:.2f} times as long as in fp32, where they are "
+        "{fp32_products:.0f} % of the step",
     ),
     Rule(
         "no matrix units",
         lambda it: it["is_narrow"] and it["on_gpu"] and it["products"] >= 15 and it["off_units"] >= 50,
-        "{off_units:.0f} % of its products' time ran on no matrix units{odd_sizes}",
-    ),
-    Rule(
-        "autocast missed",
-        lambda it: it["is_narrow"] and it["in_fp32"] >= 10,
-        "{in_fp32:.0f} % of the time of its products is computed in fp32{fp32_modules}: autocast did not reach them",
+        "{off_units:.0f} % of the time of its matrix products and convolutions ran without tensor cores{off_operators}",
     ),
     Rule(
         "left in fp32",
-        lambda it: it["is_narrow"] and it["wide"] >= 10,
-        "operators between the products that are computed in fp32 take {wide:.0f} % of its step{wide_modules}: each "
-        "costs two casts besides",
+        lambda it: it["is_narrow"] and it["in_fp32"] >= 10,
+        "{in_fp32:.0f} % of its step is computed in fp32{in_fp32_operators}: look there for .float(), "
+        "autocast(enabled=False), or an operator that autocast leaves in fp32; casts before and after it come on top",
     ),
     Rule(
         "memory-bound",
         lambda it: it["fp32_moving"] >= 50 and it["fp32_launching"] < LAUNCH_BOUND,
-        "{fp32_moving:.0f} % of fp32's step are operators that move memory, norms and elementwise, and "
-        "{fp32_products:.0f} % products",
+        "in fp32 {fp32_moving:.0f} % of the step are norms, activations and other operators that wait for memory"
+        "{moving_operators}, and {fp32_products:.0f} % are matrix products and convolutions, which gain most",
         ("compile",),
     ),
     Rule(
         "casts",
         lambda it: it["casts"] >= 15 and it["launching"] < LAUNCH_BOUND,  # many small ones are launches
-        "casts and changes of layout that it adds take {casts:.0f} % of its step{cast_modules}",
-    ),
-    Rule(
-        "repeated casts",
-        lambda it: it["casts"] >= 15 and bool(it["repeated"]),
-        "the same tensors are cast several times in one step: {repeated}; cast once, and within one autocast context, "
-        "they would be cast once",
+        "casts and changes of layout that it adds take {casts:.0f} % of its step{cast_operators}{repeated}",
     ),
     Rule(
         "expanded",
         lambda it: bool(it["expanded"]),
-        "a tensor that is a view of less memory in fp32 is copied whole in another type: {expanded}; cast it before "
-        "it is expanded",
+        "a tensor that only repeats a smaller one, as expand() makes it, is written in full when it is cast: "
+        "{expanded}; cast it before it is expanded",
     ),
     Rule(
         "workspace",
         lambda it: bool(it["unfolded"]),
-        "an operator takes several times the memory of its tensors: {unfolded}; the library has fallen back to an "
-        "algorithm that unfolds its input, which another version of torch or cuDNN may not",
-        ("channels-last",),
+        "an operator takes several times the memory of its tensors while it runs: {unfolded}; a library that has no "
+        "algorithm of its own for it unfolds its input, and another version of torch or cuDNN may have one",
+    ),
+    Rule(
+        "outside tensors",
+        lambda it: it["outside"] >= OUTSIDE_MIB and it["outside"] >= OUTSIDE * it["fp32_memory"],
+        "peak memory grows from {fp32_memory:.0f} to {memory:.0f} MiB, and {outside:.0f} MiB of that are in no tensor: "
+        "torch and its libraries keep them, as kernels compiled for each shape and as workspaces; where tensors hold "
+        "most, {peak_at} runs",
     ),
     Rule(
         "optimizer-bound",
@@ -341,12 +363,12 @@ RULES = (
 def _figures(baseline: Step, arm: Step) -> Figures:
     """Return what the rules read: shares of the arm's step in per cent, or of the baseline's (``fp32_``), and names."""
     precision = find_precision(arm.precision)
-    in_fp32 = arm.by_module(*PRODUCTS, types=WIDE)
-    wide = arm.by_module("elementwise", types=WIDE).drop("", errors="ignore")  # the loss is computed in fp32
+    in_fp32 = arm.in_fp32()
     casts_ms = arm.ms["casts and layout"] - baseline.ms["casts and layout"]
-    added_casts = arm.by_module("casts and layout").sub(baseline.by_module("casts and layout"), fill_value=0.0)
+    before = baseline.by_operator("casts and layout")
+    added_casts = arm.by_operator("casts and layout").sub(before, fill_value=0.0)
+    repeated = _added("repeated", baseline, arm)
     products_ms = arm.in_ms(*PRODUCTS)
-    large = LARGE * arm.peak_bytes
     return {
         "on_gpu": arm.runs_on_gpu,
         "is_narrow": precision is None or precision.compute != "float32",
@@ -360,21 +382,22 @@ def _figures(baseline: Step, arm: Step) -> Figures:
         "waiting": arm.figure("waiting"),
         "communication": arm.pct("communication"),
         "fp32_communication": baseline.pct("communication"),
+        "collectives": _longest(arm.by_operator("communication")),
         "products": arm.pct(*PRODUCTS),
         "fp32_products": baseline.pct(*PRODUCTS),
         "ratio": products_ms / (baseline.in_ms(*PRODUCTS) or math.inf),
         "off_units": 100 * arm.ms["other products"] / (products_ms or math.inf),
-        "odd_sizes": _odd_sizes(arm),
-        "in_fp32": 100 * in_fp32.sum() / (products_ms or math.inf),
-        "fp32_modules": _longest(in_fp32, 0.0),
-        "wide": 100 * wide.sum() / arm.profiled_ms,
-        "wide_modules": _longest(wide, 0.0),
-        "fp32_moving": baseline.pct("normalisation and softmax", "elementwise"),
+        "off_operators": _off_units(arm),
+        "in_fp32": 100 * in_fp32.sum() / arm.profiled_ms,
+        "in_fp32_operators": _longest(in_fp32),
+        "fp32_moving": baseline.pct(*MOVING),
+        "moving_operators": _longest(baseline.by_operator(*MOVING)),
         "casts": 100 * casts_ms / arm.profiled_ms,
-        "cast_modules": _longest(added_casts, 0.05 * arm.profiled_ms),
-        "repeated": _added("repeated", baseline, arm),
-        "expanded": _added("expanded", baseline, arm, large, MIB),
-        "unfolded": _added("unfolded", baseline, arm, large, MIB),
+        "cast_operators": _longest(added_casts),
+        "repeated": repeated and f"; some tensors are cast again and again, as each autocast context does: {repeated}",
+        "expanded": _added("expanded", baseline, arm),
+        "unfolded": _added("unfolded", baseline, arm),
+        **_outside_tensors(baseline, arm),
         "optimizer": arm.pct("optimizer"),
         "optimizer_ms": number(arm.ms["optimizer"], 3),
         "fp32_optimizer_ms": number(baseline.ms["optimizer"], 3),
@@ -383,34 +406,57 @@ def _figures(baseline: Step, arm: Step) -> Figures:
     }
 
 
-def _longest(ms: pd.Series[float], least_ms: float) -> str:
-    """Name the modules that operators take most time in, each with more than the least."""
-    longest = ms[(ms.index != "") & (ms > least_ms)].nlargest(NAMED)
-    parts = [f"{module} ({number(value, 2)} ms)" for module, value in longest.items()]
-    return f", most of all in {', '.join(parts)}" if parts else ""
+def _longest(ms: pd.Series[float]) -> str:
+    """Name the operators that take most time, of those that take some."""
+    parts = []
+    for row in ms[ms > LARGE * ms.sum()].nlargest(NAMED).reset_index().to_dict("records"):
+        parts.append(f"{in_module(row['name'], row['module'])} ({number(row['value'], 2)} ms)")
+    return f", most of all {', '.join(parts)}" if parts else ""
 
 
-def _added(kind: str, baseline: Step, arm: Step, least: float = 0.0, unit: float = 1.0) -> str:
-    """Name what the arm has of a kind and fp32 has not, with its module, detail and value in a unit."""
+def _added(kind: str, baseline: Step, arm: Step) -> str:
+    """Name what the arm has of a kind and fp32 has not, with its module and detail, and how often or how large it is.
+
+    What is counted in bytes is left out where it is small.
+    """
     before = {(row["name"], row["module"]) for row in baseline.of(kind).to_dict("records")}
     parts = []
     for row in arm.of(kind).to_dict("records"):
-        if (row["name"], row["module"]) not in before and row["value"] >= least:
-            place = in_module(row["name"], row["module"], row["detail"])
-            parts.append(f"{place} ({number(row['value'] / unit, 3)} {'MiB' if unit == MIB else 'times'})")
+        place, value = in_module(row["name"], row["module"], row["detail"]), row["value"]
+        is_small = kind in IN_BYTES and value < LARGE * arm.peak_bytes
+        if (row["name"], row["module"]) in before or is_small:
+            continue
+        if kind in IN_BYTES:
+            place += f" ({number(value / MIB, 3)} MiB)"
+        elif kind == "repeated":
+            place += f" ({value:.0f} times)"
+        parts.append(place)
     return "; ".join(parts[:NAMED])
 
 
-def _odd_sizes(arm: Step) -> str:
-    """Name products on no matrix units that have a size which is no multiple of 8, which tensor cores want in fp16."""
+def _outside_tensors(baseline: Step, arm: Step) -> Figures:
+    """Return the peaks of the memory phase, and by how much the arm's grows beyond what tensors do, in MiB."""
+    if not (baseline.memory_bytes and arm.memory_bytes and baseline.peak_bytes and arm.peak_bytes):
+        return {"fp32_memory": 0.0, "memory": 0.0, "outside": 0.0, "peak_at": ""}
+    by_tensors = max(0.0, arm.peak_bytes - baseline.peak_bytes)
+    return {
+        "fp32_memory": baseline.memory_bytes / MIB,
+        "memory": arm.memory_bytes / MIB,
+        "outside": (arm.memory_bytes - baseline.memory_bytes - by_tensors) / MIB,
+        "peak_at": arm.peak_at,
+    }
+
+
+def _off_units(arm: Step) -> str:
+    """Name products on no matrix units, with a size that is no multiple of 8, as tensor cores want them in 16 bits."""
     rows = arm.of("operator")
-    odd = []
-    for row in rows[rows["work"] == "other products"].nlargest(CHANGED, "value").to_dict("records"):
-        sizes = sorted({int(size) for size in re.findall(r"\d+", row["detail"]) if int(size) % 8})
-        if sizes and sizes[-1] > 8:
-            place = in_module(row["name"], row["module"])
-            odd.append(f"{place} has a size of {sizes[-1]}, no multiple of 8")
-    return f": {'; '.join(odd[:NAMED])}" if odd else ""
+    parts = []
+    for row in rows[rows["work"] == "other products"].nlargest(NAMED, "value").to_dict("records"):
+        sizes = [int(size) for size in re.findall(r"\d+", row["detail"])]
+        odd = max((size for size in sizes if size > 8 and size % 8), default=0)
+        why = f", with a size of {odd}, no multiple of 8" if odd else ""
+        parts.append(f"{in_module(row['name'], row['module'])} ({number(row['value'], 2)} ms{why})")
+    return f", most of all {'; '.join(parts)}" if parts else ""
 
 
 def reasons(baseline: Step, arm: Step) -> list[Reason]:

@@ -14,7 +14,7 @@ from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
 from bench.report.format import at_batch, capital, change, known, memory_unit, number, percent, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
-from bench.report.reading.load import SUBJECT, Runs, load
+from bench.report.reading.load import KEY, SUBJECT, Runs, load
 from bench.report.tables.table import Table, figures, table, words
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
@@ -42,7 +42,10 @@ def explained(runs: Runs) -> list[Explanation]:
     trials = runs.trials
     measured = trials[(trials["phase"] == "explain") & trials["status"].isin(MEASURED)]
     sound = runs.details["explain_figures"].merge(measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
-    named = sound.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
+    peaks = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
+    peaks = peaks.assign(kind="memory", value=peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"]))
+    every = pd.concat([sound, peaks[[*KEY, "kind", "value"]]], ignore_index=True)
+    named = every.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
     return explanations(named)
 
 
@@ -142,7 +145,9 @@ def sentences(explanation: Explanation) -> Iterator[str]:
         yield _largest_part(explanation)
     yield from _memory(explanation)
     if tries := ",".join(explanation.techniques):
-        yield f"Worth trying: {tries}. The same run with --ladder --techniques {tries} measures it."
+        is_script = explanation.cell["data"] == "script"
+        measures = "" if is_script else f" The same run with --ladder --techniques {tries} measures it."
+        yield f"Worth trying: {tries}.{measures}"
 
 
 def _largest_part(explanation: Explanation) -> str:
@@ -150,7 +155,7 @@ def _largest_part(explanation: Explanation) -> str:
     baseline, arm = explanation.baseline, explanation.arm
     work = max(CLASSES, key=lambda work: arm.ms[work])
     return (
-        f"No rule found a cause. The largest part of its step is {work}: {arm.pct(work):.0f} %, "
+        f"Nothing was found that holds it back. The largest part of its step is {work}: {arm.pct(work):.0f} %, "
         f"{number(arm.ms[work], 3)} ms, and {number(baseline.ms[work], 3)} ms in fp32."
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.phases.explain.trace import STEP, Figure, decompose, mean_rows, work_of
+from bench.phases.explain.trace import STEP, Figure, decompose, rows_of, work_of
 
 PLAIN, PROFILED = 12, 12
 """Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
@@ -33,7 +33,7 @@ def figures_of(
     """
     profile = decompose({"traceEvents": _marked(record["trace"]["traceEvents"], length)}, gpu=gpu)
     yield {"kind": "step", "name": "timed", "value": step_ms}
-    yield from mean_rows([profile])
+    yield from rows_of(profile)
     steps = record["steps"]
     yield {"kind": "step", "name": "skipped", "value": 100 * sum(step["skipped"] for step in steps) / len(steps)}
     if wait_pct is not None:

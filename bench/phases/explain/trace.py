@@ -139,18 +139,14 @@ OPERATORS_KEPT = 100
 """The operators that are kept of a step, the longest."""
 
 
-def mean_rows(steps: Sequence[Mapping[Figure, float]]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of profiled steps as rows, means over ``steps``; of operators the longest."""
-    totals: defaultdict[Figure, float] = defaultdict(float)
-    for step in steps:
-        for figure, value in step.items():
-            totals[figure] += value
-    operators = [figure for figure in totals if figure.kind == "operator"]
-    longest = sorted(operators, key=totals.__getitem__, reverse=True)
-    for figure in longest[OPERATORS_KEPT:]:
-        del totals[figure]
-    for figure, total in totals.items():
-        yield {**figure._asdict(), "value": total / len(steps)}
+def rows_of(figures: Mapping[Figure, float]) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a step as rows; of operators the longest."""
+    operators = [figure for figure in figures if figure.kind == "operator"]
+    longest = sorted(operators, key=figures.__getitem__, reverse=True)
+    left_out = set(longest[OPERATORS_KEPT:])
+    for figure, value in figures.items():
+        if figure not in left_out:
+            yield {**figure._asdict(), "value": value}
 
 
 @dataclass(slots=True, eq=False)
@@ -299,7 +295,8 @@ def _name_modules(host: Iterable[_Event]) -> None:
         if event.name.startswith(MODULE):
             event.module = event.name.removeprefix(MODULE)
             event.is_recomputed = event.is_backward
-        elif event.sequence is not None and event.is_backward and not event.is_recomputed:
+            event.is_backward = False  # nor within the backward pass, where activation checkpointing computes again
+        elif event.sequence is not None and event.is_backward:
             event.module = modules.get(event.sequence, event.module)
         elif event.sequence is not None:
             modules[event.sequence] = event.module
