@@ -1,7 +1,7 @@
 """The numerics phase on small suites: what it sends, and what it says when numbers cease to be finite."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import pandas as pd
 import pytest
@@ -175,6 +175,31 @@ class Spectral(nn.Module):
 
     def forward(self, inputs):
         return torch.fft.irfft(torch.fft.rfft(self.inner(inputs).float()) * self.weight, n=8).mean(dim=1, keepdim=True)
+
+
+@dataclass
+class Output:
+    """As models of libraries return."""
+
+    loss: torch.Tensor
+    scores: torch.Tensor
+
+
+class WithLoss(nn.Linear):
+    def forward(self, inputs, labels):
+        scores = super().forward(inputs)
+        return Output(loss=nn.functional.cross_entropy(scores.float(), labels), scores=scores)
+
+
+def test_outputs_that_are_a_dataclass_are_watched_as_any(tiny_trial, cpu, use_suite):
+    use_suite(
+        lambda: WithLoss(8, 4),
+        batches=lambda split, size, seed: [(torch.randn(size, 8), torch.randint(4, (size,))) for _ in range(3)],
+        loss=lambda model, batch: model(*batch),
+    )
+    rows, result = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
+    assert result.status == "ok"
+    assert all(0 < error < 0.1 for error in values(rows, "error", "gradient").values())
 
 
 def test_complex_weights_have_errors_and_two_gradients_each(tiny_trial, cpu, use_suite):

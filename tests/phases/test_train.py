@@ -146,6 +146,34 @@ def test_only_the_figure_that_is_judged_makes_a_training_nonfinite(bench, nan, s
     assert rows[-1].figures[nan] is None
 
 
+def noise(split, batch_size, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(2):
+        yield torch.randn(batch_size, 8, generator=generator), torch.randint(4, (batch_size,), generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_accuracy", "in_nats"),
+    [
+        (nn.CrossEntropyLoss, True, True),
+        (lambda model, batch: nn.functional.cross_entropy(model(batch[0]).float(), batch[1]), True, True),
+        (
+            lambda model, batch: nn.functional.cross_entropy(model(batch[0])[:, :, None].float(), batch[1][:, None]),
+            0,
+            1,
+        ),
+        (lambda model, batch: (model(batch[0]).float().mean(1) - batch[1]).square().mean(), False, False),
+    ],
+    ids=["a module", "of classes", "of tokens", "of values"],
+)
+def test_whether_ones_own_batches_have_classes_is_seen_from_the_loss(bench, loss, has_accuracy, in_nats):
+    linear = {"model": lambda: nn.Linear(8, 4), "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}
+    bench.use_suite(batches=noise, loss=loss, **linear)
+    _, result = bench.run(epochs=1)
+    assert (result.row.test_accuracy_pct is not None, result.row.regression) == (bool(has_accuracy), not in_nats)
+    assert (result.row.test_nats is not None) == bool(in_nats)
+
+
 def test_a_finished_checkpoint_is_reported_again_without_training(bench, tmp_path):
     path = tmp_path / "checkpoints" / "a.pt"
     rows, result = bench.run(checkpoint=path)

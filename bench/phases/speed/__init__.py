@@ -112,7 +112,8 @@ def describe(result: TrialResult) -> str:
     seen = result.operations or Operations()
     words = strayed(name, seen.compute_dtypes, seen.other_modules)
     types = f", but {words}" if words else ""
-    detail = f" ({shorten(result.detail, LONGEST)})" if result.detail else ""
+    others = result.detail.replace(words, "").strip("; ")  # the detail of a suite's row begins with the same words
+    detail = f" ({shorten(others, LONGEST)})" if others else ""
     return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}{detail}"
 
 

@@ -106,11 +106,10 @@ class Facts:
         self.runs_alone = sorted(alone, key=itemgetter("samples_per_s"), reverse=True)
         """The arms with a throughput where fp32 does not fit in memory."""
         is_timed = any(known(row["speed_status"]) for row in self.cell)
-        weighed = [] if is_timed else [arm for arm in arms if known(arm["peak_memory_bytes"])]
-        self.weighed = sorted(
-            weighed, key=lambda arm: (not known(arm["memory_change_ratio"]), arm["memory_change_ratio"])
-        )
-        """The arms whose memory alone was measured, those with a change from fp32 that can be resolved first."""
+        has_memory_alone = not is_timed and not any(known(row["train_status"]) for row in self.rows)
+        weighed = [arm for arm in arms if known(arm["peak_memory_bytes"])] if has_memory_alone else []
+        self.weighed = sorted(weighed, key=_by_change)
+        """The arms of which the memory alone was asked for, the one that takes least first."""
         self.peaks = "" if is_timed else _peaks(self.cell)
         """The peak memory of each arm, where no speed was asked for."""
 
@@ -243,6 +242,12 @@ def _speed(arm: Row) -> str:
     text = f"{speedup}× as fast as fp32 ({marks})"
     turns = [arm[name] for name in IN_TURNS]
     return f"{text}, each alone (in turns {ratio(*turns)}×)" if known(turns[0]) else text
+
+
+def _by_change(arm: Row) -> tuple[bool, float]:
+    """Order arms by their change of memory; those whose change cannot be resolved are last."""
+    share = float(arm["memory_change_ratio"])
+    return math.isnan(share), share
 
 
 def _lightest(arm: Row) -> str:

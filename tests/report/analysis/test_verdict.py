@@ -124,6 +124,9 @@ def test_of_a_run_of_memory_alone_the_last_table_has_the_memory(run, peaks, use,
         run.memory(name, peak)
     shown = row(run)
     assert (shown["use"], shown["memory"]) == (use, cell)
+    run.train("fp32", [90.0]).train("amp-bf16", [90.0])
+    shown = row(run)
+    assert (shown["use"].split(" ¶")[0], shown["memory"]) == ("no verdict on speed", cell)
     run.speed()
     assert "FASTER" in verdict(run)
 

@@ -85,7 +85,7 @@ def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_resu
     run = RunBuilder(tmp_path).memory("fp32", 100)
     trials = load([run.folder]).trials
     assert notes(trials) is None
-    assert (notes(trials.assign(phase=phase, detail="autocast did not reach the model")) is not None) == noted
+    assert (notes(trials.assign(phase=phase, detail="computed 90 % of its products in float32")) is not None) == noted
 
 
 def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
