@@ -22,8 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped by
     Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in ``run_bench.py list | head -3``.
     """
-    _import_own_packages()
     try:
+        _import_own_packages()
         from bench.cli.interruption import Interruption
 
         with Interruption() as signals:
