@@ -143,7 +143,7 @@ SKIPPED = {
     "plain": [3, 9],
     "clipped by norm": [3, 9],
     "accumulated": [9],
-    "two optimizers": [7],  # the second of the fourth iteration
+    "two optimizers": [7, 19],  # the second of the fourth and of the tenth iteration
     "a second optimizer from the fifth iteration on": [0],
 }
 """The optimizer steps that a planted overflow skips."""
