@@ -91,9 +91,9 @@ def measured(script: Path, layers: int, pairs: int, inject: str) -> str:
     site = script.parent / "site"
     site.mkdir(exist_ok=True)
     for module, copied in BESIDE.items():
-        shutil.copyfile(ROOT / "bench" / "script" / module, site / copied)
+        shutil.copyfile(ROOT / "bench" / module, site / copied)
     settings = {"home": str(script.parent), "seed": 0, "warmup": 10, "steps": 10**6, "inject": inject}
-    settings |= {"census": False, "allow_writes": False}
+    settings["allow_writes"] = False
     environment = os.environ | {"PYTHONPATH": str(site), "AMPMETER_HOOK": json.dumps(settings)}
     words = [sys.executable, str(script), str(layers), str(pairs), inject]
     return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.strip()

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 
 from bench.planning.plan import Plan
+from bench.spec.trial import Trial
+
+SCRIPT = {"memory": 1.0, "speed": 4.0, "explain": 2.0}
+"""How long a trial of a script's arm takes, by its phase, in profiled processes: a round starts two of each arm, which
+take some five times the steps of a profiled one, and as long to start."""
 
 
 class Forecast:
     """The plan's estimates, times what trials of the same phase that have ended took over theirs.
 
-    A trial without an estimate takes as long as such trials of its phase that have ended.
+    A trial without an estimate takes as long as such trials of its phase that have ended. The first process of a script
+    tells how long all of its trials take.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -23,10 +29,7 @@ class Forecast:
         self._ended_s: dict[tuple[str, bool], float] = defaultdict(float)
         self._took_s: dict[tuple[str, bool], float] = defaultdict(float)
         for trial, seconds in zip(plan.trials, plan.seconds, strict=True):
-            kind, estimate_s = (
-                (trial.phase, seconds is not None),
-                1.0 if seconds is None else seconds,
-            )
+            kind, estimate_s = _kind(trial, seconds)
             self._kinds.append(kind)
             self._estimates_s.append(estimate_s)
             self._left_s[kind] += estimate_s
@@ -61,3 +64,12 @@ class Forecast:
             return self._took_s[kind] / self._ended_s[kind]
         _, is_estimated = kind
         return 1.0 if is_estimated else None
+
+
+def _kind(trial: Trial, seconds: float | None) -> tuple[tuple[str, bool], float]:
+    """Return a trial's kind and its estimate, which is relative to others of its kind where no seconds are known."""
+    if trial.cell.data.kind == "script":
+        return ("script", False), len(trial.arms) * SCRIPT[trial.phase]
+    if seconds is None:
+        return (trial.phase, False), 1.0
+    return (trial.phase, True), seconds

@@ -252,7 +252,8 @@ def watch_steps(recorder: Recorder) -> None:
         recorder.is_updating = False
         recorder.stepped(optimizer)
 
-    register_optimizer_step_pre_hook(before_step)
+    if "census" in recorder.settings:
+        register_optimizer_step_pre_hook(before_step)
     register_optimizer_step_post_hook(after_step)
 
     @overlay.wrap(torch.amp.GradScaler, "_maybe_opt_step")
@@ -308,8 +309,8 @@ def watch_forward(recorder: Recorder) -> None:
     dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     if inject in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
-    inside = threading.local()
-    is_compiling = torch.compiler.is_compiling
+    inside = Inside()
+    is_compiling = torch.compiler.is_dynamo_compiling
 
     def enter(forward: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the outermost forward under the injected autocast."""
@@ -322,6 +323,8 @@ def watch_forward(recorder: Recorder) -> None:
                 return forward(*args, **kwargs)
             with torch.autocast("cuda" if torch.cuda.is_initialized() else "cpu", dtype=dtype):
                 out = forward(*args, **kwargs)
+            if isinstance(out, torch.Tensor):
+                return to_fp32(out)
             return torch.utils._pytree.tree_map_only(torch.Tensor, to_fp32, out)
         finally:
             inside.forward = False
@@ -330,7 +333,7 @@ def watch_forward(recorder: Recorder) -> None:
     call: Any = module.__call__
 
     def outermost(self, *args, **kwargs):
-        if is_compiling() or getattr(inside, "forward", False) or next(self.parameters(), None) is None:
+        if is_compiling() or inside.forward or not has_parameters(self):
             return call(self, *args, **kwargs)
         return enter(call, type(self).__name__, self, *args, **kwargs)
 
@@ -350,11 +353,25 @@ def watch_forward(recorder: Recorder) -> None:
         # A function, or a module's forward, which is called without its module.
         @functools.wraps(compiled)
         def entered(*args, **kwargs):
-            if is_compiling() or getattr(inside, "forward", False):
+            if is_compiling() or inside.forward:
                 return compiled(*args, **kwargs)
             return enter(compiled, "compiled code", *args, **kwargs)
 
         return entered
+
+
+class Inside(threading.local):
+    """Whether this thread is in the forward pass of a module."""
+
+    forward = False
+
+
+def has_parameters(module: Any) -> bool:
+    """Return whether a module has parameters: ``parameters()`` takes some ten times as long, in each step."""
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            return True
+    return any(child is not None and has_parameters(child) for child in module._modules.values())
 
 
 def to_fp32(output: Any) -> Any:

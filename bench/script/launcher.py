@@ -207,6 +207,11 @@ class ScriptLauncher(LocalLauncher):
         warnings = []
         if speed.script_wait_pct is not None and speed.script_wait_pct > WAIT_PCT:
             warnings.append(f"waited for data in {speed.script_wait_pct:.0f} % of a step")
+        if timings[0].grew:
+            least, most = timings[0].grew
+            warnings.append(
+                f"its backward passes in a step grew from {least} to {most} while it was timed; steps with {most} count"
+            )
         result = self._result(name, speed, warnings)
         if any(each.diverged for each in timings):
             result = replace(result, status="nonfinite", detail="the loss became NaN or Inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -23,6 +23,8 @@ WINDOWS = 10
 """Steps are looked at in so many windows for that; the later half of them is taken to be steady."""
 WARMING = "warm-up"
 """Why an iteration does not count that belongs to the warm-up."""
+GROWING = "fewer backward passes"
+"""Why an iteration does not count that has fewer of them than those at the end."""
 FEWEST = 4
 """Fewest steps that show one iteration: the order of its optimizers must repeat three times."""
 
@@ -48,7 +50,7 @@ class Timing:
     step_ms: float
     """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
     warming: int
-    """Iterations at the beginning in which the script was still warming up."""
+    """Iterations at the beginning in which the script was still warming up, or accumulated fewer gradients."""
     steady: bool
     """Whether step times had settled in the first half of the iterations."""
     wait_pct: float | None
@@ -57,6 +59,8 @@ class Timing:
     """Mean loss of a step, summed over accumulated parts; of those that are finite."""
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
+    grew: tuple[int, ...]
+    """The least and the most backward passes of an iteration where these grew while it was timed; else empty."""
     diverged: bool
     """Whether the loss is not finite at the end."""
 
@@ -92,12 +96,24 @@ def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
     return begin, begin == 0  # of few times nothing is known
 
 
+def growth(passes: Sequence[tuple[int, ...]]) -> int:
+    """Return how many iterations at the beginning have fewer backward passes than most of the last quarter.
+
+    Some scripts accumulate more and more gradients while the learning rate warms up. A single iteration with fewer
+    passes is the rest of an epoch.
+    """
+    final = Counter(passes[-(len(passes) // 4 + 1) :]).most_common(1)[0][0]
+    begin = passes.index(final)
+    is_growing = begin > 1 and max(map(sum, passes[:begin])) < sum(final)
+    return begin if is_growing else 0
+
+
 def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     """Return the measured iterations of one process.
 
     A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its iteration out, unless half of them
     or more have it: then it is part of the step. So are left out those at the beginning that are slower than what
-    follows.
+    follows, or have fewer backward passes.
 
     Args:
         record: from the hook.
@@ -114,44 +130,48 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
         )
     length = period([step["optimizer"] for step in steps[1:]])
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
-    pauses = rare_marks(parts)
+    discarded = rare_marks(parts)
+    counted = [place for place, pause in enumerate(discarded) if not pause]
+    if not counted:
+        raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
+    passes: list[tuple[int, ...]] = []
+    for place in counted:
+        passes.append(tuple(step["backwards"] for step in parts[place][1:]))
+    growing = growth(passes)
     clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
+    times_ms = [1e3 * (part[-1][clock] - part[0][clock]) for part in parts]
+    warming, steady = warm_up([times_ms[place] for place in counted[growing:]])
+    for number, place in enumerate(counted[: growing + warming]):
+        discarded[place] = GROWING if number < growing else WARMING
     blocks: list[Block] = []
-    counted: list[int] = []
+    timed_ms: list[float] = []
     waits: list[float] = []
-    backwards: Counter[tuple[int, ...]] = Counter()
-    for (before, *part), pause in zip(parts, pauses, strict=True):
+    for (before, *part), time_ms, why in zip(parts, times_ms, discarded, strict=True):
+        if not why:
+            timed_ms.append(time_ms)
+            waits += [step["data_s"] for step in part if step["data_s"] is not None]
         block = Block(
             trial="",
             precision="",
             round=0,
             position=0,
             steps=1,
-            time_ms=1e3 * (part[-1][clock] - before[clock]),
+            time_ms=time_ms,
             start_s=record["start_s"] + before["s"],
             skipped_steps=sum(step["skipped"] for step in part),
-            discarded=pause,
+            discarded=why,
         )
-        if not pause:
-            counted.append(len(blocks))
-            backwards[tuple(step["backwards"] for step in part)] += 1
-            waits += [step["data_s"] for step in part if step["data_s"] is not None]
         blocks.append(block)
-    if not counted:
-        raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
-    times_ms = [blocks[place].time_ms for place in counted]
-    warming, steady = warm_up(times_ms)
-    for place in counted[:warming]:
-        blocks[place] = replace(blocks[place], discarded=WARMING)
     losses = [loss for loss in losses_of(steps) if math.isfinite(loss)]  # not those of steps that a GradScaler skips
     return Timing(
         blocks=tuple(blocks),
-        step_ms=fmean(times_ms[warming:]),
-        warming=warming,
-        steady=steady,
-        wait_pct=min(100.0, 100e3 * sum(waits) / sum(times_ms)) if waits else None,
+        step_ms=fmean(timed_ms),
+        warming=growing + warming,
+        steady=steady and 2 * growing <= len(counted),
+        wait_pct=min(100.0, 100e3 * sum(waits) / sum(timed_ms)) if waits else None,
         loss=fmean(losses) if losses else None,
-        shape=(record["optimizers"], backwards.most_common(1)[0][0]),
+        shape=(record["optimizers"], Counter(passes[growing:]).most_common(1)[0][0]),
+        grew=(sum(passes[0]), sum(passes[growing])) if growing else (),
         diverged=has_diverged(record["steps"]),
     )
 

@@ -17,6 +17,7 @@ from bench.spec.protocol import Protocol
 from bench.spec.request import Request
 from bench.spec.suite import Data, Suite
 from bench.spec.trial import SuiteRef
+from tests.arms import arms as arms_of
 
 SUITE = Suite(
     name="small",
@@ -290,6 +291,19 @@ def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tin
     assert (forecast.trial_s(1), forecast.left_s()) == (0.0, None)
     forecast.end(1, 20.0)
     assert (forecast.trial_s(2), forecast.left_s()) == (20.0, 40.0)
+
+
+def test_the_first_process_of_a_script_tells_how_long_the_rest_takes(tiny_trial):
+    cell = replace(tiny_trial.cell, data=DataSource(kind="script"))
+    memory = replace(tiny_trial, cell=cell, phase="memory", arms=arms_of("fp32"))
+    speed = replace(memory, phase="speed", arms=arms_of("fp32", "amp-bf16"))
+    forecast = Forecast(Plan(trials=(memory, memory, speed, speed), seconds=(None,) * 4))
+    assert forecast.left_s() is None
+    forecast.end(0, 10.0)
+    assert forecast.left_s() >= 10.0 + 2 * 4 * 10.0  # nine processes
+    forecast.end(1, 10.0)
+    forecast.end(2, 160.0)
+    assert 80.0 < forecast.left_s() < 240.0
 
 
 def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(machine, cpu):

@@ -245,7 +245,12 @@ def test_the_hook_holds_in_a_script_that_looks_for_torch_before_it_imports_it(ru
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_children_that_train_have_a_record_each_and_write_to_the_scratch_folder(run, method):
     text = f"""
+import tempfile
+
+
 def train(rank):
+    meeting = "file://" + tempfile.gettempdir() + "/meeting"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     assert torch.load("checkpoint.pt") == "the first"
     for step in range(200):
         loss().backward()
@@ -257,7 +262,7 @@ if __name__ == "__main__":
     torch.multiprocessing.start_processes(train, nprocs=2, start_method="{method}")
 """
     Path("checkpoint.pt").write_text("the user's")
-    assert run(text)
+    assert len(run(text)) == 2
     assert Path("checkpoint.pt").read_text() == "the user's"
 
 
@@ -316,6 +321,7 @@ COMPILED = {
     "a module": "forward = torch.compile(model)",
     "its forward": "forward = torch.compile(model.forward)",
     "a function": "forward = torch.compile(lambda batch: model(batch))",
+    "a decorated function": "@torch.compile\ndef forward(batch): return model(batch)",
     "a module in place, without a graph break": "model.compile(fullgraph=True, backend='eager'); forward = model",
 }
 

@@ -1,5 +1,6 @@
-"""Nothing of a script stays: its folder, the temporary folder and the processes are as they were before."""
+"""Nothing of a script stays: its folder, the temporary folder, processes and variables are as they were before."""
 
+import os
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -97,7 +98,7 @@ def folder(monkeypatch):
 def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
     starter = (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2") if shape == "torchrun" else ()
-    before, processes = contents(folder.parent), set(psutil.pids())
+    before, processes, before_in_environment = contents(folder.parent), set(psutil.pids()), variables()
     fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
     with fails:
         records = run_process((*starter, "train.py"), steps=8)
@@ -105,6 +106,13 @@ def test_a_script_leaves_no_file_and_no_process(folder, shape):
     assert contents(folder.parent) == before
     left = [pid for pid in set(psutil.pids()) - processes if is_of(pid, folder)]
     assert left == []
+    assert variables() == before_in_environment
+
+
+def variables():
+    """Return the environment, without what any launcher sets."""
+    launchers = ("AMPMETER_LAUNCHER", "GOMP_SPINCOUNT", "PYTHONPATH")
+    return {name: os.environ[name] for name in os.environ if name not in launchers}
 
 
 def is_of(pid, folder):

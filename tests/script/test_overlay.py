@@ -35,7 +35,6 @@ def run(tmp_path, monkeypatch):
             "home": str(home),
             "warmup": 2,
             "steps": 4,
-            "census": False,
             "inject": "",
             "seed": 0,
             "allow_writes": False,

@@ -175,6 +175,7 @@ METRICS = (
         scale="difference",
         margin=5.0,
         compared=False,
+        tabled=True,
     ),
     Metric(
         name="script_loss",

@@ -30,7 +30,9 @@ def add(table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapp
     asked = trials.groupby(ARM, sort=False)["target_ci"].max()
     is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > asked
     table["speed_status"] = table["speed_status"].mask(is_wide & table["speed_status"].isin(MEASURED), "unconverged")
-    table.loc[table["data"] == "script", "samples_per_s"] = None  # a script's batch size is its own
+    is_script = table["data"] == "script"
+    table.loc[is_script, "samples_per_s"] = None  # a script's batch size is its own
+    table["skipped_steps"] = trials.groupby(ARM, sort=False)["skipped_steps"].sum().where(is_script)
     return table
 
 

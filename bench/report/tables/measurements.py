@@ -39,6 +39,7 @@ from bench.report.tables.table import (
     over_fp32,
     quality,
     table,
+    whole,
     word,
     words,
 )
@@ -121,6 +122,13 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
         learned = figures("test loss (nats)", "test_loss_nats", status="train_status", lost="lost_train")
     else:
         learned = figures("accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
+    of_script = []
+    if any(row["data"] == "script" for row in rows):
+        of_script = optional(
+            figures("waiting for data (%)", "script_wait_pct", 2),
+            figures("skipped steps", "skipped_steps", whole),
+            words("computed in", "compute_dtypes"),
+        )
     return [
         words("precision", _precision, has_marks=True),
         BATCH,
@@ -131,6 +139,7 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
             figures("tokens/s", "tokens_per_s"),
         ),
         figures("speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"),
+        *of_script,
         figures("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
         *optional(learned),
         *quality(rows),
