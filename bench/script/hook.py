@@ -64,6 +64,8 @@ class Recorder:
         """Whether an optimizer steps, and no forward pass has begun in it."""
         self.scaled = (None, None)
         """The loss that a GradScaler scaled last, and what it was before."""
+        self.is_scaled = False
+        """Whether a GradScaler has scaled a loss."""
         self.calls = 0
         """Of optimizers' steps."""
         self.passes = 0
@@ -170,6 +172,7 @@ class Recorder:
                 "steps": self.steps,
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
+                "is_scaled": self.is_scaled,
                 "warnings": sorted(self.scaling.warnings) if self.scaling else [],
                 "observed": self.observer.rows if self.observer else [],
                 "trace": self.trace,
@@ -277,6 +280,7 @@ def watch_backward(recorder: Recorder) -> None:
             recorder.refuse("it scales its loss itself: give the option that turns that on in --arm, not --inject")
         result = old(self, outputs)
         recorder.scaled = (result, outputs)
+        recorder.is_scaled |= self.is_enabled()
         return result
 
     @overlay.wrap(torch.autograd, "backward")  # Tensor.backward calls it

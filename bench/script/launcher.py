@@ -111,6 +111,8 @@ class ScriptLauncher(LocalLauncher):
         if self.script.inject and is_narrow and not name.startswith("amp-"):
             raise RefusedError(f"the script computes in 16 bits itself: {computed}")
         warnings = list(record["warnings"])
+        if "float16" in record["computed"] and not record["is_scaled"]:
+            warnings.append("computes in float16 without torch's GradScaler: small gradients may become zero")
         before = self._profiled(reference)
         if name != reference and before:
             warnings += steps.compared(record, before)

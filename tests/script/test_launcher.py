@@ -81,7 +81,7 @@ def launch(monkeypatch, tmp_path):
 
 def process(ms, **more):
     memory = {"allocated_bytes": None, "reserved_bytes": None, "resident_bytes": 2**20}
-    return record([ms] * 12, **more) | memory | {"warnings": []}
+    return record([ms] * 12, **more) | {"warnings": [], "is_scaled": False} | memory
 
 
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
@@ -143,6 +143,14 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
     assert "changed nothing" in launch({"b": process(5)}, other).ending.text
     mixed = process(5, computed={"bfloat16": 9, "float32": 1})
     assert launch({"b": mixed}, other).rows["b"].operations.compute_dtypes == "bfloat16:90% float32:10%"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_scaled", "notes"), [("float16", False, 1), ("float16", True, 0), ("bfloat16", False, 0)]
+)
+def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, notes):
+    narrow = process(10, computed={dtype: 10}) | {"is_scaled": is_scaled}
+    assert len(launch({"amp": narrow}, trial("amp", phase="memory")).notes) == notes
 
 
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):
