@@ -73,10 +73,12 @@ def run(request: Request, signals: Interruption) -> int:
     begun_s = time.monotonic()
     from bench.cli.display import show_plan
     from bench.launch import open_launcher
+    from bench.results.store import stored_results
     from bench.run import folder as folders
     from bench.run import reporting
     from bench.run.execute import execute, remaining
     from bench.run.prepare import prepare
+    from bench.spec.text import print_plain
 
     request, folder = folders.choose_folder(request)
     with closing(open_launcher(request)) as launcher:
@@ -88,6 +90,9 @@ def run(request: Request, signals: Interruption) -> int:
             return 0
         signals.folder = folder = folder or folders.new_folder(prepared)
         fine = execute(prepared, folder, launcher, begun_s)
+    if not stored_results(folder).statuses:  # --within ended it before the first trial
+        print_plain(f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it.")
+        return 1
     if reporting.WITHOUT_REPORT in os.environ:
         return 0 if fine else 1
     reporting.report([folder])

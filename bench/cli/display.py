@@ -166,7 +166,8 @@ def _describe_group(trials: Sequence[Trial]) -> str:
         elif trial.cell.data.kind != "script":
             sizes[str(trial.cell.batch_size)] = None
         if trial.phase == "train":
-            training = f"; trained on {trial.cell.data}, epochs: {trial.epochs}"
+            data = "the suite's own batches" if trial.cell.data.kind == "suite" else trial.cell.data
+            training = f"; trained on {data}, epochs: {trial.epochs}"
     batch = f"; batch {', '.join(sizes)}" if sizes else ""
     return f"{', '.join(arms)}{batch}{training}"
 

@@ -163,8 +163,8 @@ class Comparison:
     def summary(self) -> str:
         """One sentence on all rows."""
         counts = Counter(change.verdict for change in self.changes)
-        words = ", ".join(f"{word} in {counts[word]}" for word in IMPROVED if counts[word])
-        return f"NEW against OLD, {counted(len(self.rows), 'row')} compared, of their figures {words}."
+        words = ", ".join(f"{counts[word]} {word}" for word in IMPROVED if counts[word])
+        return f"NEW against OLD: {counted(len(self.rows), 'row')} compared; of their figures are {words}."
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:
@@ -190,6 +190,9 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     runs = load([*of_old, *of_new])
     old_runs = [run for run in runs.runs if run.folder in of_old]
     new_runs = [run for run in runs.runs if run.folder in of_new]
+    for side, of_side in ((old, old_runs), (new, new_runs)):
+        if not of_side:
+            raise UsageError(f"No run in '{side}' has a finished trial. Finish one with --resume.")
     trials = runs.tried()
     trials = trials.assign(techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder"))
     old_rows = summarise(_pooled(trials, old_runs, by_turns))

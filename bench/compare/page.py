@@ -39,7 +39,10 @@ def show_comparison(comparison: Comparison) -> None:
     print_plain(f"\n{CHANGES}")
     if comparison.fail_over is not None:
         share = f"{100 * comparison.fail_over:g} %"
-        print_plain(f"Shown beyond {share}:" if comparison.failures else f"No regression is shown beyond {share}.")
+        if comparison.failures:
+            print_plain(f"Shown beyond {share}:")
+        elif comparison.is_judged:
+            print_plain(f"No regression is shown beyond {share}.")
         for failure in comparison.failures:
             print_plain(f"- {failure}")
 

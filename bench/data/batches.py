@@ -350,7 +350,10 @@ class SuiteBatches(Batches):
 
     def _open(self, split: str, seed: int) -> Any:
         assert self.suite.batches is not None
-        return self.suite.batches(split, self.batch_size, seed)
+        batches = self.suite.batches(split, self.batch_size, seed)
+        if batches is None and split == "train":
+            raise UsageError(f"{self._name(split, seed)} returned None: there is nothing to train on.")
+        return batches
 
     def _name(self, split: str, seed: int) -> str:
         return f"batches({split!r}, {self.batch_size}, {seed})"

@@ -97,7 +97,9 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     first = ""
     if trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
         wanted = ",".join(str(seed) for seed in sorted(seeds | {*range(ACCURACY.fewest)}))
-        first = f"--resume {where} --seeds {wanted} trains as often as a verdict on accuracy needs, "
+        first = (
+            f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict on accuracy needs, "
+        )
     return (
         f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python run_bench.py list` "
         "names suites and precisions."

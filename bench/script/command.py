@@ -83,7 +83,8 @@ def make_script_request(options: argparse.Namespace) -> Request:
     arms = _injected_arms(given["inject"]) if inject else given["arm"]
     names = [name for name, _ in arms]
     if len(set(names)) < max(2, len(names)):
-        raise UsageError("script compares arms: give --arm NAME=OPTIONS twice or more, each with a name of its own.")
+        more = "two names or more in --inject" if inject else "--arm NAME=OPTIONS twice or more"
+        raise UsageError(f"script compares arms: give {more}, each with a name of its own.")
     for name, words in arms:
         if "/" in name:
             raise UsageError(f"The arm '{name}' is a name in results and files: give it one without a slash.")

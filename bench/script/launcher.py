@@ -305,7 +305,8 @@ class ScriptLauncher(LocalLauncher):
             cause, how = exit_cause(exit_code, kills)
             how = f"no sign of life for {trial.silence_s:g} s" if hung else f"ended {how}"
             kind = "timeout" if hung else "oom" if cause == "oom" or "OutOfMemoryError" in text else "error"
-            raise RefusedError(f"{how}; it printed last: {last_words(text)}", kind=kind, log=text)
+            last = last_words(text)
+            raise RefusedError(f"{how}; it printed last: {last}" if last else how, kind=kind, log=text)
         if not records:
             raise RefusedError(UNSEEN)
         return records  # which may have few steps, or lack those of other ranks

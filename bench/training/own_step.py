@@ -203,6 +203,8 @@ def loss_in(output: Any) -> Tensor:
     Raises:
         UsageError: there is none, or it is not one number.
     """
-    if not isinstance(output, Tensor):
-        output = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(output, Mapping):
+        output = output.get("loss")
+    elif not isinstance(output, Tensor):
+        output = getattr(output, "loss", output)
     return _scalar(output, "The loss, or what the suite's loss returned as 'loss',")

@@ -262,7 +262,7 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
     """Build the suite's optimizers by their names; those of a list are called by their numbers, from 0.
 
     Raises:
-        UsageError: one of them has no parameter of the model.
+        UsageError: one of them is no optimizer, or has no parameter of the model.
     """
     if suite.optimizer_takes_model:
         built = suite.optimizer(model)
@@ -279,6 +279,8 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
     optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}
     known = {*map(id, model.parameters()), *map(id, weights.trained())}
     for name, optimizer in optimizers.items():
+        if not hasattr(optimizer, "param_groups"):
+            raise UsageError(f"Suite.optimizer returned a {type(optimizer).__name__}, which is no optimizer.")
         if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
             raise UsageError(f"Suite.optimizer: {name!r} has no parameter of the model.")
         weights.substitute(optimizer)
@@ -452,8 +454,12 @@ class CrossEntropies(TorchFunctionMode):
 def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
-    Classes are the whole numbers that a loss of (output, target) has as target, or that a suite's own loss takes the
-    only cross entropy of: one for each sample. A sample whose outputs hold a NaN counts as wrong.
+    Classes are whole numbers, one for each sample, with a score for each class: the targets of a loss of (output,
+    target), or with a loss of (model, batch) those of the one call of torch's cross entropy in it. A sample whose
+    outputs hold a NaN counts as wrong.
+
+    Raises:
+        UsageError: there is no batch.
     """
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
@@ -473,17 +479,18 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
                 scored = [(outputs, targets)]
             if len(scored) == 1 and all(isinstance(each, Tensor) for each in scored[0]):
                 outputs, targets = scored[0]
-                if not targets.is_floating_point() and targets.shape == (size,):
+                has_scores = outputs.dim() == 2 and outputs.shape[1] > 1
+                if has_scores and not targets.is_floating_point() and targets.shape == (size,):
                     is_right = outputs.argmax(dim=1) == targets
                     has_nan = outputs.isnan().any(dim=1)  # the largest of NaNs would be the first class
                     right += (is_right & ~has_nan).sum()
                     classified += size
             total += loss.double() * size
             count += size
-    if not count and distributed.ranks() == 1:
-        raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
     sums = distributed.summed([float(total), int(right), count, classified], arm.device)
     loss_sum, hits, samples, classes = sums
+    if not samples:
+        raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
     return loss_sum / samples, 100 * hits / samples if classes == samples else None
 
 

@@ -46,7 +46,7 @@ def test_what_changed_is_shown_and_the_rest_is_counted(compared):
     others = Counter(change.verdict for change in compared.changes if not change.is_shown)
     assert set(others) == {"SAME", "INCONCLUSIVE"}
     for word, count in others.items():
-        assert f"{word} in {count}" in compared.summary
+        assert f"{count} {word}" in compared.summary
 
 
 def test_regressions_come_before_improvements(tmp_path):

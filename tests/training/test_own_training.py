@@ -337,6 +337,20 @@ def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shap
     assert accuracy == (pytest.approx(100 * right.float().mean().item()) if is_judged else None)
 
 
+@pytest.mark.parametrize("outputs", [1, 0], ids=["one score", "no dimension of scores"])
+def test_whole_numbers_without_a_score_for_each_class_have_no_accuracy(outputs):
+    class Binary(nn.Module):
+        def forward(self, scores, target):
+            return nn.functional.binary_cross_entropy_with_logits(scores.reshape(-1), target.float())
+
+    def model():
+        return nn.Linear(8, 1) if outputs else nn.Sequential(nn.Linear(8, 1), nn.Flatten(0))
+
+    arm = arm_of(replace(SUITE, model=model, loss=Binary, optimizer=lambda of: torch.optim.SGD(of, 0.1)))
+    _, accuracy = evaluate(arm, iter([(torch.randn(6, 8), torch.randint(2, (6,)))]))
+    assert accuracy is None
+
+
 def test_targets_of_several_tensors_have_a_loss_and_no_accuracy():
     class Weighted(nn.Module):
         def forward(self, outputs, target):
@@ -399,11 +413,13 @@ def test_what_evaluate_returned_is_named(output, message):
     [
         ({"loss": lambda model, batch: model(batch["x"])}, r"has shape \(8,\)"),
         ({"loss": lambda model, batch: {"los": model(batch["x"]).sum()}}, "'loss', is a NoneType"),
+        ({"loss": lambda model, batch: model(batch["x"]).sum().item()}, "'loss', is a float"),
         ({"loss": None}, r"not inputs and targets: give the suite a loss\(model, batch\)"),
         (
             {"optimizer": lambda model: [torch.optim.SGD([nn.Parameter(torch.zeros(1))], 0.1)]},
             "has no parameter of the model",
         ),
+        ({"optimizer": lambda model: None}, "returned a NoneType, which is no optimizer"),
         ({"step": lambda training, batch: training.update(None, "tail")}, "tail"),
         (
             {"step": lambda training, batch: training.update(training.model(batch["x"]), "head")},

@@ -82,7 +82,7 @@ class Runs:
     telemetry: pd.DataFrame
     """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
-    """Which reference of a script is called fp32."""
+    """Which reference of a script is called fp32, and which runs without a finished trial are left out."""
 
     def tried(self) -> pd.DataFrame:
         """Return the rows of all trials, those of ablations after the others."""
@@ -96,7 +96,7 @@ def load(folders: list[Path]) -> Runs:
         folders: of runs, or folders in which runs lie.
 
     Raises:
-        UsageError: there is none, or one is no run, of another format, or without a finished trial.
+        UsageError: there is none, none has a finished trial, or one is no run or of another format.
     """
     infos = {folder: plain_within(read_run(folder)) for folder in runs_in(folders)}
     if not infos:
@@ -110,10 +110,8 @@ def load(folders: list[Path]) -> Runs:
         details = read_details(folder)
         rows = read_trials(folder, info, details).assign(run=label)
         if rows.empty:
-            raise UsageError(
-                f"The run in '{folder}' has no finished trial yet, so there is nothing to report. Finish it with "
-                f"--resume {folder}."
-            )
+            remarks.append(f"Run {label} has no finished trial and is left out.")
+            continue
         run = Run(label=label, info=info, folder=folder)
         runs.append(run)
         rows["unfinished"] = not run.is_finished
@@ -127,6 +125,12 @@ def load(folders: list[Path]) -> Runs:
         frames["telemetry"].append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
         for file, of_file in details.items():
             frames[file].append(_with_cells(file, of_file, rows))
+    if not runs:
+        first = next(iter(infos))
+        raise UsageError(
+            f"The run in '{first}' has no finished trial yet, so there is nothing to report. Finish it with --resume "
+            f"{first}."
+        )
     every = {name: pd.concat(of_runs, ignore_index=True) for name, of_runs in frames.items()}
     tried, telemetry = every.pop("trials"), every.pop("telemetry")
     is_step = tried["ablation"] == "yes"

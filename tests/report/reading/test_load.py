@@ -38,6 +38,14 @@ def test_what_is_no_run_with_a_finished_trial_is_refused(tmp_path: Path, folders
         load([tmp_path / name for name in folders])
 
 
+def test_a_run_without_a_finished_trial_is_left_out_beside_others(tmp_path: Path) -> None:
+    RunBuilder(tmp_path / "real").speed()
+    RunBuilder(tmp_path / "begun")
+    runs = load([tmp_path])
+    assert [run.label for run in runs.runs] == ["real"]
+    assert "begun has no finished trial" in runs.remarks[0]
+
+
 COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results").glob("*/run.json"))
 
 
