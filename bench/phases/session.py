@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bench.spec.trial import Trial
 
 
-class Session(Protocol):
+class PhaseSession(Protocol):
     """A run in progress (``bench.run.session.Session``). An attempt is a ``bench.run.attempt.Attempt``."""
 
     plan: Plan

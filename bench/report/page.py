@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.report import published
 from bench.report.analysis import comparability
-from bench.report.analysis.lead import Grid, Sentence, grid, lead, strayed
+from bench.report.analysis.lead import Grid, Sentence, grid, lead, other_types_sentence
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, stalled
 from bench.report.figures import devices
@@ -70,7 +70,7 @@ class Report:
     facts: list[str]
     """Devices, models, dates and versions of torch."""
     lead: list[Sentence]
-    strayed: Sentence
+    other_types: Sentence
     """A sentence that names the precisions whose products ran in other types."""
     grid: Grid
     architectures: list[Table]
@@ -146,7 +146,7 @@ def compose(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(answers),
-        strayed=strayed(answers),
+        other_types=other_types_sentence(answers),
         grid=grid(answers),
         architectures=measurements.architectures(rows, answers),
         verdicts=answers,

@@ -1,4 +1,4 @@
-"""Run a plan in its folder: the lock, the store, the telemetry and run.json around its trials."""
+"""A run around its trials: the lock of its folder, the store, the telemetry and run.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a plan: each trial that is not done, in the plan's order, as its phase measures it."""
+"""The trials of a plan that are not done, in its order, each as its phase measures it."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ class Phase:
     searches: bool = False
     """Whether it searches a batch size, before any other phase is planned."""
     conduct: Callable[[Any, Any], None] | None = None
-    """Measures a trial that may need several processes, given it and the ``phases.session.Session``; None measures it
-    in one process."""
+    """Measures a trial that may need several processes, given it and the ``phases.session.PhaseSession``; None measures
+    it in one process."""
     advice: Callable[..., list[Advice]] = lambda _folder, _request: []
     """Returns what it advises after a run, given the run's folder and its request."""
 

@@ -257,7 +257,7 @@ def find_precision(name: str) -> Precision | None:
         return None
 
 
-def other_types(name: str, computed: str) -> dict[str, str]:
+def unexpected_types(name: str, computed: str) -> dict[str, str]:
     """Return the types of a step's products that are not a precision's, each with its share, as in ``98%``.
 
     They are narrower ones, and fp32 where autocast left more than ``MOST_WIDE_PCT`` in it. The rest of a mixed
@@ -283,10 +283,10 @@ def other_types(name: str, computed: str) -> dict[str, str]:
     return others
 
 
-def strayed(name: str, computed: str, modules: str) -> str:
-    """Say which share of a step's products ran in ``other_types``, and in which modules; empty without any."""
+def unexpected_types_in_words(name: str, computed: str, modules: str) -> str:
+    """Say which share of a step's products ran in ``unexpected_types``, and in which modules; empty without any."""
     parts = []
-    for kind, share in other_types(name, computed).items():
+    for kind, share in unexpected_types(name, computed).items():
         parts.append(f"{share.replace('%', ' %').replace('?', 'some')} of its products in {kind}")
     where = f" ({modules})" if modules else ""
     return f"computed {' and '.join(parts)}{where}" if parts else ""

@@ -19,7 +19,7 @@ from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import flops_by_module, observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
-from bench.spec.precisions import Precision, other_types, parse_precision, strayed
+from bench.spec.precisions import Precision, parse_precision, unexpected_types, unexpected_types_in_words
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
@@ -226,7 +226,7 @@ class TrainingRunner:
         observable = self.observable()
         observable.activate()
         operations = observe(observable.compute)
-        others = other_types(self.arm.precision.name, operations.compute_dtypes)
+        others = unexpected_types(self.arm.precision.name, operations.compute_dtypes)
         if not others:
             return operations
         modules: dict[str, None] = {}
@@ -278,7 +278,7 @@ class TrainingRunner:
             )
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
-            types = strayed(precision.name, operations.compute_dtypes, operations.other_modules)
+            types = unexpected_types_in_words(precision.name, operations.compute_dtypes, operations.other_modules)
             status = "invalid" if missed else status
             detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"precision": self.name, "compile_s": self.compile_s} | measured

@@ -193,7 +193,7 @@ def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, t
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
     failed = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
     grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
-    contents = SimpleNamespace(grid=grid, lists=lists, findings=[], stalled=[], strayed=[], faults=[])
+    contents = SimpleNamespace(grid=grid, lists=lists, findings=[], stalled=[], other_types=[], faults=[])
     said = " ".join(terminal(contents, tmp_path).split())
     assert "in memory 2 more lines" in said
     assert f"under Notes in {tmp_path / 'report.html'}." in said

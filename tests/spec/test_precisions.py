@@ -3,7 +3,7 @@ import re
 import pytest
 
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, strayed
+from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, unexpected_types_in_words
 
 
 @pytest.mark.parametrize(("word", "name"), [("bf16x", "bf16"), ("FP32", "fp32"), ("amp-fp15", "amp-fp16")])
@@ -50,7 +50,7 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
     ],
 )
 def test_products_in_other_types_than_the_precisions_are_told_with_their_share(name, computed, words):
-    assert strayed(name, computed, "") == (f"computed {words}" if words else "")
+    assert unexpected_types_in_words(name, computed, "") == (f"computed {words}" if words else "")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
-    from bench.phases.session import Session
+    from bench.phases.session import PhaseSession
 
 SHARE = 16
 """The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of the size."""
@@ -28,7 +28,7 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 """A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
-def conduct(trial: Trial, session: Session) -> None:
+def conduct(trial: Trial, session: PhaseSession) -> None:
     """Search the largest batch of a trial's precision, and store it as one row (``Phase.conduct``)."""
     if session.known.is_done(trial):
         return

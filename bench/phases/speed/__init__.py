@@ -17,7 +17,7 @@ from bench.results.records import (
 )
 from bench.spec.metric import Metric
 from bench.spec.phase import Phase
-from bench.spec.precisions import strayed
+from bench.spec.precisions import unexpected_types_in_words
 
 if TYPE_CHECKING:
     from bench.stats import Interval
@@ -110,7 +110,7 @@ def describe(result: TrialResult) -> str:
     times = with_interval(*gain.exp().ends) if gain else ""
     unconverged = " (unconverged)" if result.status == "unconverged" else ""
     seen = result.operations or Operations()
-    words = strayed(name, seen.compute_dtypes, seen.other_modules)
+    words = unexpected_types_in_words(name, seen.compute_dtypes, seen.other_modules)
     types = f", but {words}" if words else ""
     others = result.detail.replace(words, "").strip("; ")  # the detail of a suite's row begins with the same words
     detail = f" ({shorten(others, LONGEST)})" if others else ""

@@ -9,10 +9,10 @@ from bench.results.records import MEASURED
 from bench.spec.trial import Trial
 
 if TYPE_CHECKING:
-    from bench.phases.session import Session
+    from bench.phases.session import PhaseSession
 
 
-def conduct(trial: Trial, session: Session) -> None:
+def conduct(trial: Trial, session: PhaseSession) -> None:
     """Measure a trial's arms together, or apart if they fail or do not fit together (``Phase.conduct``)."""
     reason = ""
     if not session.known.is_done(trial):

@@ -168,11 +168,11 @@ def lead(answers: Sequence[Answer]) -> list[Sentence]:
     """Return the sentences: whose types are not its own, and what to use where, and how much faster it is."""
     if not answers:
         return []
-    sentences = [strayed(answers), _speeds(answers)]
+    sentences = [other_types_sentence(answers), _speeds(answers)]
     return [sentence for sentence in sentences if sentence]
 
 
-def strayed(answers: Sequence[Answer]) -> Sentence:
+def other_types_sentence(answers: Sequence[Answer]) -> Sentence:
     """Say which precisions' products ran in other types than theirs; nothing where none did."""
     words: dict[str, None] = {}
     for answer in answers:

@@ -22,7 +22,7 @@ from bench.spec.metrics import METRICS, SPEED, THROUGHPUT
 from bench.spec.optional import definitions
 from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
-from bench.spec.precisions import BASELINE, precision_rank, strayed
+from bench.spec.precisions import BASELINE, precision_rank, unexpected_types_in_words
 
 IEEE_ERROR = 3e-5
 """An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
@@ -117,7 +117,7 @@ def other_types(trials: pd.DataFrame) -> pd.Series:
     They are those that a step was seen to compute, and of fp32 all where its switches or a probed product say so.
     """
     seen = trials[["precision", "compute_dtypes", "other_modules"]].itertuples(index=False)
-    words = pd.Series([strayed(*row) or None for row in seen], trials.index, dtype=object)
+    words = pd.Series([unexpected_types_in_words(*row) or None for row in seen], trials.index, dtype=object)
     switched = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
     rounded = (trials["precision"] == BASELINE) & (switched | (trials["matmul_error"] > IEEE_ERROR))
     return words.mask(words.isna() & rounded, "rounded its products to TF32 or less")

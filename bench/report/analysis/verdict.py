@@ -182,8 +182,8 @@ class Answer(Facts):
         """The advised precision, or why there is none."""
         self.evidence = self.rule.evidence.format(**slots)
         if known(self.names["fp32_strayed"]):
-            strayed = self.names["fp32_strayed"]
-            self.evidence += f"; but what is called fp32 here {strayed}, so this is no comparison with FP32"
+            types = self.names["fp32_strayed"]
+            self.evidence += f"; but what is called fp32 here {types}, so this is no comparison with FP32"
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.advice} — {self.evidence}."
