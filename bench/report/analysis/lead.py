@@ -77,7 +77,7 @@ def line(answer: Answer) -> Line:
     arm = answer.arm if answer.is_gain else {}
     accuracy, shown = answer.accuracy or UNKNOWN, [*answer.trained.values()]
     if answer.is_gain:
-        accuracy = answer.word(answer.precision)
+        accuracy = answer.accuracy_word(answer.precision)
         shown = [accuracy]
     standings = [STANDING.get(word, "bad") for word in shown] or [""]
     changes = {}
@@ -126,7 +126,7 @@ def _points(answer: Answer) -> str:
     if quality is None:
         return f"{training['accuracy_pct']:.2f} %" if is_here and known(training["accuracy_pct"]) else ""
     parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
-    if answer.word(answer.precision) == "too few seeds":
+    if answer.accuracy_word(answer.precision) == "too few seeds":
         parts.append(counted(training["accuracy_change_seeds"], "seed"))
     if not is_here:
         parts.append(f"batch {training['batch_size']:.0f}")

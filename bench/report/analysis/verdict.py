@@ -90,7 +90,7 @@ class Facts:
         self.compared = sorted([arm for arm in arms if known(arm["speedup"])], key=itemgetter("speedup"), reverse=True)
         is_diverging = self.training_of(BASELINE).get("train_status") == "nonfinite"
         self.diverging = self.compared if is_diverging else []
-        self.sound = [arm for arm in self.compared if self.word(arm["precision"]) not in RULED_OUT]
+        self.sound = [arm for arm in self.compared if self.accuracy_word(arm["precision"]) not in RULED_OUT]
         """The compared arms that training does not rule out."""
         faster = [arm for arm in self.sound if arm["speed_verdict"] == "FASTER"]
         tied = [arm for arm in faster if is_tied(arm, faster[0])]
@@ -121,7 +121,7 @@ class Facts:
         trained = [row for row in self.rows if row["precision"] == precision and known(row["train_status"])]
         return max(trained, key=lambda row: (row["batch_size"] == self.batch, row["batch_size"]), default={})
 
-    def word(self, precision: object) -> str:
+    def accuracy_word(self, precision: object) -> str:
         """Return the word on the accuracy of a precision, compared with fp32's; of a failed training its status."""
         if any(row["precision"] == precision for row in self.stalled):
             return STALLED
@@ -138,7 +138,7 @@ class Facts:
         """Order arms that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
         precision = find_precision(str(arm["precision"]))  # None of a script's arm
         needs_scaling = precision is not None and precision.loss_scaling
-        return self.word(arm["precision"]) == NOT_WORSE, not needs_scaling, arm["speedup"]
+        return self.accuracy_word(arm["precision"]) == NOT_WORSE, not needs_scaling, arm["speedup"]
 
 
 class Answer(Facts):
@@ -196,7 +196,7 @@ class Answer(Facts):
                 statuses.append(f"{row['precision']} {status(row)}")
         slots = {
             "arm": str(arm["precision"]),
-            "accuracy": self.word(arm["precision"]),
+            "accuracy": self.accuracy_word(arm["precision"]),
             "pace": number(arm["samples_per_s"]),
             "lightest": _lightest(arm),
             "peaks": self.peaks,
@@ -215,7 +215,7 @@ class Answer(Facts):
         Where there is none, it is that of each precision whose training shows something, after its name.
         """
         if self.is_gain:
-            word = self.word(self.precision)
+            word = self.accuracy_word(self.precision)
             return word if word in (*SHOWN, NO_ACCURACY) else NOT_SHOWN
         return ", ".join(f"{name} {word}" for name, word in self.trained.items())
 
@@ -224,7 +224,7 @@ class Answer(Facts):
         """The precisions whose training has shown something, each with the word on its accuracy."""
         shown = {}
         for row in self.rows:
-            word = self.word(row["precision"])
+            word = self.accuracy_word(row["precision"])
             if row["precision"] != BASELINE and word in SHOWN:
                 shown[str(row["precision"])] = word
         return shown
