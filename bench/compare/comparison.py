@@ -164,7 +164,7 @@ class Comparison:
         """One sentence on all rows."""
         counts = Counter(change.verdict for change in self.changes)
         words = ", ".join(f"{counts[word]} {word}" for word in IMPROVED if counts[word])
-        return f"NEW against OLD: {counted(len(self.rows), 'row')} compared; of their figures are {words}."
+        return f"NEW against OLD: {counted(len(self.rows), 'row')} compared; their figures: {words}."
 
 
 def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:

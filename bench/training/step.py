@@ -436,7 +436,7 @@ def testing(arm: Arm) -> Iterator[None]:
 
 
 class CrossEntropies(TorchFunctionMode):
-    """Sees what torch's cross entropy is computed of, whoever calls it: a loss module, a suite's loss, or a model."""
+    """Records the scores and targets of each call of torch's cross entropy: of a loss module, a suite's loss, a model."""
 
     def __init__(self) -> None:
         super().__init__()
