@@ -436,7 +436,7 @@ def testing(arm: Arm) -> Iterator[None]:
 
 
 class CrossEntropies(TorchFunctionMode):
-    """Records the scores and targets of each call of torch's cross entropy: of a loss module, a suite's loss, a model."""
+    """Records the scores and targets of each call of torch's cross entropy, by any loss or model."""
 
     def __init__(self) -> None:
         super().__init__()
