@@ -58,4 +58,4 @@ def test_the_steps_measure_both_sides_and_compare_them(bash, tmp_path):
     measured = bash(quick)
     assert measured.returncode == 0, measured.stderr
     page = (tmp_path / "page").read_text()
-    assert "NEW against OLD, 1 row compared" in page
+    assert "NEW against OLD: 1 row compared" in page
