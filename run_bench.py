@@ -19,8 +19,10 @@ if TYPE_CHECKING:  # all else is imported when Ctrl-C is handled already
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
-    0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as asked; 130: stopped by
-    Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in ``run_bench.py list | head -3``.
+    0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as
+       asked; 130: stopped by
+    Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in ``run_bench.py list | head
+    -3``.
     """
     try:
         _import_own_packages()
@@ -91,7 +93,9 @@ def run(request: Request, signals: Interruption) -> int:
         signals.folder = folder = folder or folders.new_folder(prepared)
         fine = execute(prepared, folder, launcher, begun_s)
     if not stored_results(folder).statuses:  # --within ended it before the first trial
-        print_plain(f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it.")
+        print_plain(
+            f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it."
+        )
         return 1
     if reporting.WITHOUT_REPORT in os.environ:
         return 0 if fine else 1

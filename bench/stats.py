@@ -1,8 +1,8 @@
 """Estimates with intervals, and verdicts on them.
 
-A process is one number, the trimmed mean of its rounds; a cell is Student's t over its processes. The stopping rule of
-the speed phase and the report use the same functions, on log-ratios, where a speedup and its inverse are equally far
-from zero.
+A process is one number, the trimmed mean of its rounds; a cell is Student's t over its processes.
+The stopping rule of the speed phase and the report use the same functions, on log-ratios, where a
+speedup and its inverse are equally far from zero.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes 0.7 s more to import
 
 CONFIDENCE = 0.95
+# Confidences of the interval over processes: of that which may end the measurement after each
+# process, and of that which is reported.
+#
+# Stopping early takes what is above 0.95: the reported interval then holds the truth in about 95 %
+# of runs (``perf/coverage.py``).
 STOPPING, REPORTED = 0.99, 0.975
-"""Confidences of the interval over processes: of that which may end the measurement after each process, and of that
-which is reported.
-
-Stopping early takes what is above 0.95: the reported interval then holds the truth in about 95 % of runs
-(``perf/coverage.py``)."""
+# Processes differ by at least this share: the addresses of buffers and the choice of algorithms
+# vary among them.
 LEAST_SPREAD = 0.003
-"""Processes differ by at least this share: the addresses of buffers and the choice of algorithms vary among them."""
+# Share of the values left out at each end of a trimmed mean.
 TRIM = 0.2
-"""Share of the values left out at each end of a trimmed mean."""
+# The A/A noise, as a share, where fp32 was not timed against itself.
 ASSUMED_NOISE = 0.01
-"""The A/A noise, as a share, where fp32 was not timed against itself."""
+# Differences within this share do not matter.
 MARGIN = 0.01
-"""Differences within this share do not matter."""
 FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
+# A measure of a process is far above the others' beyond this many times their spread, and more
+# where they are few.
 FAR = 3.0
-"""A measure of a process is far above the others' beyond this many times their spread, and more where they are few."""
+# Columns of speed.csv from which a process is seen to be disturbed by comparison with the others of
+# its cell, and the least by which it must exceed their median.
 EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
-"""Columns of speed.csv from which a process is seen to be disturbed by comparison with the others of its cell, and the
-least by which it must exceed their median."""
 
 Key = TypeVar("Key")
 Values = Sequence[float] | NDArray[np.float64]
@@ -53,9 +55,11 @@ class Interval:
     low: float | None
     high: float | None
     n: int
-    """How many values it rests on: rounds, processes or seeds; of two samples the smaller number."""
+    """How many values it rests on: rounds, processes or seeds; of two samples the smaller
+    number."""
     error: float | None = None
-    """The standard error, 0 where nothing varies; None where the interval does not come from a sample."""
+    """The standard error, 0 where nothing varies; None where the interval does not come from a
+    sample."""
     freedom: float = 1.0
     """Degrees of freedom of the error."""
     confidence: float = CONFIDENCE
@@ -82,7 +86,12 @@ class Interval:
         Of one process, what both owe to the baseline makes the interval wider than it need be.
         """
         error = math.hypot(self.error or 0.0, other.error or 0.0)
-        return around(self.center - other.center, error, min(self.freedom, other.freedom), min(self.n, other.n))
+        return around(
+            self.center - other.center,
+            error,
+            min(self.freedom, other.freedom),
+            min(self.n, other.n),
+        )
 
     def on(self, scale: Callable[[float], float]) -> Interval:
         """Return the estimate and its ends on another scale, a monotonic function of this one."""
@@ -103,13 +112,23 @@ class Interval:
         return 2 * float(special.stdtr(self.freedom, -excess / self.error)) if self.error else 0.0
 
 
-def around(center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE) -> Interval:
+def around(
+    center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE
+) -> Interval:
     """Return an estimate with Student's interval; without one where it rests on fewer than two values."""
     low, high = None, None
     if count >= 2:
         half = quantile(freedom, confidence) * error if error else 0.0
         low, high = center - half, center + half
-    return Interval(center=center, low=low, high=high, n=count, error=error, freedom=freedom, confidence=confidence)
+    return Interval(
+        center=center,
+        low=low,
+        high=high,
+        n=count,
+        error=error,
+        freedom=freedom,
+        confidence=confidence,
+    )
 
 
 def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
@@ -120,7 +139,8 @@ def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
 def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
     """Return ln(baseline time / arm time) of one ABBA round, given each arm's two block times.
 
-    In ABBA and BAAB order both arms have the same mean position, so drift that is linear in time cancels exactly.
+    In ABBA and BAAB order both arms have the same mean position, so drift that is linear in time
+    cancels exactly.
     """
     return math.log(math.prod(baseline) / math.prod(arm)) / 2
 
@@ -142,7 +162,9 @@ def of_rounds(center: float, error: float, count: int) -> Interval:
     return around(center, error, max(1, count - 2 * int(TRIM * count) - 1), count)
 
 
-def rounds_estimates(log_ratios: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def rounds_estimates(
+    log_ratios: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the centers and the standard errors of ``rounds_interval`` of many processes at once, (..., rounds)."""
     data = np.sort(log_ratios)
     count = data.shape[-1]
@@ -173,8 +195,9 @@ def over_processes(
 ) -> Interval:
     """Return the log-speedup of a cell: Student's t over its processes.
 
-    Processes with evidence of a disturbance do not count while two others do. The standard error is at least
-    ``LEAST_SPREAD`` / √k: a few processes may agree by chance. ``n`` counts the processes that count.
+    Processes with evidence of a disturbance do not count while two others do. The standard error is
+    at least ``LEAST_SPREAD`` / √k: a few processes may agree by chance. ``n`` counts the processes
+    that count.
 
     Args:
         processes: the log-speedup of each. A single one is returned as it is.
@@ -197,8 +220,8 @@ def without_evidence(is_disturbed: Sequence[bool]) -> list[bool]:
 def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[np.bool_]:
     """Return which processes of a cell show evidence of a disturbance.
 
-    It is one that the device named, or a load or a rate of switches that most of the others do not have: far above the
-    processes' median, and at least twice as large.
+    It is one that the device named, or a load or a rate of switches that most of the others do not
+    have: far above the processes' median, and at least twice as large.
 
     Args:
         named: what was seen while each process was timed (``Speed.disturbance``), or an empty text.
@@ -218,20 +241,26 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
 def aa_noise(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> float | None:
     """Return the A/A noise as a share, from the log-speedup of fp32 over itself in each process; None if unknown.
 
-    It is the larger distance from 1 of the ends of ``over_processes``: no larger difference can be excluded to come
-    from nothing. A lone process of a single round has no interval, and so tells nothing.
+    It is the larger distance from 1 of the ends of ``over_processes``: no larger difference can be
+    excluded to come from nothing. A lone process of a single round has no interval, and so tells
+    nothing.
     """
     if not processes:
         return None
     interval = over_processes(processes, is_disturbed)
-    return None if interval.half_width is None else math.expm1(abs(interval.center) + interval.half_width)
+    return (
+        None
+        if interval.half_width is None
+        else math.expm1(abs(interval.center) + interval.half_width)
+    )
 
 
 def welch(new: Values, old: Values) -> Interval:
     """Return mean(new) − mean(old) of independent values, with Welch's interval.
 
-    Source: Welch, "The generalization of 'Student's' problem when several different population variances are
-    involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite, Biometrics Bulletin 2 (1946).
+    Source: Welch, "The generalization of 'Student's' problem when several different population
+    variances are involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite,
+    Biometrics Bulletin 2 (1946).
     """
     samples = [np.asarray(values, dtype=np.float64) for values in (new, old)]
     center = float(samples[0].mean() - samples[1].mean())
@@ -239,7 +268,9 @@ def welch(new: Values, old: Values) -> Interval:
     squares = [_variance(sample) / sample.size for sample in samples]
     if count < 2 or not sum(squares):
         return around(center, 0.0, 1.0, count)
-    shares = [square**2 / (sample.size - 1) for square, sample in zip(squares, samples, strict=True)]
+    shares = [
+        square**2 / (sample.size - 1) for square, sample in zip(squares, samples, strict=True)
+    ]
     return around(center, math.sqrt(sum(squares)), sum(squares) ** 2 / sum(shares), count)
 
 
@@ -251,20 +282,25 @@ def _variance(data: NDArray[np.float64]) -> float:
 def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Key]:
     """Return the findings that hold when at most a share ``rate`` of those that are said to hold may be chance.
 
-    Where there is nothing to find, all of them together are said to hold nothing in a share 1 − ``rate`` of cases.
+    Where there is nothing to find, all of them together are said to hold nothing in a share 1 −
+    ``rate`` of cases.
 
     Args:
         ps: each finding's p; a finding that could not be tested does not belong here.
         rate: the false discovery rate.
 
-    Source: Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57 (1995).
+    Source: Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57
+    (1995).
     """
     passed = [p for rank, p in enumerate(sorted(ps.values()), 1) if p <= rate * rank / len(ps)]
     return {key for key, p in ps.items() if p <= max(passed, default=-1.0)}
 
 
 def verdict(
-    change: Interval, threshold: float, margin: float = math.log1p(MARGIN), words: Sequence[str] = FASTER
+    change: Interval,
+    threshold: float,
+    margin: float = math.log1p(MARGIN),
+    words: Sequence[str] = FASTER,
 ) -> str:
     """Return the word for better, worse, the same or undecided: FASTER only if all of the interval clears the noise.
 

@@ -3,7 +3,8 @@
 
     python docs/published_figure.py
 
-It writes docs/bert-speedup-vs-batch-published.svg from results/published. None of its figures was measured by ampmeter.
+It writes docs/bert-speedup-vs-batch-published.svg from results/published. None of its figures was
+measured by ampmeter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,14 @@ def main() -> None:
     """Draw the figure."""
     rows = published.load_published()
     rows = rows[(rows["source"] == SOURCE) & (rows["model"] == MODEL)]
-    rows = rows.assign(device=rows["gpu"], device_kind="cuda", value=rows["speedup"], low=nan, high=nan, status="ok")
+    rows = rows.assign(
+        device=rows["gpu"],
+        device_kind="cuda",
+        value=rows["speedup"],
+        low=nan,
+        high=nan,
+        status="ok",
+    )
     figure = devices.against_batch(
         rows,
         SPEED,

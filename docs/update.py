@@ -4,8 +4,8 @@
     python docs/update.py             # rewrite what has changed
     python docs/update.py --check     # change nothing; exit with 1 if a document is out of date
 
-Generated are tables of what the registries hold. A part stands between two markers, ``<!-- table: NAME -->`` and
-``<!-- end -->``.
+Generated are tables of what the registries hold. A part stands between two markers, ``<!-- table:
+NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from bench.spec.techniques import TECHNIQUES
 ROOT = Path(__file__).resolve().parents[1]
 PART = re.compile(r"(<!-- table: (?P<name>[\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+# Describes each feature in words.
 FEATURES: dict[Feature, str] = {
     "": "–",
     "tf32": "TF32 products",
@@ -47,7 +48,6 @@ FEATURES: dict[Feature, str] = {
     "bf16": "bf16 arithmetic",
     "fp8": "float8 products",
 }
-"""Describes each feature in words."""
 
 
 def precisions() -> str:
@@ -56,7 +56,9 @@ def precisions() -> str:
     for name, precision in PRECISIONS.items():
         needs, options = FEATURES[precision.needs], _code(precision.options)
         rows.append((f"`{name}`", precision.summary, needs, options, _default(precision)))
-    return markdown(("precision", "description", "the device must have", "options", "by default"), rows)
+    return markdown(
+        ("precision", "description", "the device must have", "options", "by default"), rows
+    )
 
 
 def _default(precision: Precision) -> str:
@@ -69,6 +71,7 @@ def _code(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words) or "–"
 
 
+# Cards of the table of capabilities, with torch's names of their architectures.
 CARDS = {
     "P100": "sm_60",
     "V100": "sm_70",
@@ -79,7 +82,6 @@ CARDS = {
     "B200": "sm_100",
     "RTX 5090": "sm_120",
 }
-"""Cards of the table of capabilities, with torch's names of their architectures."""
 
 
 def capabilities() -> str:
@@ -114,7 +116,10 @@ def versions() -> str:
 
 def techniques() -> str:
     """Describe every technique."""
-    return markdown(("technique", "effect"), [(f"`{entry.name}`", entry.summary) for entry in TECHNIQUES.values()])
+    return markdown(
+        ("technique", "effect"),
+        [(f"`{entry.name}`", entry.summary) for entry in TECHNIQUES.values()],
+    )
 
 
 def suites() -> str:
@@ -132,7 +137,9 @@ def phases() -> str:
     for phase in PHASES.values():
         on_several = "yes" if phase.joint else "no"
         rows.append((f"`{phase.name}`", phase.summary, phase.option, phase.key or "–", on_several))
-    return markdown(("phase", "measures", "selected by", "repeated over", "on several devices"), rows)
+    return markdown(
+        ("phase", "measures", "selected by", "repeated over", "on several devices"), rows
+    )
 
 
 @cache
@@ -177,13 +184,14 @@ def own_columns(*, stored: bool) -> str:
     return markdown(("phase", "column", "values", "meaning"), rows)
 
 
+# Describes changes by their form.
 CHANGES = {
     "difference": "Change in {} from fp32.",
     "ratio": "The {}, divided by fp32's.",
     "speedup": "The speedup over fp32 in {}.",
     "share": "Share by which the {} is higher than fp32's.",
 }
-"""Describes changes by their form."""
+# Columns of summary.csv that no CSV of a run has and no metric declares.
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
     "unfinished": "Whether its run did not end.",
@@ -208,14 +216,15 @@ SUMMARY = {
     "fp32_strayed": "`other_types` of fp32.",
     "doubts": "Doubts about the figures, as words.",
 }
-"""Columns of summary.csv that no CSV of a run has and no metric declares."""
 
 
 def summary_columns() -> str:
     """Describe the columns of summary.csv that no CSV of a run has: those of metrics, and its own."""
     described = {name: ("", text) for name, text in ABOUT.items()}
     for metric in reversed(METRICS.values()):  # of a change that two have the first counts
-        form, unit = ("difference", metric.unit) if metric.scale == "difference" else (metric.shown_as, "")
+        form, unit = (
+            ("difference", metric.unit) if metric.scale == "difference" else (metric.shown_as, "")
+        )
         described[metric.figure] = ("%" if metric.unit == "points" else metric.unit, metric.about)
         described[metric.change] = (unit, CHANGES[form].format(metric.label))
     for name, text in SUMMARY.items():
@@ -267,15 +276,23 @@ def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def main() -> int:
     """Update the documents, or check them; return the exit code."""
     check, outdated = "--check" in sys.argv[1:], []
-    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]:
-        updated = PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text())
+    for page in [
+        ROOT / "README.md",
+        *sorted(ROOT.glob("docs/*.md")),
+        ROOT / "results" / "README.md",
+    ]:
+        updated = PART.sub(
+            lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text()
+        )
         if page.read_text() != updated:
             outdated.append(str(page.relative_to(ROOT)))
             if not check:
                 page.write_text(updated)
     if outdated:
         names = ", ".join(outdated)
-        print(f"Out of date: {names}. Run python docs/update.py." if check else f"Updated: {names}.")
+        print(
+            f"Out of date: {names}. Run python docs/update.py." if check else f"Updated: {names}."
+        )
     return 1 if check and outdated else 0
 
 

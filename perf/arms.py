@@ -91,7 +91,9 @@ def half_type(precision: str) -> torch.dtype | None:
 
 def open_suite(name: str, **parameters: object) -> Suite:
     """Return a suite with some of its parameters set."""
-    return suite_registry.load(suite_registry.refer(name, {key: str(value) for key, value in parameters.items()}))
+    return suite_registry.load(
+        suite_registry.refer(name, {key: str(value) for key, value in parameters.items()})
+    )
 
 
 def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TrainingRunner:
@@ -123,7 +125,9 @@ def by_hand(
         model=model,
         loss=build_loss(suite, suite.data).to(device),
         optimizer=suite.optimizer(model.parameters()),
-        batches=random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0),
+        batches=random_batches(
+            suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0
+        ),
         half=half_type(precision),
     )
 
@@ -163,25 +167,34 @@ def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, floa
 
 
 def log_ratios(
-    comparison: Comparison, builders: Mapping[str, Callable[[], TrainingRunner | HandRunner]], below: str
+    comparison: Comparison,
+    builders: Mapping[str, Callable[[], TrainingRunner | HandRunner]],
+    below: str,
 ) -> dict[str, float]:
     """Build all arms, and return the log-ratio of each arm's step time to that of ``below``, from rounds of all.
 
-    Tensors lie at other addresses in each arm and process, which changes a short step by some per cent. A claim
-    therefore needs several processes, and each arm built first in half of them.
+    Tensors lie at other addresses in each arm and process, which changes a short step by some per
+    cent. A claim therefore needs several processes, and each arm built first in half of them.
     """
     names = list(builders) if comparison.own_first else list(builders)[::-1]
     arms = {name: builders[name]() for name in names}
     protocol = Protocol(time_budget_s=comparison.budget_s, target_ci=0.001)
     cuts = dict(zip(arms, prepare(list(arms.values()), protocol.process_s), strict=True))
     order = [below, *(name for name in arms if name != below)]
-    logs = compare([arms[name] for name in order], [cuts[name].sizes for name in order], protocol, seed=0).logs[1:]
+    logs = compare(
+        [arms[name] for name in order], [cuts[name].sizes for name in order], protocol, seed=0
+    ).logs[1:]
     return {name: -log.center for name, log in zip(order[1:], logs, strict=True)}
 
 
-def over_processes(launcher: LocalLauncher, target: str, comparison: Comparison, processes: int) -> dict[str, Interval]:
+def over_processes(
+    launcher: LocalLauncher, target: str, comparison: Comparison, processes: int
+) -> dict[str, Interval]:
     """Make a comparison in fresh processes, the harness's arm first and last by turns; return each arm's ratio."""
-    logs = [launcher.call(target, replace(comparison, own_first=number % 2 == 0)) for number in range(processes)]
+    logs = [
+        launcher.call(target, replace(comparison, own_first=number % 2 == 0))
+        for number in range(processes)
+    ]
     return {arm: student([log[arm] for log in logs]).exp() for arm in logs[0]}
 
 

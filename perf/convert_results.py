@@ -3,8 +3,8 @@
 
     python perf/convert_results.py FOLDER...
 
-What a step counts is kept in other words: samples_per_step, and tokens_per_sample. A run of an older format is
-converted first by the version of this script that belongs to format 9.
+What a step counts is kept in other words: samples_per_step, and tokens_per_sample. A run of an
+older format is converted first by the version of this script that belongs to format 9.
 """
 
 import io
@@ -28,7 +28,10 @@ def convert(folder: Path) -> None:
     """Rewrite the files of a folder, run.json last, so that a conversion that was stopped can be repeated."""
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     if run.get("format") != FORMER:
-        sys.exit(f"'{folder}' is not of format {FORMER}: its run.json has the format {run.get('format')}.")
+        sys.exit(
+            f"'{folder}' is not of format {FORMER}: its run.json has the format "
+            f"{run.get('format')}."
+        )
     for phase in MEASURING.values():
         rows = texts(folder / phase.file)
         if rows.empty:
@@ -36,16 +39,24 @@ def convert(folder: Path) -> None:
         if "step_ms" in rows:
             rows = counted(rows)
         rows = rows.drop(columns=[name for name in derived(phase) if name in rows])
-        columns = [name for name in COLUMNS[phase.file] if name in rows and (rows[name] != "").any()]
+        columns = [
+            name for name in COLUMNS[phase.file] if name in rows and (rows[name] != "").any()
+        ]
         added = [name for name in rows if name not in COLUMNS[phase.file]]  # by somebody
-        write_atomically(folder / phase.file, rows[columns + added].to_csv(index=False, lineterminator="\n"))
+        write_atomically(
+            folder / phase.file, rows[columns + added].to_csv(index=False, lineterminator="\n")
+        )
     write_atomically(folder / "run.json", json.dumps({**run, "format": FORMAT}, indent=2) + "\n")
 
 
 def texts(path: Path) -> pd.DataFrame:
     """Read a CSV's whole rows as texts; a missing one is empty."""
     data = whole_lines(path)[0]
-    return pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False) if data.strip() else pd.DataFrame()
+    return (
+        pd.read_csv(io.BytesIO(data), dtype=str, keep_default_na=False)
+        if data.strip()
+        else pd.DataFrame()
+    )
 
 
 def counted(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Measure how often the interval over processes holds the truth if measuring stops as soon as the rules allow.
 
-Simulates processes, each with an error and rounds, and applies the shipped rules to all simulated runs at once, as
-arrays: which processes count, the interval over them, and the number of processes at which measuring ends.
-``tests/perf/test_coverage.py`` holds them against the shipped functions.
+Simulates processes, each with an error and rounds, and applies the shipped rules to all simulated
+runs at once, as arrays: which processes count, the interval over them, and the number of processes
+at which measuring ends. ``tests/perf/test_coverage.py`` holds them against the shipped functions.
 
     python perf/coverage.py [--runs 10000]
 
-The last lines give the lowest coverage but that of the mode, the most false verdicts, and the mean number of processes;
-the exit code is 1 where one of them misses its target.
+The last lines give the lowest coverage but that of the mode, the most false verdicts, and the mean
+number of processes; the exit code is 1 where one of them misses its target.
 """
 
 from __future__ import annotations
@@ -31,18 +31,20 @@ from bench.stats import ASSUMED_NOISE, LEAST_SPREAD, MARGIN, REPORTED, STOPPING,
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+# Targets: the least coverage of a cell, the most false verdicts of one, and the most processes on
+# average.
 LOWEST_PCT, MOST_FALSE_PCT, MOST_PROCESSES = 93.5, 2.0, 8.1
-"""Targets: the least coverage of a cell, the most false verdicts of one, and the most processes on average."""
+# Standard deviation of processes, and of the rounds of a process, as shares; and how many rounds a
+# process has.
 MACHINES = {
     "quiet": (0.002, 0.01, 30),
     "ordinary": (0.01, 0.04, 30),
     "noisy": (0.03, 0.04, 30),
     "slow steps": (0.01, 0.04, 3),
 }
-"""Standard deviation of processes, and of the rounds of a process, as shares; and how many rounds a process has."""
 RATIOS = (1 / 1.01, 1.0, 1.01, 1.02, 1.05, 1.5)
+# Share of undisturbed processes that evidence is seen in.
 FALSE = 0.05
-"""Share of undisturbed processes that evidence is seen in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +53,13 @@ class World:
 
     name: str
     disturbed: int = 0
-    """Of ten processes, how many give three quarters of the true ratio, with three times the scatter."""
+    """Of ten processes, how many give three quarters of the true ratio, with three times the
+    scatter."""
     is_early: bool = False
     """Whether the disturbed one is among the first three."""
     evidence: float = 0.0
-    """Share of the disturbed processes that evidence is seen in; with none, it is seen in no process."""
+    """Share of the disturbed processes that evidence is seen in; with none, it is seen in no
+    process."""
     heavy: bool = False
     """Whether errors have the tails of Student's t with three degrees of freedom."""
     correlation: float = 0.0
@@ -86,13 +90,17 @@ class Runs:
     """Where evidence is seen."""
 
 
-def simulate(seed: int, world: World, machine: tuple[float, float, int], runs: int, count: int) -> Runs:
+def simulate(
+    seed: int, world: World, machine: tuple[float, float, int], runs: int, count: int
+) -> Runs:
     """Return runs of ``count`` processes."""
     rng = np.random.default_rng(seed)
     between, within, rounds = machine
 
     def draw(*shape: int) -> Array:
-        return rng.standard_t(3, shape) / math.sqrt(3) if world.heavy else rng.standard_normal(shape)
+        return (
+            rng.standard_t(3, shape) / math.sqrt(3) if world.heavy else rng.standard_normal(shape)
+        )
 
     errors = draw(runs, count, rounds)
     for index in range(1, rounds if world.correlation else 0):
@@ -106,7 +114,9 @@ def simulate(seed: int, world: World, machine: tuple[float, float, int], runs: i
     logs = np.where(hit[..., None], math.log(0.75) + 3 * logs, logs)
     slower = rng.random((runs, count)) < world.mode
     logs += math.log(0.97) * (slower - world.mode)[..., None]
-    seen = rng.random((runs, count)) < np.where(hit, world.evidence, FALSE if world.evidence else 0.0)
+    seen = rng.random((runs, count)) < np.where(
+        hit, world.evidence, FALSE if world.evidence else 0.0
+    )
     trimmed = int(TRIM * rounds)
     return Runs(np.sort(logs)[..., trimmed : rounds - trimmed].mean(axis=2), seen)
 
@@ -151,12 +161,19 @@ class Stopped:
     @property
     def beyond_pct(self) -> float:
         """The share of verdicts that are FASTER or SLOWER."""
-        return float(100 * np.mean(np.abs(self.centers + math.log(self.ratio)) - self.halves > np.log1p(ASSUMED_NOISE)))
+        return float(
+            100
+            * np.mean(
+                np.abs(self.centers + math.log(self.ratio)) - self.halves > np.log1p(ASSUMED_NOISE)
+            )
+        )
 
 
 def looks(protocol: Protocol, runs: Runs) -> list[Pooled]:
     """Return the estimates after each number of processes that may end the measurement."""
-    return [pooled(runs, count) for count in range(protocol.replicates, protocol.most_replicates + 1)]
+    return [
+        pooled(runs, count) for count in range(protocol.replicates, protocol.most_replicates + 1)
+    ]
 
 
 def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
@@ -184,12 +201,17 @@ def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
 
 def main() -> int:
     """Print coverage and false verdicts; return 1 if a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10_000, help="simulated runs of each kind (default: 10000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=int, default=10_000, help="simulated runs of each kind (default: 10000)"
+    )
     runs = parser.parse_args().runs
     protocol, lowest, false, processes = Protocol(), 100.0, 0.0, []
     print(
-        f"{runs} runs of each. lowest: the lowest coverage over the ratios and the disturbances; with modes: with 30 %"
+        f"{runs} runs of each. lowest: the lowest coverage over the ratios and the disturbances; "
+        "with modes: with 30 %"
     )
     print("of processes 3 % slower; A/A: FASTER or SLOWER at ratio 1, at most; processes: mean\n")
     print("| machine | lowest | with modes | A/A | processes |")

@@ -4,16 +4,19 @@
     python perf/faults.py kills [--runs 200] [--seed 20]
     python perf/faults.py calls [--every 1]
 
-``kills``: the script sends SIGKILL to the launcher, a worker and the fork server, in turn, and presses Ctrl-C in every
-fourth run, at a random moment. 5 s later no process of the run may be left. ``--resume`` must then succeed; every
-planned trial must have its rows exactly once, and the earlier rows must be unchanged.
+``kills``: the script sends SIGKILL to the launcher, a worker and the fork server, in turn, and
+presses Ctrl-C in every fourth run, at a random moment. 5 s later no process of the run may be left.
+``--resume`` must then succeed; every planned trial must have its rows exactly once, and the earlier
+rows must be unchanged.
 
-``calls``: the run is repeated in copies of one process that has imported everything. In the Nth copy the Nth call by
-bench/ of open, write, fsync, rename, mkdir, fork or pipe fails, first in the launcher, then in each of its workers. The
-run must end with a documented exit code and a sentence or a row, without a traceback, and leave no process and no
-temporary file (unless the failed call was to remove it). The run's folder must hold every result that was announced.
+``calls``: the run is repeated in copies of one process that has imported everything. In the Nth
+copy the Nth call by bench/ of open, write, fsync, rename, mkdir, fork or pipe fails, first in the
+launcher, then in each of its workers. The run must end with a documented exit code and a sentence
+or a row, without a traceback, and leave no process and no temporary file (unless the failed call
+was to remove it). The run's folder must hold every result that was announced.
 
-Each prints one line for each fault, and figures at the end; the exit code is 1 if there was a fault.
+Each prints one line for each fault, and figures at the end; the exit code is 1 if there was a
+fault.
 """
 
 from __future__ import annotations
@@ -69,16 +72,16 @@ def suite() -> Suite:
 """
 WORDS = ("--suite", "./tiny.py", "--gpus", "cpu", "--quick", "--precisions", "fp32,amp-bf16")
 WORDS = (*WORDS, "--phases", "memory,speed,train", "--time-budget", "0.2")
+# An environment variable of a run's processes that identifies the run.
 MARK = "AMPMETER_FAULTS"
-"""An environment variable of a run's processes that identifies the run."""
+# How long processes of a run may outlive it.
 PATIENCE_S = 5.0
-"""How long processes of a run may outlive it."""
+# A run that takes longer hangs.
 LIMIT_S = 600.0
-"""A run that takes longer hangs."""
+# The documented exit codes of a run that no signal ended.
 CODES = (0, 1, 2)
-"""The documented exit codes of a run that no signal ended."""
+# Statuses of trials that --resume measures again.
 FAILED = ("failed", "timeout")
-"""Statuses of trials that --resume measures again."""
 CTRL_C = "Ctrl-C"
 TARGETS = ("launcher", "worker", "fork server", CTRL_C)
 ENDED = "the run had ended"
@@ -98,7 +101,12 @@ class Place:
     @property
     def environment(self) -> dict[str, str]:
         """Environment that marks the run's processes."""
-        return {**os.environ, MARK: self.mark, "TMPDIR": str(self.folder / "tmp"), "OMP_NUM_THREADS": "1"}
+        return {
+            **os.environ,
+            MARK: self.mark,
+            "TMPDIR": str(self.folder / "tmp"),
+            "OMP_NUM_THREADS": "1",
+        }
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the command line in a new session, as a terminal does."""
@@ -117,7 +125,10 @@ class Place:
         alive = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARK) == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     alive.append(process)
         return alive
 
@@ -141,7 +152,11 @@ class Place:
 
 def whole_rows(folder: Path) -> list[dict[str, str]]:
     """Return the whole rows of a run's phases, each with its phase."""
-    return [{"phase": name, **row} for name, phase in MEASURING.items() for row in filled(folder / phase.file)]
+    return [
+        {"phase": name, **row}
+        for name, phase in MEASURING.items()
+        for row in filled(folder / phase.file)
+    ]
 
 
 def filled(path: Path) -> list[dict[str, str]]:
@@ -167,7 +182,11 @@ def role(process: psutil.Process, launcher: int) -> str:
     if "forkserver" not in words:
         return "other"
     parent = process.parent()
-    return "worker" if parent is not None and "forkserver" in " ".join(parent.cmdline()) else "fork server"
+    return (
+        "worker"
+        if parent is not None and "forkserver" in " ".join(parent.cmdline())
+        else "fork server"
+    )
 
 
 def of_role(place: Place, launcher: int, wanted: str) -> psutil.Process | None:
@@ -201,7 +220,9 @@ def check_complete(folder: Path, before: Sequence[dict[str, str]]) -> list[str]:
     there = {row["trial"] for row in rows}
     kept = [row for row in before if done[row["trial"]] == arms.get(row["trial"], 1)]
     # Arms that were measured apart give way when they are measured together after all.
-    kept = [row for row in kept if row["trial"] in there or question(row, row["precision"]) not in final]
+    kept = [
+        row for row in kept if row["trial"] in there or question(row, row["precision"]) not in final
+    ]
     if lost := [row["trial"] for row in kept if row["status"] not in FAILED and row not in rows]:
         wrong.append(f"finished before, and changed or gone: {lost}")
     return wrong + check_readable(folder)
@@ -251,7 +272,9 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
     """Kill a process of a run; return the moment in words, and the faults."""
     process = place.start(*WORDS, "--out", "out")
     printed: list[bytes] = []
-    reader = threading.Thread(target=lambda: printed.append(process.stdout.read() if process.stdout else b""))
+    reader = threading.Thread(
+        target=lambda: printed.append(process.stdout.read() if process.stdout else b"")
+    )
     reader.start()
     deadline = time.monotonic() + moment_s
     while time.monotonic() < deadline and process.poll() is None:
@@ -279,15 +302,21 @@ def kill_once(place: Place, target: str, moment_s: float) -> tuple[str, list[str
             wrong.append(f"the run hangs after its {target} was killed")
             process.kill()
         else:
-            if process.returncode not in ((*CODES, 130, -signal.SIGINT) if target == CTRL_C else CODES):
+            if process.returncode not in (
+                (*CODES, 130, -signal.SIGINT) if target == CTRL_C else CODES
+            ):
                 wrong.append(f"exit code {process.returncode}")
         before = place.rows()
     if alive := place.left():
-        wrong.append(f"left after {PATIENCE_S:g} s: {[role(survivor, process.pid) for survivor in alive]}")
+        wrong.append(
+            f"left after {PATIENCE_S:g} s: {[role(survivor, process.pid) for survivor in alive]}"
+        )
     place.end()
     reader.join()
     if b"Traceback" in b"".join(printed):
-        wrong.append("a traceback: " + b"".join(printed).decode(errors="replace").strip().splitlines()[-1])
+        wrong.append(
+            "a traceback: " + b"".join(printed).decode(errors="replace").strip().splitlines()[-1]
+        )
     return f"{len(before)} rows before", wrong + finish(place, before)
 
 
@@ -304,7 +333,10 @@ def kills(count: int, seed: int) -> int:
             when, wrong = kill_once(place, target, moment_s)
             place.end()
             if wrong:
-                print(f"{number}: {target} at {moment_s:.2f} s ({when}): {'; '.join(wrong)}", flush=True)
+                print(
+                    f"{number}: {target} at {moment_s:.2f} s ({when}): {'; '.join(wrong)}",
+                    flush=True,
+                )
             shutil.rmtree(place.folder, ignore_errors=True)
             runs[target] += 1
             late[target] += when == ENDED
@@ -312,7 +344,8 @@ def kills(count: int, seed: int) -> int:
     for target, number in runs.items():
         right = number - faulty[target]
         print(
-            f"{target}: {number} runs, {late[target]} of them had ended before; {right} right, {faulty[target]} wrong"
+            f"{target}: {number} runs, {late[target]} of them had ended before; {right} right, "
+            f"{faulty[target]} wrong"
         )
     return faulty.total()
 
@@ -325,6 +358,7 @@ def new(root: Path, name: str) -> Path:
 
 # ---- calls that fail
 
+# Error of each kind of failing call.
 ERRORS = {
     "open": errno.EMFILE,
     "write": errno.ENOSPC,
@@ -334,10 +368,9 @@ ERRORS = {
     "fork": errno.EAGAIN,
     "pipe": errno.EMFILE,
 }
-"""Error of each kind of failing call."""
 BENCH = str(ROOT / "bench") + os.sep
+# Name of a file that exists if the failed call was to remove a temporary folder, which then stays.
 REMOVING = "removing"
-"""Name of a file that exists if the failed call was to remove a temporary folder, which then stays."""
 
 
 class Failing:
@@ -363,7 +396,11 @@ class Failing:
             if called_by("rmtree"):
                 (Path(os.environ["TMPDIR"]).parent / REMOVING).touch()
             number = ERRORS[kind]
-            raise OSError(number, os.strerror(number), "a file" if kind in ("open", "rename", "mkdir") else None)
+            raise OSError(
+                number,
+                os.strerror(number),
+                "a file" if kind in ("open", "rename", "mkdir") else None,
+            )
 
 
 REAL_OPEN = io.open
@@ -426,7 +463,13 @@ def install(calls: Failing) -> None:
     import builtins
 
     builtins.open = io.open = opened  # type: ignore[assignment]
-    names = {"open": "open", "write": "write", "fsync": "fsync", "rename": "rename", "replace": "rename"}
+    names = {
+        "open": "open",
+        "write": "write",
+        "fsync": "fsync",
+        "rename": "rename",
+        "replace": "rename",
+    }
     for name, kind in {**names, "mkdir": "mkdir", "fork": "fork", "pipe": "pipe"}.items():
         setattr(os, name, counting(kind, getattr(os, name)))
 
@@ -460,7 +503,9 @@ def run_here(words: Sequence[str], place: Path, fail_at: int, where: str) -> Non
     os._exit(code)
 
 
-def forked(words: Sequence[str], place: Path, fail_at: int = 0, where: str = "launcher") -> tuple[int, str]:
+def forked(
+    words: Sequence[str], place: Path, fail_at: int = 0, where: str = "launcher"
+) -> tuple[int, str]:
     """Run the command line in a copy of this process; return its exit code and output."""
     (place / "printed").unlink(missing_ok=True)
     pid = os.fork()
@@ -501,7 +546,9 @@ def fail_once(root: Path, number: int, where: str) -> tuple[bool, list[str], str
         wrong.append(f"exit code {code}")
     if "Traceback" in text:
         wrong.append("a traceback")
-    files = sorted(path.name for path in (place / "tmp").iterdir() if path.name.startswith("ampmeter"))
+    files = sorted(
+        path.name for path in (place / "tmp").iterdir() if path.name.startswith("ampmeter")
+    )
     if files and not (place / REMOVING).exists():
         wrong.append(f"temporary files: {files}")
     rows = whole_rows(place / "out")
@@ -542,7 +589,10 @@ def calls(every: int) -> int:
                 tried += 1
                 if wrong:
                     bad += 1
-                    print(f"call {number} of the {where}: {'; '.join(wrong)} | {last[:160]}", flush=True)
+                    print(
+                        f"call {number} of the {where}: {'; '.join(wrong)} | {last[:160]}",
+                        flush=True,
+                    )
                 shutil.rmtree(Path(root) / f"{where}{number}", ignore_errors=True)
             print(f"{where}: {tried} calls failed", flush=True)
     return bad
@@ -550,13 +600,17 @@ def calls(every: int) -> int:
 
 def main() -> int:
     """Run the chosen part."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["kills", "calls"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seed", type=int, default=20)
     options = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell starts this in the background
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where a shell starts this in the background
     bad = calls(options.every) if options.what == "calls" else kills(options.runs, options.seed)
     print("nothing was wrong" if not bad else f"{bad} were wrong")
     return int(bad > 0)

@@ -4,12 +4,14 @@
     python perf/first_answer.py [--load] [--emulated]
     python perf/first_answer.py --quick mlp digits resnet20 gpt resnet50 vit_b_16
 
-1. From the start to the first speedup with an interval, when the first process of a comparison ends: 30 s.
-2. To the end of the run and its report: 90 s, also with ``--load`` and ``--emulated``; what is undecided then.
+1. From the start to the first speedup with an interval, when the first process of a comparison
+   ends: 30 s.
+2. To the end of the run and its report: 90 s, also with ``--load`` and ``--emulated``; what is
+   undecided then.
 3. The plan's estimate, which counts what is left undecided, too.
 
-With ``--quick`` it runs each suite once with ``run_bench.py --quick``: the first speedup within 30 s and the end within
-60 s, of resnet50 and vit_b_16 within 240 s; the plan's estimate within 30 %.
+With ``--quick`` it runs each suite once with ``run_bench.py --quick``: the first speedup within 30
+s and the end within 60 s, of resnet50 and vit_b_16 within 240 s; the plan's estimate within 30 %.
 
 The other targets hold for two cores of a CPU with fast bfloat16 that run nothing else.
 """
@@ -58,10 +60,16 @@ def run(folder: Path, *words: str) -> list[float | None]:
 
 def main() -> None:
     """Measure in the setting that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", nargs="+", metavar="SUITE", help="run these suites with --quick instead")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", nargs="+", metavar="SUITE", help="run these suites with --quick instead"
+    )
     parser.add_argument("--load", action="store_true", help="beside a busy process for each core")
-    parser.add_argument("--emulated", action="store_true", help="limit oneDNN to AVX2, where it emulates bfloat16")
+    parser.add_argument(
+        "--emulated", action="store_true", help="limit oneDNN to AVX2, where it emulates bfloat16"
+    )
     options = parser.parse_args()
     if options.emulated:
         os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX2"
@@ -72,10 +80,21 @@ def main() -> None:
         for _ in range(os.cpu_count() or 1 if options.load else 0):
             stack.callback(stack.enter_context(subprocess.Popen(BUSY)).kill)
         for words in settings:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampmeter-first-"))) / "run"
-            times = ["–" if seconds is None else f"{seconds:.1f}" for seconds in run(folder, *words)]
+            folder = (
+                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampmeter-first-")))
+                / "run"
+            )
+            times = [
+                "–" if seconds is None else f"{seconds:.1f}" for seconds in run(folder, *words)
+            ]
             undecided = json.loads((folder / "run.json").read_text())["undecided"]
-            print(f"| {' '.join(words)} | {' | '.join(times)} | {', '.join(undecided) or 'nothing'} |", flush=True)
+            print(
+                (
+                    f"| {' '.join(words)} | {' | '.join(times)} | "
+                    f"{', '.join(undecided) or 'nothing'} |"
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

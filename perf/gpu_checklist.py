@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Run what needs a GPU, the most wanted first, in nine minutes: each part has its seconds, and then the next begins.
 
-    python perf/gpu_checklist.py OUT [--data folder:DIR] [--first | --only card,doctor] [--seconds N] [--patience N]
+    python perf/gpu_checklist.py OUT [--data folder:DIR] [--first | --only card,doctor] [--seconds
+    N] [--patience N]
 
-First come versions and devices, resnet50 with training, vit_b_16, mlp, and the tests that only a card can answer;
-``--first`` ends there. The other checks follow while time lasts. Each part writes OUT/PART.log. At the end of its
-seconds a part is interrupted, and killed 15 s later; its rows stay. The same command again goes on: parts that have
-ended well are skipped, and runs resume. The last lines name the runs and reports to commit, in OUT/results and
-OUT/reports.
+First come versions and devices, resnet50 with training, vit_b_16, mlp, and the tests that only a
+card can answer; ``--first`` ends there. The other checks follow while time lasts. Each part writes
+OUT/PART.log. At the end of its seconds a part is interrupted, and killed 15 s later; its rows stay.
+The same command again goes on: parts that have ended well are skipped, and runs resume. The last
+lines name the runs and reports to commit, in OUT/results and OUT/reports.
 
 Without a GPU, this rehearses the first parts on simulated GPUs, where times mean nothing:
 
-    python -m tests.simgpu python perf/gpu_checklist.py OUT --first --patience 10 --model resnet20 --batch-sizes 8,16
+    python -m tests.simgpu python perf/gpu_checklist.py OUT --first --patience 10 --model resnet20
+    --batch-sizes 8,16
         --data folder:DIR
 
-with a DIR of few images. It needs Python and the project's core dependencies; the tests also need pytest.
+with a DIR of few images. It needs Python and the project's core dependencies; the tests also need
+pytest.
 """
 
 from __future__ import annotations
@@ -33,19 +36,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Tests that train in the precisions of torchao that the GPU supports; some compile first.
 LIBRARIES = "tests/gpu/test_libraries_gpu.py"
-"""Tests that train in the precisions of torchao that the GPU supports; some compile first."""
 VERSIONS = """
 import platform, torch
 print("Python", platform.python_version(), "torch", torch.__version__, "CUDA", torch.version.cuda)
 print("cuDNN", torch.backends.cudnn.version(), "GPU", torch.cuda.get_device_name(0))
 """
+# The parts that are wanted first.
 FIRST = ("versions", "devices", "resnet50", "vit_b_16", "mlp", "card")
-"""The parts that are wanted first."""
+# Time for all parts; a card may be lent for ten minutes.
 SECONDS = 540.0
-"""Time for all parts; a card may be lent for ten minutes."""
+# Seconds from the interrupt to the kill, in which a run stores its rows and writes its report.
 GRACE_S = 15.0
-"""Seconds from the interrupt to the kill, in which a run stores its rows and writes its report."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,14 +73,22 @@ def parts_of(options: argparse.Namespace, card: str) -> list[Part]:
         command(name, seconds, "-m", "pytest", "-vv", "-rs", *words)
 
     def run(name: str, seconds: float, *words: str) -> None:
-        where = ["--gpus", "0", "--data-dir", str(ROOT / "data"), "--resume", f"results/{card}-{name}"]
+        where = [
+            "--gpus",
+            "0",
+            "--data-dir",
+            str(ROOT / "data"),
+            "--resume",
+            f"results/{card}-{name}",
+        ]
         bench = [sys.executable, str(ROOT / "run_bench.py"), *words, *where]
         parts.append(Part(name=name, seconds=seconds, command=bench, folder=options.out))
 
     model, data = options.model, ["--data", options.data]
     precisions = ["--precisions", "fp32,tf32,amp-fp16,amp-bf16"]
-    # --quick takes one process for each question. The first process of each precision loads cuDNN's kernels from a
-    # cold disk, which took 25 s on an H100; that leaves 300 s for memory, speed and two epochs at two batch sizes.
+    # --quick takes one process for each question. The first process of each precision loads cuDNN's
+    # kernels from a cold disk, which took 25 s on an H100; that leaves 300 s for memory, speed and
+    # two epochs at two batch sizes.
     depth = ["--quick", "--time-budget", "5s", "--phases", "memory,speed,train", "--epochs", "2"]
     sizes = ["--batch-sizes", options.batch_sizes]
     command("versions", 30, "-c", VERSIONS)
@@ -88,13 +99,25 @@ def parts_of(options: argparse.Namespace, card: str) -> list[Part]:
     tests("card", 220, "-m", "card", "tests/gpu")
     # The rest.
     command("doctor", 260, "run_bench.py", "doctor", "--gpus", "0")
-    run("energy", 120, "--suite", "resnet20", "--quick", "--phases", "speed,energy", "--batch-sizes", "512")
+    run(
+        "energy",
+        120,
+        "--suite",
+        "resnet20",
+        "--quick",
+        "--phases",
+        "speed,energy",
+        "--batch-sizes",
+        "512",
+    )
     sweep = ["--quick", "--phases", "memory,speed", "--batch-sizes", "32,64,256,1024,max"]
     run("batch-sizes", 300, "--suite", model, *precisions, *sweep)
     run("ladder", 200, "--suite", "vit_b_16", "--quick", "--ladder", *data)
     techniques = "channels-last,fused-optimizer,cuda-graphs"
     run("techniques", 200, "--suite", model, "--quick", "--techniques", techniques)
-    command("peers", 200, "perf/peers.py", "--device", "cuda", "--only", "steps", "--processes", "2")
+    command(
+        "peers", 200, "perf/peers.py", "--device", "cuda", "--only", "steps", "--processes", "2"
+    )
     if options.data.startswith("folder:"):
         epochs = ["--only", "epochs", "--suites", "resnet20", "--rounds", "2", *data]
         command("epochs", 300, "perf/peers.py", "--device", "cuda", *epochs)
@@ -122,7 +145,9 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"{name}, at most {limit_s:.0f} s", flush=True)
             outcome, took_s = run(part, limit_s, options.out / f"{name}.log")
             lines = (options.out / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            rows.append(f"{name:<12} {outcome:<8} {took_s:>5.0f} s  {lines[-1][:100] if lines else ''}")
+            rows.append(
+                f"{name:<12} {outcome:<8} {took_s:>5.0f} s  {lines[-1][:100] if lines else ''}"
+            )
             print(rows[-1], flush=True)
             if outcome == "done":
                 done.touch()
@@ -136,15 +161,25 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def parse(words: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; ``wanted`` lists the parts in their order."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path, help="folder for logs, results and reports")
-    parser.add_argument("--data", default="cifar10", help="to train on: cifar10 or folder:DIR (default: cifar10)")
+    parser.add_argument(
+        "--data", default="cifar10", help="to train on: cifar10 or folder:DIR (default: cifar10)"
+    )
     parser.add_argument("--model", default="resnet50", help="suite to train (default: resnet50)")
-    parser.add_argument("--batch-sizes", default="128,512", help="of the training (default: 128,512)")
+    parser.add_argument(
+        "--batch-sizes", default="128,512", help="of the training (default: 128,512)"
+    )
     parser.add_argument("--first", action="store_true", help=f"only {', '.join(FIRST)}")
     parser.add_argument("--only", help="parts, with commas between (default: all)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="time for all parts (default: 540)")
-    parser.add_argument("--patience", type=float, default=1, help="factor on all seconds, for a rehearsal")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="time for all parts (default: 540)"
+    )
+    parser.add_argument(
+        "--patience", type=float, default=1, help="factor on all seconds, for a rehearsal"
+    )
     options = parser.parse_args(words)
     options.out = options.out.resolve()
     if options.data.startswith("folder:"):
@@ -165,7 +200,8 @@ def run(part: Part, limit_s: float, log: Path) -> tuple[str, float]:
         process = subprocess.Popen(
             part.command,
             cwd=part.folder,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # the log of a killed part has its output so far
+            env=os.environ
+            | {"PYTHONUNBUFFERED": "1"},  # the log of a killed part has its output so far
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -195,14 +231,20 @@ def signal_all(process: subprocess.Popen[bytes], number: signal.Signals) -> None
 def card_of(out: Path) -> str:
     """Return the first GPU's name as the start of a folder's name, from what the part ``versions`` printed."""
     log = out / "versions.log"
-    found = re.search(r"^cuDNN .* GPU (.+)$", log.read_text(errors="replace") if log.exists() else "", re.MULTILINE)
+    found = re.search(
+        r"^cuDNN .* GPU (.+)$",
+        log.read_text(errors="replace") if log.exists() else "",
+        re.MULTILINE,
+    )
     name = found[1].lower().removeprefix("nvidia ") if found else "gpu"
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def print_results(out: Path) -> None:
     """Print the folders of runs and reports that have been written, to commit."""
-    folders = [path for place in ("results", "reports") for path in sorted((out / place).glob("*/"))]
+    folders = [
+        path for place in ("results", "reports") for path in sorted((out / place).glob("*/"))
+    ]
     if folders:
         print(f"\nTo commit, from {out}:")
     for folder in folders:

@@ -3,8 +3,8 @@
 
     python perf/interleave.py [--changed 10] [--equal 20] [--real NAME]
 
-A suite's step ends 20 ms after the one before; NEW's lasts 3 % longer, or as long. Each comparison measures three pairs
-of runs, of one process each, and of the real suite as many as by default.
+A suite's step ends 20 ms after the one before; NEW's lasts 3 % longer, or as long. Each comparison
+measures three pairs of runs, of one process each, and of the real suite as many as by default.
 
 1. Planted changes of 3 % that are found (REGRESSED): at least 9 of 10.
 2. Equal sides without a change: at least 19 of 20.
@@ -69,18 +69,35 @@ def suite() -> Suite:
 
 def compare(old: str, new: str, folder: Path, *words: str) -> dict[str, Any]:
     """Interleave two sides; return the change of the step's time."""
-    command = [sys.executable, str(ROOT / "run_bench.py"), "compare", old, new, "--interleave", str(folder), "--json"]
-    done = subprocess.run([*command, "--", *OPTIONS, *words], stdout=-1, stderr=-3, check=True, cwd=folder.parent)
+    command = [
+        sys.executable,
+        str(ROOT / "run_bench.py"),
+        "compare",
+        old,
+        new,
+        "--interleave",
+        str(folder),
+        "--json",
+    ]
+    done = subprocess.run(
+        [*command, "--", *OPTIONS, *words], stdout=-1, stderr=-3, check=True, cwd=folder.parent
+    )
     (row,) = json.loads(done.stdout)["rows"]
     change: dict[str, Any] = row["speed"]
     return change
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--changed", type=int, default=10, metavar="N", help="comparisons with a planted change")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--changed", type=int, default=10, metavar="N", help="comparisons with a planted change"
+    )
     parser.add_argument("--equal", type=int, default=20, metavar="N", help="comparisons without")
-    parser.add_argument("--real", default="mlp", metavar="NAME", help="the real suite; none if empty")
+    parser.add_argument(
+        "--real", default="mlp", metavar="NAME", help="the real suite; none if empty"
+    )
     options = parser.parse_args()
     found: dict[float, list[bool]] = {PLANTED: [], 0.0: []}
     with tempfile.TemporaryDirectory() as place:
@@ -99,8 +116,13 @@ def main() -> int:
             print(f"{options.real} against itself: {real}")
     for planted, least, of in ((PLANTED, 9, 10), (0.0, 19, 20)):
         told = found[planted]
-        print(f"{planted:.0%} planted: a change in {sum(told)} of {len(told)} (target: {least} of {of})")
-    fine = sum(found[PLANTED]) >= 0.9 * len(found[PLANTED]) and sum(found[0.0]) <= 0.05 * len(found[0.0])
+        print(
+            f"{planted:.0%} planted: a change in {sum(told)} of {len(told)} (target: {least} of "
+            f"{of})"
+        )
+    fine = sum(found[PLANTED]) >= 0.9 * len(found[PLANTED]) and sum(found[0.0]) <= 0.05 * len(
+        found[0.0]
+    )
     return 0 if fine else 1
 
 

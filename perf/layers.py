@@ -3,9 +3,10 @@
     python perf/layers.py                    # healthy and planted models
     python perf/layers.py --seeds 5          # fewer of each
 
-A planted model has one to three fragile parts whose strengths are drawn; it counts where the error without them kept is
-between the limit and ten times it. The needed modules are a smallest set that brings the error within the limit, by
-trying all sets of up to three. The models are small; the time is that of some thousands of passes of each.
+A planted model has one to three fragile parts whose strengths are drawn; it counts where the error
+without them kept is between the limit and ten times it. The needed modules are a smallest set that
+brings the error within the limit, by trying all sets of up to three. The models are small; the time
+is that of some thousands of passes of each.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Rotary(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         values = narrow(values)
         half = WIDTH // 2
-        positions = torch.linspace(1.0, self.farthest, len(values), device=values.device).to(values.dtype)
+        positions = torch.linspace(1.0, self.farthest, len(values), device=values.device).to(
+            values.dtype
+        )
         frequencies = (1e-4 ** torch.linspace(0, 1, half, device=values.device)).to(values.dtype)
         angles = positions[:, None] * frequencies
         first, second = values[:, :half], values[:, half:]
@@ -131,7 +134,9 @@ def planted(parts: Sequence[nn.Module], generator: torch.Generator) -> nn.Module
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return nn.Sequential(
+        nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)
+    )
 
 
 def conv() -> nn.Module:
@@ -154,7 +159,8 @@ HEALTHY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-# Special cases, which tests search: the operation is the parent's own, a module is called twice, a weight is tied.
+# Special cases, which tests search: the operation is the parent's own, a module is called twice, a
+# weight is tied.
 
 
 class OwnOperation(nn.Module):
@@ -197,7 +203,11 @@ class Tied(nn.Module):
         return self.last(self.part(functional.gelu(self.first(values))))
 
 
-SPECIAL = {"own operation": (OwnOperation, "1"), "called twice": (Twice, "1.part"), "tied weights": (Tied, "1.part")}
+SPECIAL = {
+    "own operation": (OwnOperation, "1"),
+    "called twice": (Twice, "1.part"),
+    "tied weights": (Tied, "1.part"),
+}
 
 
 def special(kind: str, strength: float) -> nn.Module:
@@ -230,7 +240,9 @@ def needed(model: Narrowing, limit: float) -> list[set[str]]:
 def run_healthy(seeds: int) -> None:
     """Search healthy models, and print those in which something was found."""
     clean = total = 0
-    for (name, (build, shape)), dtype, seed in itertools.product(HEALTHY.items(), (BF16, FP16), range(seeds)):
+    for (name, (build, shape)), dtype, seed in itertools.product(
+        HEALTHY.items(), (BF16, FP16), range(seeds)
+    ):
         torch.manual_seed(seed)
         findings = search(narrowing(build(), shape, dtype))
         total += 1
@@ -267,7 +279,9 @@ def run_planted(kinds: Sequence[str], dtype: torch.dtype, seeds: int) -> Counter
 def _band(findings: Findings) -> str:
     if findings.answer == "fine" or findings.error <= findings.limit:
         return "below"
-    return "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
+    return (
+        "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
+    )
 
 
 def sets_of_parts() -> Iterator[tuple[list[str], torch.dtype]]:
@@ -275,14 +289,22 @@ def sets_of_parts() -> Iterator[tuple[list[str], torch.dtype]]:
     names = list(PLANTS)
     for count, place in itertools.product((1, 2, 3), range(len(names))):
         kinds = (names + names)[place : place + count]
-        dtypes = [dtype for dtype in (BF16, FP16) if all(dtype in PLANTS[kind][1] for kind in kinds)]
+        dtypes = [
+            dtype for dtype in (BF16, FP16) if all(dtype in PLANTS[kind][1] for kind in kinds)
+        ]
         yield kinds, dtypes[0]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, help="planted models of each kind that show")
-    parser.add_argument("--healthy", type=int, default=50, help="seeds of each kind of healthy model")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=20, help="planted models of each kind that show"
+    )
+    parser.add_argument(
+        "--healthy", type=int, default=50, help="seeds of each kind of healthy model"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     for kinds, dtype in sets_of_parts():

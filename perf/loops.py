@@ -1,7 +1,8 @@
 """Epochs of CIFAR-10 in three loops: the harness's, the usual torchvision loop, and Lightning's.
 
-All train the same model from the same weights with the same optimizer and schedule. The two peers read PIL images
-through two worker processes, which live from epoch to epoch; the harness augments whole batches of decoded images.
+All train the same model from the same weights with the same optimizer and schedule. The two peers
+read PIL images through two worker processes, which live from epoch to epoch; the harness augments
+whole batches of decoded images.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from bench.spec.suite import Data, Suite
 from bench.training.step import build_arm, build_loss, train_epoch
 from perf.arms import half_type
 
+# Trains one epoch and returns its seconds.
 Epoch = Callable[[], float]
-"""Trains one epoch and returns its seconds."""
 WORKERS = 2
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
     """Images in memory that pass through PIL transforms one by one, as in torchvision's CIFAR10."""
 
-    def __init__(self, images: Tensor, labels: Tensor, transform: Callable[[Image.Image], Tensor]) -> None:
+    def __init__(
+        self, images: Tensor, labels: Tensor, transform: Callable[[Image.Image], Tensor]
+    ) -> None:
         self.pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
         self.labels, self.transform = labels.tolist(), transform
 
@@ -58,12 +61,17 @@ class Source:
 
         self.data, self.folder = data, folder
         height, width = data.input_shape[1:]
-        steps = [transforms.RandomCrop((height, width), data.crop_padding), transforms.RandomHorizontalFlip()]
+        steps = [
+            transforms.RandomCrop((height, width), data.crop_padding),
+            transforms.RandomHorizontalFlip(),
+        ]
         steps += [transforms.ToTensor(), transforms.Normalize(data.mean, data.std)]
         self.transform = transforms.Compose(steps)
         if folder is None:
             rng = torch.Generator().manual_seed(0)
-            images = torch.randint(0, 256, (samples, 3, height, width), dtype=torch.uint8, generator=rng)
+            images = torch.randint(
+                0, 256, (samples, 3, height, width), dtype=torch.uint8, generator=rng
+            )
             labels = torch.randint(0, data.classes or 10, (samples,), generator=rng)
             self.pictures: Dataset[Any] = Pictures(images, labels, self.transform)
         else:
@@ -74,11 +82,15 @@ class Source:
             images = torch.stack([plain(files.loader(files.samples[index][0])) for index in spread])
             labels = torch.tensor([files.targets[index] for index in spread])
         split = Split(images=images, labels=labels)
-        self.images = Images(train=split, test=split, classes=tuple(map(str, range(data.classes or 10))))
+        self.images = Images(
+            train=split, test=split, classes=tuple(map(str, range(data.classes or 10)))
+        )
 
     def batches(self, batch_size: int, device: torch.device) -> ImageBatches:
         """Return the harness's batches."""
-        return ImageBatches(self.images, data=self.data, batch_size=batch_size, device=device, seed=0)
+        return ImageBatches(
+            self.images, data=self.data, batch_size=batch_size, device=device, seed=0
+        )
 
     def loader(self, batch_size: int, device: torch.device) -> DataLoader[Any]:
         """Return the usual loader of the peers."""
@@ -111,7 +123,11 @@ class Task:
         model = self.suite.model(self.source.data).train()
         loader = self.source.loader(self.batch_size, self.device)
         optimizer = self.suite.optimizer(model.parameters())
-        schedule = self.suite.schedule(optimizer, self.epochs * len(loader)) if self.suite.schedule else None
+        schedule = (
+            self.suite.schedule(optimizer, self.epochs * len(loader))
+            if self.suite.schedule
+            else None
+        )
         return model, loader, optimizer, schedule, build_loss(self.suite, self.source.data)
 
 
@@ -124,7 +140,14 @@ def harness(task: Task) -> Epoch:
     """Return the harness's epoch."""
     batches = task.source.batches(task.batch_size, task.device)
     steps = task.epochs * batches.steps_per_epoch
-    arm = build_arm(task.suite, task.source.data, parse_precision(task.precision), task.device, seed=0, steps=steps)
+    arm = build_arm(
+        task.suite,
+        task.source.data,
+        parse_precision(task.precision),
+        task.device,
+        seed=0,
+        steps=steps,
+    )
     numbers = itertools.count(1)
     return lambda: train_epoch(arm, batches.train(next(numbers))).seconds
 
@@ -140,7 +163,10 @@ def torchvision(task: Task) -> Epoch:
         start = time.perf_counter()
         total = torch.zeros((), device=device)
         for inputs, targets in loader:
-            inputs, targets = inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)  # noqa: PLW2901
+            inputs, targets = (
+                inputs.to(device, non_blocking=True),
+                targets.to(device, non_blocking=True),
+            )
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(device.type, dtype=half) if half else nullcontext():
                 loss = loss_of(model(inputs), targets)
@@ -158,8 +184,8 @@ def torchvision(task: Task) -> Epoch:
 def lightning(task: Task) -> Epoch:
     """Return the epoch of Lightning's Trainer, its bar, logger and checkpoints off.
 
-    The clock runs only during the epoch, so the Trainer's work before and after fitting is not counted. Model and
-    memory stay on the device in between, as between the epochs of one ``fit``.
+    The clock runs only during the epoch, so the Trainer's work before and after fitting is not
+    counted. Model and memory stay on the device in between, as between the epochs of one ``fit``.
     """
     import lightning.pytorch as pl
 
@@ -191,14 +217,21 @@ def lightning(task: Task) -> Epoch:
             self.seconds = time.perf_counter() - self.start
 
     module = Module()
-    plain = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    plain = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
     mixed = "bf16-mixed" if half_type(task.precision) else "32-true"
 
     def epoch() -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # New for each Trainer: a used strategy holds its accelerator, and the next Trainer refuses that.
-            resident = {"accelerator": accelerator_of(device), "strategy": strategy_of(device), "devices": devices}
+            # New for each Trainer: a used strategy holds its accelerator, and the next Trainer
+            # refuses that.
+            resident = {
+                "accelerator": accelerator_of(device),
+                "strategy": strategy_of(device),
+                "devices": devices,
+            }
             pl.Trainer(max_epochs=1, precision=mixed, **resident, **plain).fit(module, loader)
         return module.seconds
 

@@ -1,6 +1,7 @@
 """A made-up machine that answers trials at once, with consistent figures: memory, speed, its floor, train and numerics.
 
-None of the figures was measured. ``perf/bad_input.py`` damages such runs, ``perf/scale.py`` times large ones.
+None of the figures was measured. ``perf/bad_input.py`` damages such runs, ``perf/scale.py`` times
+large ones.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class MadeUpMachine(Launcher):
         """Send a result for each arm, with its blocks, epochs and figures."""
         results = [self._result(trial, device, name) for name in trial.precisions]
         if trial.phase in ("speed", "floor"):
-            blocks = self._blocks(trial, (BASELINE, BASELINE + AGAIN) if trial.phase == "floor" else trial.precisions)
+            blocks = self._blocks(
+                trial, (BASELINE, BASELINE + AGAIN) if trial.phase == "floor" else trial.precisions
+            )
             for block in blocks:
                 on_message(block)
         if trial.phase == "train":
@@ -102,7 +105,12 @@ class MadeUpMachine(Launcher):
                 on_message(row)
         if trial.phase == "numerics":
             for step in range(3):
-                figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step, "layer": ""}
+                figure = {
+                    "trial": trial.id,
+                    "precision": trial.precisions[0],
+                    "step": step,
+                    "layer": "",
+                }
                 on_message(Numeric(kind="step", name="loss", value=2.0 - step / 10, **figure))
                 on_message(Numeric(kind="gradient", name="-8", value=1000.0, **figure))
         for result in results:
@@ -124,7 +132,9 @@ class MadeUpMachine(Launcher):
                 host_ratio=0.25 if device.is_gpu else None,
                 foreign_load_pct=None if device.is_gpu else 2.0,
             )
-            parts["operations"] = Operations(compute_dtypes="float32:100%", flops_per_step=1e9 * batch)
+            parts["operations"] = Operations(
+                compute_dtypes="float32:100%", flops_per_step=1e9 * batch
+            )
         elif trial.phase == "train":
             parts["row"] = Training(
                 total_s=13.0 * trial.epochs,
@@ -139,7 +149,12 @@ class MadeUpMachine(Launcher):
             matmul_error=3e-4 if precision.fp32 == "tf32" else 2.4e-7,
         )
         return TrialResult(
-            precision=name, status="ok", started="2026-01-01T00:00:00+00:00", wall_s=30.0, switches=switches, **parts
+            precision=name,
+            status="ok",
+            started="2026-01-01T00:00:00+00:00",
+            wall_s=30.0,
+            switches=switches,
+            **parts,
         )
 
     def _memory(self, device: Device, batch: int, gain: float) -> MemoryPeak:
@@ -155,7 +170,9 @@ class MadeUpMachine(Launcher):
             temporary_bytes=MIB,
         )
         if not device.is_gpu:
-            return replace(kinds, first_peak_bytes=int(1.1 * tracked), peak_resident_bytes=int(1.2 * tracked))
+            return replace(
+                kinds, first_peak_bytes=int(1.1 * tracked), peak_resident_bytes=int(1.2 * tracked)
+            )
         return replace(
             kinds,
             first_peak_bytes=int(1.2 * tracked),
@@ -165,7 +182,10 @@ class MadeUpMachine(Launcher):
         )
 
     def _blocks(self, trial: Trial, names: tuple[str, ...]) -> list[Block]:
-        step_ms = {name: trial.cell.batch_size / 20 / (1 if name.startswith(BASELINE) else 2.5) for name in names}
+        step_ms = {
+            name: trial.cell.batch_size / 20 / (1 if name.startswith(BASELINE) else 2.5)
+            for name in names
+        }
         return [
             Block(
                 trial=trial.id,
@@ -182,7 +202,10 @@ class MadeUpMachine(Launcher):
 
     def _epoch(self, trial: Trial, number: int) -> EpochResult:
         train_s = 12.0 / (1 if trial.precisions == (BASELINE,) else 2.5)
-        loss, accuracy = 1.5 / number * self._rng.gauss(1, 0.02), 90 - 40 / number + self._rng.gauss(0, 0.3)
+        loss, accuracy = (
+            1.5 / number * self._rng.gauss(1, 0.02),
+            90 - 40 / number + self._rng.gauss(0, 0.3),
+        )
         return EpochResult(
             trial=trial.id,
             precision=trial.precisions[0],

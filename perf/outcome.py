@@ -26,8 +26,8 @@ class Outcome:
     least: float | None = None
     """The target: no less than this."""
     by_interval: bool = False
-    """Whether the target counts as missed only if the whole interval misses it, as with "no slower": two equal things
-    differ by chance. If only the estimate misses it, nothing is shown."""
+    """Whether the target counts as missed only if the whole interval misses it, as with "no
+    slower": two equal things differ by chance. If only the estimate misses it, nothing is shown."""
 
     @property
     def missed(self) -> bool:
@@ -48,7 +48,9 @@ class Outcome:
 
     def _beyond(self, low: float, high: float) -> bool:
         """Whether all from ``low`` to ``high`` lies beyond the target."""
-        return (self.most is not None and low > self.most) or (self.least is not None and high < self.least)
+        return (self.most is not None and low > self.most) or (
+            self.least is not None and high < self.least
+        )
 
     @property
     def cells(self) -> list[str]:
@@ -69,9 +71,15 @@ def ratio(log_ratios: Sequence[float]) -> stats.Interval:
 def machine() -> str:
     """Name the machine, torch and the threads, without importing torch."""
     info = Path("/proc/cpuinfo")
-    model = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    model = (
+        re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
+        if info.is_file()
+        else None
+    )
     name = model[1].strip() if model else platform.processor() or platform.machine()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     threads = os.environ.get("OMP_NUM_THREADS", str(cores))
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return f"{name}, {cores} cores, torch {metadata.version('torch')}, OMP threads {threads}{load}"

@@ -3,10 +3,11 @@
 
     python perf/overhead.py [--device cpu|cuda] [--precisions fp32,amp-bf16] [--quick]
 
-mlp at width 64 (steps of tenths of a millisecond, where overhead shows) and at its recipe's size, and resnet20. Each
-loop trains its copy of the model from the same weights on the same batches, in the harness's ABBA rounds, in eight
-fresh processes; in every other process the hand-written loop is built first. The ratio is the harness's time over the
-other loop's: 1.005 at most. A precision that a CPU emulates is left out unless ``--precisions`` names it.
+mlp at width 64 (steps of tenths of a millisecond, where overhead shows) and at its recipe's size,
+and resnet20. Each loop trains its copy of the model from the same weights on the same batches, in
+the harness's ABBA rounds, in eight fresh processes; in every other process the hand-written loop is
+built first. The ratio is the harness's time over the other loop's: 1.005 at most. A precision that
+a CPU emulates is left out unless ``--precisions`` names it.
 """
 
 from __future__ import annotations
@@ -39,16 +40,28 @@ def cases(kind: str, *, quick: bool) -> list[tuple[str, str, int, dict[str, obje
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precisions", help="of fp32, tf32 and amp-bf16 (default: fp32,amp-bf16)")
-    parser.add_argument("--budget", type=float, help="seconds an arm, in all its processes (default: 24; --quick: 2)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        help="seconds an arm, in all its processes (default: 24; --quick: 2)",
+    )
     parser.add_argument("--quick", action="store_true", help="only the smallest case, briefly")
     options = parser.parse_args()
     launcher, outcomes, notes = LocalLauncher(), [], list[str]()
-    processes, budget_s = (2, options.budget or 2.0) if options.quick else (PROCESSES, options.budget or 24.0)
-    for precision in arms.choose_precisions(options.precisions, arms.survey(launcher, options.device), notes):
-        for label, suite, batch_size, parameters in cases(torch.device(options.device).type, quick=options.quick):
+    processes, budget_s = (
+        (2, options.budget or 2.0) if options.quick else (PROCESSES, options.budget or 24.0)
+    )
+    for precision in arms.choose_precisions(
+        options.precisions, arms.survey(launcher, options.device), notes
+    ):
+        for label, suite, batch_size, parameters in cases(
+            torch.device(options.device).type, quick=options.quick
+        ):
             comparison = arms.Comparison(
                 suite=suite,
                 parameters=parameters,

@@ -2,8 +2,8 @@
 
     python run_bench.py explain --suite perf/planted_causes.py --set cause=expanded
 
-The causes are ``expanded``, ``spectrum``, ``loader``, ``video`` and ``weights``, which devices that train together
-(``--gpus cpu+cpu --batch-sizes 4``) spend their time exchanging; ``none`` has none.
+The causes are ``expanded``, ``spectrum``, ``loader``, ``video`` and ``weights``, which devices that
+train together (``--gpus cpu+cpu --batch-sizes 4``) spend their time exchanging; ``none`` has none.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.spec import Suite
 
+# What the planted loader takes for each batch in addition.
 WAIT_S = 0.1
-"""What the planted loader takes for each batch in addition."""
 
 
 def suite(cause: str = "none") -> Suite:
@@ -57,13 +57,20 @@ def suite(cause: str = "none") -> Suite:
         """Two products with a part between them."""
 
         def __init__(self, part: nn.Module) -> None:
-            super().__init__(nn.Linear(256, 256), part, nn.Linear(256, 256), Mean(), nn.Linear(256, 8))
+            super().__init__(
+                nn.Linear(256, 256), part, nn.Linear(256, 256), Mean(), nn.Linear(256, 8)
+            )
 
     class Video(nn.Sequential):
         """Three-dimensional convolutions."""
 
         def __init__(self) -> None:
-            layers = nn.Conv3d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv3d(16, 16, 3, padding=1), nn.ReLU()
+            layers = (
+                nn.Conv3d(3, 16, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv3d(16, 16, 3, padding=1),
+                nn.ReLU(),
+            )
             super().__init__(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(16, 8))
 
     parts = {"expanded": Expanded, "spectrum": Spectrum}

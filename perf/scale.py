@@ -3,19 +3,22 @@
 
     python perf/scale.py [--quick]
 
-Runs of 10,000 trials with a million blocks, and of a tenth of that, are planned, run, resumed and read:
+Runs of 10,000 trials with a million blocks, and of a tenth of that, are planned, run, resumed and
+read:
 
-A made-up CPU and a launcher that answers at once replace the machine, so that the harness takes all of the time. One
-suite is planned at 2,000 batch sizes (memory in two precisions, three processes of speed), run until half of its trials
-have ended, stopped, and resumed twice: with the other half left, and with nothing left. Then it is read as for a
-report. Each of these is a separate process. "Between trials" is the time from the end of one trial to the beginning of
-the next, in which the display stands still: the median, and the longest.
+A made-up CPU and a launcher that answers at once replace the machine, so that the harness takes all
+of the time. One suite is planned at 2,000 batch sizes (memory in two precisions, three processes of
+speed), run until half of its trials have ended, stopped, and resumed twice: with the other half
+left, and with nothing left. Then it is read as for a report. Each of these is a separate process.
+"Between trials" is the time from the end of one trial to the beginning of the next, in which the
+display stands still: the median, and the longest.
 
-Times are CPU times, because other programs' do not count. A linear step takes ten times as long for ten times the
-trials, so the ratio of the times per trial is 1; the start of each process makes it smaller.
+Times are CPU times, because other programs' do not count. A linear step takes ten times as long for
+ten times the trials, so the ratio of the times per trial is 1; the start of each process makes it
+smaller.
 
-Then ``run_bench.py report`` writes the page of a made-up run of five GPUs with a million blocks, and of one with a
-tenth of that (perf/synthetic_fleet.py). Its time is wall time: 10 s at most.
+Then ``run_bench.py report`` writes the page of a made-up run of five GPUs with a million blocks,
+and of one with a tenth of that (perf/synthetic_fleet.py). Its time is wall time: 10 s at most.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ from perf.made_up import MadeUpMachine
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ("fp32", "amp-bf16")
+# Trials of a batch size: memory in each precision, and three processes of speed.
 A_CELL = 5
-"""Trials of a batch size: memory in each precision, and three processes of speed."""
 PARTS = {
     "plan": "plan",
     "half": "run half of the trials",
@@ -53,15 +56,15 @@ PARTS = {
     "again": "resume with nothing left",
     "read": "read for a report",
 }
+# Rounds of a process of speed, of two blocks for each precision.
 BLOCK_ROUNDS = 42
-"""Rounds of a process of speed, of two blocks for each precision."""
+# Largest allowed growth of the time per trial, from a tenth of the trials to all.
 MOST_RATIO = 1.3
-"""Largest allowed growth of the time per trial, from a tenth of the trials to all."""
+# Longest time for which the display may stand still between two trials.
 MOST_STILL_S = 0.5
-"""Longest time for which the display may stand still between two trials."""
 MOST_REPORT_S = 10.0
+# Rounds of each process in the runs that are reported.
 ROUNDS = {"a tenth": 17, "a million blocks": 170}
-"""Rounds of each process in the runs that are reported."""
 
 
 class Instant(MadeUpMachine):
@@ -119,7 +122,10 @@ def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]
                 execute(prepared, folder, launcher, time.monotonic())
             expected = {"half": trials // 2 + 1, "rest": trials - trials // 2, "again": 0}[part]
             assert len(launcher.begun) == expected, f"{len(launcher.begun)} trials were begun"
-            still += [begun - ended for begun, ended in zip(launcher.begun[1:], launcher.ended, strict=False)]
+            still += [
+                begun - ended
+                for begun, ended in zip(launcher.begun[1:], launcher.ended, strict=False)
+            ]
     return {
         "seconds": time.process_time() - started,
         "mib": peak_mib(),
@@ -149,17 +155,28 @@ def report_s(folder: Path, rounds: int) -> float:
     from perf.synthetic_fleet import Shape, write_run
 
     write_run(folder, Shape(processes=10, seeds=20, rounds=rounds))
-    command = [sys.executable, str(ROOT / "run_bench.py"), "report", str(folder), "--out", str(folder.parent / "page")]
+    command = [
+        sys.executable,
+        str(ROOT / "run_bench.py"),
+        "report",
+        str(folder),
+        "--out",
+        str(folder.parent / "page"),
+    ]
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="1,000 trials and a tenth of that")
     parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--trials", type=int, default=10_000, help="trials of the larger run (default: 10,000)")
+    parser.add_argument(
+        "--trials", type=int, default=10_000, help="trials of the larger run (default: 10,000)"
+    )
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -174,7 +191,9 @@ def main() -> int:
     sizes = (large // 10, large)
     with tempfile.TemporaryDirectory() as temporary:
         measured = [measure(trials, Path(temporary) / str(trials)) for trials in sizes]
-        reports = {name: report_s(Path(temporary) / name, rounds) for name, rounds in ROUNDS.items()}
+        reports = {
+            name: report_s(Path(temporary) / name, rounds) for name, rounds in ROUNDS.items()
+        }
         lines = sum(1 for _ in (Path(temporary) / str(large) / "blocks.csv").open()) - 1
     rows = []
 
@@ -185,11 +204,21 @@ def main() -> int:
     for part, label in PARTS.items():
         small, whole = (figures[part] for figures in measured)
         row(label, whole["seconds"], "s")
-        row(f"{label}: a trial, over one of a tenth as many", whole["seconds"] / small["seconds"] / 10, "", MOST_RATIO)
+        row(
+            f"{label}: a trial, over one of a tenth as many",
+            whole["seconds"] / small["seconds"] / 10,
+            "",
+            MOST_RATIO,
+        )
         row(f"{label}: peak memory", whole["mib"], "MiB")
         if part in ("half", "rest"):
             row(f"{label}: between trials, median", whole["still_ms"], "ms")
-            row(f"{label}: between trials, longest", whole["longest_still_ms"], "ms", 1000 * MOST_STILL_S)
+            row(
+                f"{label}: between trials, longest",
+                whole["longest_still_ms"],
+                "ms",
+                1000 * MOST_STILL_S,
+            )
     for name, seconds in reports.items():
         row(f"report, {name}", seconds, "s", MOST_REPORT_S)
     return outcome.report(f"{large:,} trials, {lines:,} blocks", rows)

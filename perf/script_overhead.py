@@ -2,11 +2,11 @@
 
     python perf/script_overhead.py [--pairs 200] [--layers 50]
 
-The loop trains a small model on the CPU, in one process for each way of measuring; each of a step's layers pays a
-little. The figure is the difference of the tenth percentiles of steps with and without the hook, as CPU
-time of the thread: other programs only add to a step. The range is over fifths of the blocks. With
-`--inject amp-bf16` the steps without the hook have autocast and the cast to fp32 in the script, so that the hook alone
-differs. On a GPU a step has an event more to record.
+The loop trains a small model on the CPU, in one process for each way of measuring; each of a step's
+layers pays a little. The figure is the difference of the tenth percentiles of steps with and
+without the hook, as CPU time of the thread: other programs only add to a step. The range is over
+fifths of the blocks. With `--inject amp-bf16` the steps without the hook have autocast and the cast
+to fp32 in the script, so that the hook alone differs. On a GPU a step has an event more to record.
 """
 
 from __future__ import annotations
@@ -92,11 +92,19 @@ def measured(script: Path, layers: int, pairs: int, inject: str) -> str:
     site.mkdir(exist_ok=True)
     for module, copied in BESIDE.items():
         shutil.copyfile(ROOT / "bench" / module, site / copied)
-    settings = {"home": str(script.parent), "seed": 0, "warmup": 10, "steps": 10**6, "inject": inject}
+    settings = {
+        "home": str(script.parent),
+        "seed": 0,
+        "warmup": 10,
+        "steps": 10**6,
+        "inject": inject,
+    }
     settings["allow_writes"] = False
     environment = os.environ | {"PYTHONPATH": str(site), "AMPMETER_HOOK": json.dumps(settings)}
     words = [sys.executable, str(script), str(layers), str(pairs), inject]
-    return subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        words, env=environment, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Steps of other libraries' models, and of the harness's models in the usual loop, compared with the harness's steps.
 
-timm has the models of images, Hugging Face's transformers GPT-2. Each comparison runs in fresh processes.
+timm has the models of images, Hugging Face's transformers GPT-2. Each comparison runs in fresh
+processes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Model:
     batch: dict[str, int]
     """Samples in a batch, by the kind of device."""
     usual: bool = True
-    """Whether the suite's model is also timed in the usual loop; steps of seconds would hide a loop's cost."""
+    """Whether the suite's model is also timed in the usual loop; steps of seconds would hide a
+    loop's cost."""
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -43,7 +45,12 @@ class Model:
 MODELS = {
     "resnet50": Model(suite="resnet50", package=TIMM, batch={"cpu": 8, "cuda": 256}),
     "vit_b_16": Model(suite="vit_b_16", package=TIMM, batch={"cpu": 2, "cuda": 64}),
-    "gpt-tiny": Model(suite="gpt", package=TRANSFORMERS, parameters={"preset": "tiny"}, batch={"cpu": 32, "cuda": 512}),
+    "gpt-tiny": Model(
+        suite="gpt",
+        package=TRANSFORMERS,
+        parameters={"preset": "tiny"},
+        batch={"cpu": 32, "cuda": 512},
+    ),
     "gpt2": Model(
         suite="gpt",
         package=TRANSFORMERS,
@@ -52,8 +59,8 @@ MODELS = {
         usual=False,
     ),
 }
+# timm's names of the suites' models.
 TIMM_NAMES = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
-"""timm's names of the suites' models."""
 
 
 def timm_model(suite: Suite) -> nn.Module:
@@ -83,8 +90,8 @@ class Logits(nn.Module):
 def huggingface_model(suite: Suite, preset: str) -> nn.Module:
     """Return Hugging Face's GPT-2 in the sizes of a preset of the suite gpt, without dropout and cache.
 
-    Its GELU is torch's tanh approximation, as in the suite. By default its configuration computes the same function in
-    several operators, which is slower.
+    Its GELU is torch's tanh approximation, as in the suite. By default its configuration computes
+    the same function in several operators, which is slower.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -121,7 +128,9 @@ def over_harness(comparison: arms.Comparison, _send: object = None) -> dict[str,
         arms.HARNESS: lambda: arms.harness(*arguments)
     }
     if importlib.util.find_spec(model.package):
-        builders[model.package] = lambda: arms.by_hand(*arguments, model=make(arguments[0], **comparison.parameters))
+        builders[model.package] = lambda: arms.by_hand(
+            *arguments, model=make(arguments[0], **comparison.parameters)
+        )
     if model.usual:
         builders[USUAL] = lambda: arms.by_hand(*arguments)
     return arms.log_ratios(comparison, builders, arms.HARNESS)
@@ -133,7 +142,8 @@ def steps(
     """Compare steps of one precision with each peer's.
 
     Args:
-        options: the script's options: device, models, number of processes, and seconds an arm in all processes.
+        options: the script's options: device, models, number of processes, and seconds an arm in
+            all processes.
         launcher: starts the processes.
         precision: of all arms.
         notes: receives the models and peers that are left out.
@@ -157,7 +167,11 @@ def steps(
         ratios = arms.over_processes(launcher, TIMED, comparison, options.processes)
         for peer in model.peers:
             if peer in ratios:
-                what = f"step of {name}, batch {comparison.batch_size}, {precision}: {peer} ÷ harness"
-                row = outcome.Outcome(name=what, interval=ratios[peer], least=1.0, by_interval=True, unit="×")
+                what = (
+                    f"step of {name}, batch {comparison.batch_size}, {precision}: {peer} ÷ harness"
+                )
+                row = outcome.Outcome(
+                    name=what, interval=ratios[peer], least=1.0, by_interval=True, unit="×"
+                )
                 outcomes.append(row)
     return outcomes

@@ -3,9 +3,9 @@
 
     python perf/synthetic_fleet.py FOLDER
 
-Tests and people use them to check pages. None of the figures was measured. FOLDER/fleet is one run of all five GPUs,
-FOLDER/cloud-NAME a run of one GPU on another machine, FOLDER/h100-one a small run of one model, and FOLDER/h100-new the
-same with another driver.
+Tests and people use them to check pages. None of the figures was measured. FOLDER/fleet is one run
+of all five GPUs, FOLDER/cloud-NAME a run of one GPU on another machine, FOLDER/h100-one a small run
+of one model, and FOLDER/h100-new the same with another driver.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from bench.phases.energy import Energy
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
-from bench.results.records import Block, Device, Environment, EpochResult, Operations, Switches, TrialResult
+from bench.results.records import (
+    Block,
+    Device,
+    Environment,
+    EpochResult,
+    Operations,
+    Switches,
+    TrialResult,
+)
 from bench.results.store import Store
 from bench.spec.data_source import DataSource
 from bench.spec.placement import Placement
@@ -36,8 +44,8 @@ from bench.spec.trial import Cell, SuiteRef, Trial
 
 GIB = 2**30
 BATCH_SIZES = (32, 64, 128, 256, 512)
+# The batch size of trainings.
 TRAINED = 128
-"""The batch size of trainings."""
 STARTED = "2026-01-01T00:00:00+00:00"
 
 
@@ -127,7 +135,12 @@ MODELS = {
     "mlp": Model(flops=2e8, sample_gib=0.004, model_gib=0.4, gain=0.8),
 }
 ARMS = ("fp32", "tf32", "amp-fp16", "amp-bf16")
-COMPUTED = {"fp32": "float32:100%", "tf32": "float32:100%", "amp-fp16": "float16:99%", "amp-bf16": "bfloat16:99%"}
+COMPUTED = {
+    "fp32": "float32:100%",
+    "tf32": "float32:100%",
+    "amp-fp16": "float16:99%",
+    "amp-bf16": "bfloat16:99%",
+}
 LACKING = {
     "tf32": "TF32 needs an Ampere GPU or newer; this one is {architecture} ({capability})",
     "amp-bf16": "bfloat16 is emulated on {architecture}, which is no measurement of it",
@@ -150,15 +163,29 @@ class Shape:
 
 
 def write_run(
-    folder: Path, shape: Shape = Shape(), *, host: str = "gpu-lab", driver: str = "560.35.03", seed: int = 0
+    folder: Path,
+    shape: Shape = Shape(),
+    *,
+    host: str = "gpu-lab",
+    driver: str = "560.35.03",
+    seed: int = 0,
 ) -> Path:
     """Write a run into a new folder, and return the folder."""
     rng = random.Random(seed)
     devices = {name: _device(GPUS[name], str(place)) for place, name in enumerate(shape.gpus)}
     store = Store(folder)
     environment = asdict(_environment(devices.values(), host, driver))
-    request = {"argv": ["--suite", ",".join(shape.models), "--gpus", ",".join(d.placement for d in devices.values())]}
-    store.write_run({"environment": environment, "warnings": [], "request": request, "started": STARTED})
+    request = {
+        "argv": [
+            "--suite",
+            ",".join(shape.models),
+            "--gpus",
+            ",".join(d.placement for d in devices.values()),
+        ]
+    }
+    store.write_run(
+        {"environment": environment, "warnings": [], "request": request, "started": STARTED}
+    )
     for model in shape.models:
         for name, device in devices.items():
             for batch in shape.batch_sizes:
@@ -187,7 +214,12 @@ class _Cell:
     @property
     def fp32_ms(self) -> float:
         utilisation = 0.45 * (1 - math.exp(-self.cell.batch_size / 90)) + 0.08
-        step_s = 3 * self.model.flops * self.cell.batch_size / (self.gpu.fp32_tflops * 1e12 * utilisation)
+        step_s = (
+            3
+            * self.model.flops
+            * self.cell.batch_size
+            / (self.gpu.fp32_tflops * 1e12 * utilisation)
+        )
         return 1e3 * step_s * self.shape.slower + 2.0
 
     def gain(self, precision: str) -> float:
@@ -218,19 +250,27 @@ class _Cell:
 
     def _lost(self, precision: str, status: Any, detail: str) -> None:
         for phase in ("memory", "speed"):
-            self._add(phase, [precision], TrialResult(precision=precision, status=status, detail=detail))
+            self._add(
+                phase, [precision], TrialResult(precision=precision, status=status, detail=detail)
+            )
 
     def _memory(self, precision: str) -> bool:
         """Write a precision's memory; return whether it is supported and fits."""
         gpu, batch = self.gpu, self.cell.batch_size
         if precision not in gpu.speedups:
-            reason = LACKING[precision].format(architecture=gpu.architecture, capability=gpu.capability)
+            reason = LACKING[precision].format(
+                architecture=gpu.architecture, capability=gpu.capability
+            )
             self._lost(precision, "unsupported", reason)
             return False
         sample = self.model.sample_gib * (0.58 if precision.startswith("amp") else 1)
         peak_gib = sample * batch + self.model.model_gib
         if peak_gib > gpu.memory_gib * 0.95:
-            self._lost(precision, "oom", f"tried to allocate {peak_gib / 20:.2f} GiB of {gpu.memory_gib} GiB")
+            self._lost(
+                precision,
+                "oom",
+                f"tried to allocate {peak_gib / 20:.2f} GiB of {gpu.memory_gib} GiB",
+            )
             return False
         peak, part = int(peak_gib * GIB), int(self.model.model_gib * GIB / 4)
         memory = MemoryPeak(
@@ -282,7 +322,9 @@ class _Cell:
                 host_ratio=0.95 if is_limited else 0.3,
                 paired=paired,
             )
-            operations = Operations(compute_dtypes=COMPUTED[name], flops_per_step=3 * self.model.flops * batch)
+            operations = Operations(
+                compute_dtypes=COMPUTED[name], flops_per_step=3 * self.model.flops * batch
+            )
             results.append(_result(name, row=speed, operations=operations))
         self.store.add_results(trial, self.device, results, blocks)
 
@@ -301,7 +343,10 @@ class _Cell:
     def _train(self, precision: str, seed: int) -> None:
         gain = 1 + (self.gpu.speedups[precision] - 1) * self.model.gain * 0.85
         epochs = self.shape.epochs
-        epoch_s = 50_000 / self.cell.batch_size * self.fp32_ms / 1e3 / gain * self.rng.gauss(1, 0.01) + 0.5
+        epoch_s = (
+            50_000 / self.cell.batch_size * self.fp32_ms / 1e3 / gain * self.rng.gauss(1, 0.01)
+            + 0.5
+        )
         accuracy = (self.model.accuracy_pct or 0) + self.rng.gauss(0, 0.2)
         trial = self._trial("train", [precision], seed=seed, epochs=epochs)
         rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
@@ -345,7 +390,9 @@ def _result(precision: str, **parts: Any) -> TrialResult:
         loss_scaling=precision == "amp-fp16",
         matmul_error=3e-4 if precision == "tf32" else 2.1e-7,
     )
-    return TrialResult(precision=precision, status="ok", started=STARTED, wall_s=30.0, switches=switches, **parts)
+    return TrialResult(
+        precision=precision, status="ok", started=STARTED, wall_s=30.0, switches=switches, **parts
+    )
 
 
 def _device(gpu: Gpu, placement: str) -> Device:
@@ -384,17 +431,34 @@ def _environment(devices: Iterable[Device], host: str, driver: str) -> Environme
 
 def write_all(folder: Path) -> list[Path]:
     """Write every run of the fleet, each into its folder below ``folder``."""
-    drivers = {"P100": "535.183.01", "V100": "550.54.15", "T4": "560.35.03", "A100": "580.65.06", "H100": "580.65.06"}
+    drivers = {
+        "P100": "535.183.01",
+        "V100": "550.54.15",
+        "T4": "560.35.03",
+        "A100": "580.65.06",
+        "H100": "580.65.06",
+    }
     runs = [write_run(folder / "fleet")]
     for seed, (name, driver) in enumerate(drivers.items(), 1):
         host = f"node-{name.lower()}"
         runs.append(
-            write_run(folder / f"cloud-{name.lower()}", Shape(gpus=[name]), host=host, driver=driver, seed=seed)
+            write_run(
+                folder / f"cloud-{name.lower()}",
+                Shape(gpus=[name]),
+                host=host,
+                driver=driver,
+                seed=seed,
+            )
         )
     small = {"gpus": ["H100"], "models": ["resnet50"], "batch_sizes": (64, 128, 256)}
-    runs.append(write_run(folder / "h100-one", Shape(**small), host="node-h100", driver="580.65.06"))
+    runs.append(
+        write_run(folder / "h100-one", Shape(**small), host="node-h100", driver="580.65.06")
+    )
     newer = Shape(**small, slower=0.9)
-    return [*runs, write_run(folder / "h100-new", newer, host="node-h100", driver="590.10.01", seed=9)]
+    return [
+        *runs,
+        write_run(folder / "h100-new", newer, host="node-h100", driver="590.10.01", seed=9),
+    ]
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ def cifar_stem(resnet: nn.Module) -> nn.Module:
     return resnet
 
 
+# Of the published recipe.
 EPOCHS = 200
-"""Of the published recipe."""
 
 
 def default_initialisation(model: nn.Module) -> nn.Module:
@@ -37,11 +37,18 @@ def default_initialisation(model: nn.Module) -> nn.Module:
 
 def cifar_data(*, crop_padding: int, flip: bool) -> Data:
     """Return CIFAR-10 as a suite's data."""
-    return Data(input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=crop_padding, flip=flip)
+    return Data(
+        input_shape=(3, 32, 32), classes=10, source="cifar10", crop_padding=crop_padding, flip=flip
+    )
 
 
 def cifar_recipe(
-    *, name: str, title: str, model: Callable[[Data], nn.Module], cpu_batch_sizes: tuple[int, ...], source: str
+    *,
+    name: str,
+    title: str,
+    model: Callable[[Data], nn.Module],
+    cpu_batch_sizes: tuple[int, ...],
+    source: str,
 ) -> Callable[..., Suite]:
     """Return a suite function around ``model``."""
 
@@ -59,9 +66,10 @@ def cifar_recipe(
         """Return the recipe: SGD with momentum, cosine over the run, random crop and flip, batch 128, 200 epochs.
 
         Args:
-            recipe: default, or published: that of suvojit-0x55aa/mixed-precision-pytorch to the letter, with its
-                pixels' standard deviations, a cosine over 200 epochs however many are trained, stepped once an epoch,
-                PyTorch's default initial weights, and the small last batch of an epoch.
+            recipe: default, or published: that of suvojit-0x55aa/mixed-precision-pytorch to the
+                letter, with its pixels' standard deviations, a cosine over 200 epochs however many
+                are trained, stepped once an epoch, PyTorch's default initial weights, and the small
+                last batch of an epoch.
             lr: peak learning rate of SGD.
             momentum: of SGD.
             weight_decay: of SGD.

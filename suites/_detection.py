@@ -13,10 +13,10 @@ from bench.spec import Quality, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+# The background is one of them.
 VOC_CLASSES = 21
-"""The background is one of them."""
+# Height and width of made-up images, and the batches of them that are tested on.
 MADE_UP_SIZE, MADE_UP_TESTED = (240, 320), 4
-"""Height and width of made-up images, and the batches of them that are tested on."""
 QUALITY = Quality(name="VOC 2007 mAP", unit="%", better="more", margin=1.0)
 NEEDED = ("torchmetrics", "pycocotools")
 
@@ -25,8 +25,8 @@ def require_metric() -> None:
     """Refuse where what computes the mAP is not installed."""
     if missing := [package for package in NEEDED if find_spec(package) is None]:
         raise UsageError(
-            f"The mAP of a detector needs {' and '.join(missing)}: pip install 'ampmeter[detection]', or give "
-            "--set evaluated=no."
+            f"The mAP of a detector needs {' and '.join(missing)}: pip install "
+            "'ampmeter[detection]', or give --set evaluated=no."
         )
 
 
@@ -41,8 +41,9 @@ def batches(
 ) -> Iterable[dict[str, Any]]:
     """Return an epoch's batches, of made-up images ``count``: ``images``, each (3, H, W) from 0 to 1, and ``targets``.
 
-    ``crops`` adds SSD's augmentation to the mirroring. A target has ``boxes``, (N, 4), ``labels``, (N,), and in the
-    test split ``iscrowd``: 1 where a detection neither counts nor is wrong, as the difficult ones of VOC.
+    ``crops`` adds SSD's augmentation to the mirroring. A target has ``boxes``, (N, 4), ``labels``,
+    (N,), and in the test split ``iscrowd``: 1 where a detection neither counts nor is wrong, as the
+    difficult ones of VOC.
     """
     from torch.utils.data import DataLoader
 
@@ -50,7 +51,14 @@ def batches(
         return _made_up(batch_size, seed, count if split == "train" else MADE_UP_TESTED)
     is_train = split == "train"
     images: Any = Images(_listed(folder, is_train), is_train=is_train, crops=crops)
-    return DataLoader(images, batch_size, shuffle=is_train, collate_fn=_batch, num_workers=workers, drop_last=is_train)
+    return DataLoader(
+        images,
+        batch_size,
+        shuffle=is_train,
+        collate_fn=_batch,
+        num_workers=workers,
+        drop_last=is_train,
+    )
 
 
 def _batch(samples: list[tuple[Tensor, dict[str, Tensor]]]) -> dict[str, Any]:
@@ -68,7 +76,10 @@ def _made_up(batch_size: int, seed: int, count: int) -> Iterator[dict[str, Any]]
     for _ in range(count):
         samples = []
         for _ in range(batch_size):
-            image, labels = torch.rand((3, height, width), generator=rng), torch.randint(1, 21, (2,), generator=rng)
+            image, labels = (
+                torch.rand((3, height, width), generator=rng),
+                torch.randint(1, 21, (2,), generator=rng),
+            )
             low = (torch.rand((2, 2), generator=rng) * torch.tensor([width / 2, height / 2])).int()
             high = low + 40 + (torch.rand((2, 2), generator=rng) * 80).int()
             boxes = torch.cat([low, high], dim=1)
@@ -87,10 +98,14 @@ class Images:
         from torchvision import transforms
 
         v2: Any = transforms.v2  # type: ignore[attr-defined]  # it is not marked as exported
-        ssd = [v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()] if crops else []
+        ssd = (
+            [v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()] if crops else []
+        )
         random = [*ssd, v2.RandomHorizontalFlip()] if is_train else []
         tensors = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-        self.transform = v2.Compose([*random, *tensors, *([v2.SanitizeBoundingBoxes()] if is_train else [])])
+        self.transform = v2.Compose(
+            [*random, *tensors, *([v2.SanitizeBoundingBoxes()] if is_train else [])]
+        )
         self.listed, self.is_train = listed, is_train
 
     def __len__(self) -> int:
@@ -109,7 +124,9 @@ class Images:
         wrapped = {"boxes": boxed(boxes[kept].float(), **shape), "labels": labels[kept]}
         image, wrapped = self.transform(image, wrapped)
         tensors = {name: value.as_subclass(torch.Tensor) for name, value in wrapped.items()}
-        return image.as_subclass(torch.Tensor), tensors | ({} if self.is_train else {"iscrowd": crowd})
+        return image.as_subclass(torch.Tensor), tensors | (
+            {} if self.is_train else {"iscrowd": crowd}
+        )
 
 
 @functools.cache
@@ -132,10 +149,15 @@ def evaluate(model: Any, batches: Iterable[dict[str, Any]]) -> dict[str, float]:
     """
     from torchmetrics.detection import MeanAveragePrecision
 
-    metric = MeanAveragePrecision(iou_thresholds=[0.5], rec_thresholds=[tenth / 10 for tenth in range(11)])
+    metric = MeanAveragePrecision(
+        iou_thresholds=[0.5], rec_thresholds=[tenth / 10 for tenth in range(11)]
+    )
     metric.warn_on_many_detections = False
     for batch in batches:
-        detections = [{name: value.float().cpu() for name, value in each.items()} for each in model(batch["images"])]
+        detections = [
+            {name: value.float().cpu() for name, value in each.items()}
+            for each in model(batch["images"])
+        ]
         metric.update(
             [each | {"labels": each["labels"].long()} for each in detections],
             [{name: value.cpu() for name, value in each.items()} for each in batch["targets"]],

@@ -1,6 +1,7 @@
 """Any model of transformers by its type, such as hf:bert, or by a configuration of the hub or of a folder.
 
-The inputs and the loss are those of the first of the ``TASKS`` that transformers has a model of this type for.
+The inputs and the loss are those of the first of the ``TASKS`` that transformers has a model of
+this type for.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from suites import _library
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# Tokens of a sequence where none are set, and where only a CPU measures.
 LENGTH, CPU_LENGTH = 256, 64
-"""Tokens of a sequence where none are set, and where only a CPU measures."""
+# Of images, where a type's default configuration is what there is.
 CLASSES = 1000
-"""Of images, where a type's default configuration is what there is."""
+# Share of the tokens that a masked language model predicts, as in BERT.
 MASKED = 0.15
-"""Share of the tokens that a masked language model predicts, as in BERT."""
+# transformers' label of a token that is not predicted.
 IGNORED = -100
-"""transformers' label of a token that is not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ class Shape:
     classes: int
 
 
+# ``draw(most, *shape)``: random whole numbers below ``most``; ``draw(None, *shape)``: normal
+# numbers.
 Draw = Callable[..., Any]
-"""``draw(most, *shape)``: random whole numbers below ``most``; ``draw(None, *shape)``: normal numbers."""
 
 
 def _masked(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
@@ -52,17 +54,27 @@ def _masked(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
 
 
 def _translated(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
-    return {name: draw(_vocabulary(config), shape.batch, shape.length) for name in ("input_ids", "labels")}
+    return {
+        name: draw(_vocabulary(config), shape.batch, shape.length)
+        for name in ("input_ids", "labels")
+    }
 
 
 def _contrasted(config: Any, shape: Shape, draw: Draw) -> dict[str, Any]:
     tokens = draw(_vocabulary(config), shape.batch, shape.length)
-    return {"input_ids": tokens, "pixel_values": draw(None, shape.batch, *shape.image), "return_loss": True}
+    return {
+        "input_ids": tokens,
+        "pixel_values": draw(None, shape.batch, *shape.image),
+        "return_loss": True,
+    }
 
 
 def _spoken(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
     features = draw(None, shape.batch, config.num_mel_bins, 2 * config.max_source_positions)
-    return {"input_features": features, "labels": draw(_vocabulary(config), shape.batch, CPU_LENGTH)}
+    return {
+        "input_features": features,
+        "labels": draw(_vocabulary(config), shape.batch, CPU_LENGTH),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +88,14 @@ class Task:
     summary: str
     """Its data and its loss, in a title."""
     batch: Callable[[Any, Shape, Draw], dict[str, Any]] | None = None
-    """Draws a batch of keyword arguments for the model, whose output has a loss. None where the samples are images or
-    tokens, and the loss is of the model's logits: then --data may name others."""
+    """Draws a batch of keyword arguments for the model, whose output has a loss. None where the
+    samples are images or tokens, and the loss is of the model's logits: then --data may name
+    others."""
     encoder_decoder: bool | None = None
     """Whether models are encoders with a decoder; None where it does not matter."""
     images: bool = False
-    """Whether samples are images, or have some, so that the model has an image size and classes of its own."""
+    """Whether samples are images, or have some, so that the model has an image size and classes of
+    its own."""
 
 
 TASKS = (
@@ -167,7 +181,12 @@ def suite(
 
     config, is_default = _config(name)
     task = _task(name, config)
-    require(weights != "pretrained" or not is_default, "weights", "none or a path, for a type has no weights", weights)
+    require(
+        weights != "pretrained" or not is_default,
+        "weights",
+        "none or a path, for a type has no weights",
+        weights,
+    )
     vision, text = getattr(config, "vision_config", config), config.get_text_config()
     most = getattr(text, "max_position_embeddings", None)
     _library.require_size("sequence_length", sequence_length, most)
@@ -182,10 +201,17 @@ def suite(
         data = Data(input_shape=(length,), classes=classes, steps_per_epoch=batches)
     elif task.images:
         data = Data(
-            input_shape=image, classes=classes, mean=_library.MEAN, std=_library.STD, flip=True, steps_per_epoch=batches
+            input_shape=image,
+            classes=classes,
+            mean=_library.MEAN,
+            std=_library.STD,
+            flip=True,
+            steps_per_epoch=batches,
         )
     else:
-        data = Data(input_shape=(length,), classes=_vocabulary(config), tokens=True, steps_per_epoch=batches)
+        data = Data(
+            input_shape=(length,), classes=_vocabulary(config), tokens=True, steps_per_epoch=batches
+        )
 
     def model(data: Data) -> nn.Module:
         if image_size:
@@ -237,10 +263,14 @@ def _config(name: str) -> tuple[Any, bool]:
                 raise
             return AutoConfig.from_pretrained(name), False
     except Exception as error:  # of the network, of the hub, or of a broken file
-        where = "folder has no configuration" if Path(name).is_dir() else "configuration is not here and not on the hub"
+        where = (
+            "folder has no configuration"
+            if Path(name).is_dir()
+            else "configuration is not here and not on the hub"
+        )
         raise UsageError(
-            f"hf:{name}: its {where} that transformers can read ({first_line(error)}). Name a type such as hf:bert, "
-            "ORG/NAME on the hub, or a folder with a config.json."
+            f"hf:{name}: its {where} that transformers can read ({first_line(error)}). Name a type "
+            "such as hf:bert, ORG/NAME on the hub, or a folder with a config.json."
         ) from error
 
 
@@ -259,9 +289,9 @@ def _task(name: str, config: Any) -> Task:
         ):
             return task
     raise UsageError(
-        f"hf:{name} cannot be trained by its name: transformers has no model of the type {config.model_type} for "
-        f"{', '.join(task.auto for task in TASKS)}. Write a suite with batches and a loss of its own "
-        "(docs/adding-a-suite.md)."
+        f"hf:{name} cannot be trained by its name: transformers has no model of the type "
+        f"{config.model_type} for {', '.join(task.auto for task in TASKS)}. Write a suite with "
+        "batches and a loss of its own (docs/adding-a-suite.md)."
     )
 
 
@@ -291,14 +321,18 @@ def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.M
 
     from bench.training.pretrained import pretrained
 
-    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:  # generation sets it
+    if (
+        config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None
+    ):  # generation sets it
         config.decoder_start_token_id = config.pad_token_id = config.pad_token_id or 0
     auto, text = getattr(transformers, task.auto), config.get_text_config() if data.tokens else None
     config.use_cache = False  # of keys and values, which only generation reads
     if hasattr(config, "layerdrop"):
         config.layerdrop = 0.0  # else each step does another amount of work
     if torch.empty(0).is_meta:
-        config.apply_spec_augment = False  # of sounds; it reads values, and takes no memory to speak of
+        config.apply_spec_augment = (
+            False  # of sounds; it reads values, and takes no memory to speak of
+        )
 
     class Logits(nn.Module):
         """A model that returns its logits."""
@@ -309,9 +343,13 @@ def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.M
 
         def forward(self, inputs: Tensor) -> Tensor:
             more = {}
-            if inputs.is_meta and hasattr(text, "num_attention_heads"):  # else transformers reads the mask's values
+            if inputs.is_meta and hasattr(
+                text, "num_attention_heads"
+            ):  # else transformers reads the mask's values
                 size, length = inputs.shape
-                more["attention_mask"] = torch.ones(size, 1, length, length, dtype=torch.bool, device="meta")
+                more["attention_mask"] = torch.ones(
+                    size, 1, length, length, dtype=torch.bool, device="meta"
+                )
             logits: Tensor = self.inner(**{self.name: inputs}, **more).logits
             return logits
 
@@ -327,7 +365,9 @@ def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.M
     return Logits(inner) if task.batch is None else inner
 
 
-def _epoch(task: Task, config: Any, shape: Shape, batches: int, seed: int) -> Iterator[dict[str, Any]]:
+def _epoch(
+    task: Task, config: Any, shape: Shape, batches: int, seed: int
+) -> Iterator[dict[str, Any]]:
     """Yield an epoch of random batches."""
     import torch
 

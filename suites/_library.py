@@ -12,10 +12,10 @@ from bench.spec.errors import first_line
 if TYPE_CHECKING:
     from torch import nn, optim
 
+# Batch sizes that planning halves until a step should fit into the device's memory.
 GPU_BATCH, CPU_BATCH = 64, 4
-"""Batch sizes that planning halves until a step should fit into the device's memory."""
+# Of ImageNet's images, channel by channel.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's images, channel by channel."""
 
 
 class Optimizer(NamedTuple):
@@ -26,11 +26,21 @@ class Optimizer(NamedTuple):
     settings: dict[str, float]
 
 
-OPTIMIZERS = {"adamw": Optimizer("AdamW", 3e-4, {}), "sgd": Optimizer("SGD", 0.05, {"momentum": 0.9})}
+OPTIMIZERS = {
+    "adamw": Optimizer("AdamW", 3e-4, {}),
+    "sgd": Optimizer("SGD", 0.05, {"momentum": 0.9}),
+}
 
 
 def recipe(
-    *, title: str, optimizer: str, lr: float, weight_decay: float, weights: str, batch_size: int, **fields: Any
+    *,
+    title: str,
+    optimizer: str,
+    lr: float,
+    weight_decay: float,
+    weights: str,
+    batch_size: int,
+    **fields: Any,
 ) -> Suite:
     """Return the suite of a library's model: a constant rate, and a batch size of 0 leaves it to planning."""
     require(optimizer in OPTIMIZERS, "optimizer", " or ".join(OPTIMIZERS), optimizer)
@@ -45,8 +55,8 @@ def recipe(
 
     more = "".join(f", {key} {value:g}" for key, value in settings.items())
     return Suite(
-        title=f"{title}; {'random' if weights == 'none' else weights} weights; {name} at {lr or usual_lr:g}{more}, "
-        f"weight decay {weight_decay:g}",
+        title=f"{title}; {'random' if weights == 'none' else weights} weights; {name} at "
+        f"{lr or usual_lr:g}{more}, weight decay {weight_decay:g}",
         optimizer=build,
         batch_size=batch_size or GPU_BATCH,
         cpu_batch_sizes=(batch_size or CPU_BATCH,),
@@ -73,11 +83,20 @@ def fetched(build: Callable[[], nn.Module], name: str) -> nn.Module:
 def require_size(name: str, value: int, most: int | None = None) -> None:
     """Refuse a size below 0, which means the model's own, or above the largest that the model takes."""
     limit = f", {most} at most" if most is not None else ""
-    require(value >= 0 and (most is None or value <= most), name, f"0 for the model's own, or a size{limit}", value)
+    require(
+        value >= 0 and (most is None or value <= most),
+        name,
+        f"0 for the model's own, or a size{limit}",
+        value,
+    )
 
 
 def unknown(library: str, name: str, known: Iterable[str]) -> UsageError:
     """Return the error of a name that a library does not have, with the nearest ones."""
-    near = ", ".join(f"{library}:{each}" for each in difflib.get_close_matches(name, known, n=5, cutoff=0.5))
+    near = ", ".join(
+        f"{library}:{each}" for each in difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    )
     hint = f" The nearest are {near}." if near else ""
-    return UsageError(f"There is no model '{name}' in {library}.{hint} All: run_bench.py list '{library}:*'.")
+    return UsageError(
+        f"There is no model '{name}' in {library}.{hint} All: run_bench.py list '{library}:*'."
+    )

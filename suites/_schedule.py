@@ -20,14 +20,15 @@ def require_share(warmup: float) -> None:
 def cosine(optimizer: Optimizer, steps: int, warmup: float = 0.0, stairs: int = 0) -> LRScheduler:
     """Return a linear rise to the full rate, then half a cosine down to 0, stepped once a step.
 
-    Source of the cosine: Loshchilov and Hutter, SGDR (ICLR 2017), equation 5, without restarts; of the warm-up:
-    Goyal et al., Accurate, Large Minibatch SGD (2017), section 2.2.
+    Source of the cosine: Loshchilov and Hutter, SGDR (ICLR 2017), equation 5, without restarts; of
+    the warm-up: Goyal et al., Accurate, Large Minibatch SGD (2017), section 2.2.
 
     Args:
         optimizer: whose rate is scheduled.
         steps: of the whole run.
         warmup: share of the steps in which the rate rises; 0 starts at the full rate.
-        stairs: the rate changes so many times, such as once an epoch; 0 is at each step. There is no warm-up then.
+        stairs: the rate changes so many times, such as once an epoch; 0 is at each step. There is
+            no warm-up then.
     """
     from torch.optim.lr_scheduler import LambdaLR
 

@@ -64,7 +64,9 @@ def suite(
 
         def build(num_classes: int, *, fetch: bool = False) -> nn.Module:
             def create(**more: tuple[int, int]) -> nn.Module:
-                built: nn.Module = timm.create_model(name, pretrained=fetch, num_classes=num_classes, **more)
+                built: nn.Module = timm.create_model(
+                    name, pretrained=fetch, num_classes=num_classes, **more
+                )
                 return built
 
             if size == (height, width):

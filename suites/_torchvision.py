@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 KINDS = ("image", "detection")
+# Detectors that need masks or key points.
 OTHER_LABELS = ("maskrcnn", "keypointrcnn")
-"""Detectors that need masks or key points."""
 DETECTOR_LR, SSD_BATCH, DETECTOR_BATCH = 1e-3, 32, 8
+# Words for torchvision's own weights; of a detector those of its backbone.
 PUBLISHED = ("imagenet", "pretrained")
-"""Words for torchvision's own weights; of a detector those of its backbone."""
+# Models that return a tuple while they have auxiliary classifiers, which are left out.
 WITHOUT_AUXILIARY = ("googlenet", "inception_v3")
-"""Models that return a tuple while they have auxiliary classifiers, which are left out."""
+# The argument by which models of a module are built for another size of images.
 SIZE_ARGUMENT = {"vit": "image_size", "maxvit": "input_size"}
-"""The argument by which models of a module are built for another size of images."""
 
 
 def names() -> list[str]:
@@ -83,8 +83,9 @@ def suite(
         raise _library.unknown("torchvision", name, names())
     if (kind := _kind(name)) not in KINDS:
         raise UsageError(
-            f"torchvision:{name} is a model of {kind.replace('_', ' ')}, which cannot be trained by its name. Write a "
-            "suite with batches and a loss of its own, such as docs/examples/detection.py (docs/adding-a-suite.md)."
+            f"torchvision:{name} is a model of {kind.replace('_', ' ')}, which cannot be trained "
+            "by its name. Write a suite with batches and a loss of its own, such as "
+            "docs/examples/detection.py (docs/adding-a-suite.md)."
         )
     _library.require_size("image_size", image_size)
     common: dict[str, Any] = {
@@ -96,7 +97,12 @@ def suite(
         "batch_size": batch_size,
     }
     if kind == "detection":
-        own: dict[str, Any] = {"folder": folder, "workers": workers, "count": batches, "evaluated": evaluated}
+        own: dict[str, Any] = {
+            "folder": folder,
+            "workers": workers,
+            "count": batches,
+            "evaluated": evaluated,
+        }
         return _detector(image_size=image_size, lr=lr, **own, **common)
     require(not folder, "folder", "empty but for detectors: give --data folder:PATH", folder)
     entry = models.get_model_weights(name).DEFAULT
@@ -115,7 +121,9 @@ def suite(
         from bench.training.pretrained import pretrained
 
         builder: Any = models.get_model_builder(name)
-        more: dict[str, Any] = {"aux_logits": False, "init_weights": True} if name in WITHOUT_AUXILIARY else {}
+        more: dict[str, Any] = (
+            {"aux_logits": False, "init_weights": True} if name in WITHOUT_AUXILIARY else {}
+        )
         if image_size and (argument := SIZE_ARGUMENT.get(name.partition("_")[0])):
             more[argument] = image_size if argument == "image_size" else size
 
@@ -150,9 +158,17 @@ def _detector(
     name = common["name"].partition(":")[2]
     is_ssd = name.startswith("ssd")
     require(
-        common["weights"] in ("none", *PUBLISHED), "weights", "none, or imagenet for the backbone's", common["weights"]
+        common["weights"] in ("none", *PUBLISHED),
+        "weights",
+        "none, or imagenet for the backbone's",
+        common["weights"],
     )
-    require(not image_size or not is_ssd, "image_size", "0 for an SSD, whose size is its own", image_size)
+    require(
+        not image_size or not is_ssd,
+        "image_size",
+        "0 for an SSD, whose size is its own",
+        image_size,
+    )
     if folder:
         _detection.require_layout(folder)
     if evaluated:
@@ -163,13 +179,17 @@ def _detector(
         usual = inspect.signature(builder).parameters["weights_backbone"].default
         more = {"min_size": image_size, "max_size": 2 * image_size} if image_size else {}
         backbone = usual if common["weights"] != "none" else None
-        build = partial(builder, num_classes=_detection.VOC_CLASSES, weights_backbone=backbone, **more)
+        build = partial(
+            builder, num_classes=_detection.VOC_CLASSES, weights_backbone=backbone, **more
+        )
         return _library.fetched(build, name)
 
     def batches(split: str, batch_size: int, seed: int) -> Any:
         if split == "test" and not evaluated:
             return None
-        return _detection.batches(split, batch_size, seed, folder=folder, crops=is_ssd, count=count, workers=workers)
+        return _detection.batches(
+            split, batch_size, seed, folder=folder, crops=is_ssd, count=count, workers=workers
+        )
 
     suite = _library.recipe(
         title=f"torchvision's {name} on {folder or 'made-up images'}",
@@ -183,4 +203,6 @@ def _detector(
         quality=_detection.QUALITY if evaluated else None,
         **common,
     )
-    return replace(suite, sized=False, cpu_batch_sizes=(batch_size or 2,))  # its work depends on the boxes
+    return replace(
+        suite, sized=False, cpu_batch_sizes=(batch_size or 2,)
+    )  # its work depends on the boxes

@@ -51,5 +51,8 @@ def suite(
         cpu_batch_sizes=(16, 32, 64),
         epochs=10,
         full_epochs=10,
-        source="PyTorch Lightning's post on mixed precision (2020); Adam, which it does not name, is chosen here",
+        source=(
+            "PyTorch Lightning's post on mixed precision (2020); Adam, which it does not name, is "
+            "chosen here"
+        ),
     )

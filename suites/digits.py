@@ -26,7 +26,11 @@ def suite(width: int = 32, lr: float = 0.1, batch_size: int = 64) -> Suite:
         from torch import nn
 
         layers: list[nn.Module] = []
-        for inputs, outputs, stride in ((3, width, 1), (width, 2 * width, 2), (2 * width, 2 * width, 1)):
+        for inputs, outputs, stride in (
+            (3, width, 1),
+            (width, 2 * width, 2),
+            (2 * width, 2 * width, 1),
+        ):
             convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
             layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU()]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, data.classes or 10)]
@@ -57,5 +61,7 @@ def suite(width: int = 32, lr: float = 0.1, batch_size: int = 64) -> Suite:
         epochs=15,
         full_epochs=15,
         seeds=(0, 1, 2, 3, 4),
-        source="Data: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI, CC BY 4.0)",
+        source=(
+            "Data: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI, CC BY 4.0)"
+        ),
     )

@@ -55,8 +55,15 @@ def _gpt(layers: int, heads: int, width: int, block: int, classes: int) -> nn.Mo
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm1, self.norm2, self.attention = nn.LayerNorm(width), nn.LayerNorm(width), Attention()
-            self.expansion, self.projection = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.norm1, self.norm2, self.attention = (
+                nn.LayerNorm(width),
+                nn.LayerNorm(width),
+                Attention(),
+            )
+            self.expansion, self.projection = (
+                nn.Linear(width, 4 * width),
+                nn.Linear(4 * width, width),
+            )
             self.gelu = nn.GELU(approximate="tanh")
 
         def forward(self, x: Tensor) -> Tensor:
@@ -72,13 +79,19 @@ def _gpt(layers: int, heads: int, width: int, block: int, classes: int) -> nn.Mo
             self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
             self.head.weight = self.tokens.weight
             for name, weight in self.named_parameters():
-                if weight.dim() == 2:  # smaller where a block adds to its input, of which there are two in each
-                    nn.init.normal_(weight, std=0.02 / (2 * layers) ** 0.5 if "projection" in name else 0.02)
+                if (
+                    weight.dim() == 2
+                ):  # smaller where a block adds to its input, of which there are two in each
+                    nn.init.normal_(
+                        weight, std=0.02 / (2 * layers) ** 0.5 if "projection" in name else 0.02
+                    )
                 elif name.endswith("bias"):
                     nn.init.zeros_(weight)
 
         def forward(self, tokens: Tensor) -> Tensor:
-            x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+            x = self.tokens(tokens) + self.positions(
+                torch.arange(tokens.shape[1], device=tokens.device)
+            )
             for each in self.blocks:
                 x = each(x)
             logits: Tensor = self.head(self.norm(x))
@@ -127,8 +140,17 @@ def suite(
 
     return Suite(
         name="gpt",
-        title=f"GPT-2's architecture, {preset}: {layers} layers of {width}, {heads} heads, sequences of {block} tokens",
-        data=Data(input_shape=(block,), classes=vocabulary, tokens=True, source="markov", steps_per_epoch=batches),
+        title=(
+            f"GPT-2's architecture, {preset}: {layers} layers of {width}, {heads} heads, sequences "
+            f"of {block} tokens"
+        ),
+        data=Data(
+            input_shape=(block,),
+            classes=vocabulary,
+            tokens=True,
+            source="markov",
+            steps_per_epoch=batches,
+        ),
         model=lambda data: _gpt(*chosen[:4], data.classes or vocabulary),
         optimizer=optimizer,
         schedule=schedule,
@@ -138,5 +160,8 @@ def suite(
         epochs=5,
         full_epochs=5,
         seeds=(0, 1, 2, 3, 4),
-        source="Radford et al., Language Models are Unsupervised Multitask Learners (2019); sizes as in nanoGPT",
+        source=(
+            "Radford et al., Language Models are Unsupervised Multitask Learners (2019); sizes as "
+            "in nanoGPT"
+        ),
     )

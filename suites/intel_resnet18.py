@@ -32,7 +32,8 @@ def suite(
         warmup: share of the run in which the rate rises.
         image_size: height and width to which images are resized, whatever their proportions.
         flip: whether images are mirrored at random.
-        validation_share: share of each class that is held out of training; the test set if there is no test folder.
+        validation_share: share of each class that is held out of training; the test set if there is
+            no test folder.
         weights: initial weights: imagenet, none, or the path of a state dict.
         batch_size: samples in a batch.
     """
@@ -55,7 +56,10 @@ def suite(
 
     return Suite(
         name="intel_resnet18",
-        title=f"ResNet-18, initial weights {weights}, {image_size}×{image_size}, on --data folder:INTEL",
+        title=(
+            f"ResNet-18, initial weights {weights}, {image_size}×{image_size}, on --data "
+            "folder:INTEL"
+        ),
         data=Data(
             input_shape=(3, image_size, image_size),
             classes=6,

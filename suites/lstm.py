@@ -19,7 +19,9 @@ def _lstm(layers: int, width: int, dropout: float, classes: int) -> nn.Module:
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.dropout = nn.Embedding(classes, width), nn.Dropout(dropout)
-            self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
+            self.lstm = nn.LSTM(
+                width, width, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0
+            )
             self.head = nn.Linear(width, classes)
             for weight in (self.tokens.weight, self.head.weight):
                 nn.init.uniform_(weight, -0.1, 0.1)
@@ -71,7 +73,13 @@ def suite(
     return Suite(
         name="lstm",
         title=f"LSTM language model: {layers} layers of {width}, sequences of {block} tokens",
-        data=Data(input_shape=(block,), classes=vocabulary, tokens=True, source="markov", steps_per_epoch=batches),
+        data=Data(
+            input_shape=(block,),
+            classes=vocabulary,
+            tokens=True,
+            source="markov",
+            steps_per_epoch=batches,
+        ),
         model=lambda data: _lstm(layers, width, dropout, data.classes or vocabulary),
         optimizer=optimizer,
         clip_grad=clip_grad,
@@ -80,5 +88,8 @@ def suite(
         cpu_batch_sizes=(20,),
         epochs=5,
         full_epochs=40,
-        source="Zaremba et al., Recurrent Neural Network Regularization (2014); sizes as in pytorch/examples",
+        source=(
+            "Zaremba et al., Recurrent Neural Network Regularization (2014); sizes as in "
+            "pytorch/examples"
+        ),
     )

@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from torch import nn, optim
 
 
-def suite(width: int = 4096, depth: int = 3, lr: float = 1e-3, batches: int = 50, batch_size: int = 512) -> Suite:
+def suite(
+    width: int = 4096, depth: int = 3, lr: float = 1e-3, batches: int = 50, batch_size: int = 512
+) -> Suite:
     """Return the recipe.
 
     Args:
-        width: features in and out of every layer; multiples of 8 suit tensor cores, 4097 shows the cost of other sizes.
+        width: features in and out of every layer; multiples of 8 suit tensor cores, 4097 shows the
+            cost of other sizes.
         depth: linear layers, with a ReLU between each two.
         lr: learning rate of SGD.
         batches: batches in an epoch.

@@ -23,5 +23,8 @@ suite = cifar_recipe(
     title="ResNet-18, CIFAR stem, 11.2 M parameters, on CIFAR-10",
     model=model,
     cpu_batch_sizes=(16, 32, 64),
-    source="He et al., Deep Residual Learning (CVPR 2016); recipe of suvojit-0x55aa/mixed-precision-pytorch",
+    source=(
+        "He et al., Deep Residual Learning (CVPR 2016); recipe of "
+        "suvojit-0x55aa/mixed-precision-pytorch"
+    ),
 )

@@ -23,5 +23,8 @@ suite = cifar_recipe(
     title="ResNet-50, CIFAR stem, 23.5 M parameters, on CIFAR-10",
     model=model,
     cpu_batch_sizes=(8, 16, 32),
-    source="He et al., Deep Residual Learning (CVPR 2016); recipe of suvojit-0x55aa/mixed-precision-pytorch",
+    source=(
+        "He et al., Deep Residual Learning (CVPR 2016); recipe of "
+        "suvojit-0x55aa/mixed-precision-pytorch"
+    ),
 )

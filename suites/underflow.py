@@ -1,14 +1,16 @@
 """A control in which float16 needs loss scaling: without it every gradient is rounded to zero, and nothing is learned.
 
-Two layers memorise the classes of a few batches. The loss is multiplied by a weight of 2^-22, like a small term of a
-larger loss. Adam divides gradients by their size, and its epsilon has the same weight, so the weight changes nothing in
-fp32: powers of two only move exponents. The same holds for bfloat16, whose exponents have fp32's range, but not for
-float16. The mean over 64 samples reduces the gradient of an output to 2^-6 or less, and the weight to 2^-28 or less.
-float16 rounds values of 2^-25 or less to zero when the last layer's backward pass begins. Without loss scaling
-(amp-fp16-noscale) no weight ever moves, and the loss stays constant. GradScaler's first scale, 2^16, brings the largest
-gradients back to about 2^-12, and amp-fp16 learns as fp32 does.
+Two layers memorise the classes of a few batches. The loss is multiplied by a weight of 2^-22, like
+a small term of a larger loss. Adam divides gradients by their size, and its epsilon has the same
+weight, so the weight changes nothing in fp32: powers of two only move exponents. The same holds for
+bfloat16, whose exponents have fp32's range, but not for float16. The mean over 64 samples reduces
+the gradient of an output to 2^-6 or less, and the weight to 2^-28 or less. float16 rounds values of
+2^-25 or less to zero when the last layer's backward pass begins. Without loss scaling
+(amp-fp16-noscale) no weight ever moves, and the loss stays constant. GradScaler's first scale,
+2^16, brings the largest gradients back to about 2^-12, and amp-fp16 learns as fp32 does.
 
-At a shift of 16 to 18 some gradients survive and others do not, as is usual for underflow in practice.
+At a shift of 16 to 18 some gradients survive and others do not, as is usual for underflow in
+practice.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from torch import nn, optim
 
 
-def suite(shift: int = 22, width: int = 256, lr: float = 0.003, batches: int = 4, batch_size: int = 64) -> Suite:
+def suite(
+    shift: int = 22, width: int = 256, lr: float = 0.003, batches: int = 4, batch_size: int = 64
+) -> Suite:
     """Return the control.
 
     Args:
@@ -36,7 +40,9 @@ def suite(shift: int = 22, width: int = 256, lr: float = 0.003, batches: int = 4
     def model(data: Data) -> nn.Module:
         from torch import nn
 
-        return nn.Sequential(nn.Linear(data.input_shape[0], width), nn.ReLU(), nn.Linear(width, data.classes or 1))
+        return nn.Sequential(
+            nn.Linear(data.input_shape[0], width), nn.ReLU(), nn.Linear(width, data.classes or 1)
+        )
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim

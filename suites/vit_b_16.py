@@ -60,5 +60,8 @@ def suite(
         cpu_batch_sizes=(2, 4),
         epochs=1,
         full_epochs=1,
-        source="Dosovitskiy et al., An Image is Worth 16x16 Words (ICLR 2021); torchvision's implementation",
+        source=(
+            "Dosovitskiy et al., An Image is Worth 16x16 Words (ICLR 2021); torchvision's "
+            "implementation"
+        ),
     )

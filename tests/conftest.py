@@ -1,4 +1,6 @@
-"""Parts that several tests share: a tiny suite of a user's own, trials made of it, and the command line."""
+"""Parts that several tests share: a tiny suite of a user's own, trials made of it, and the command
+line.
+"""
 
 import gc
 import os
@@ -21,8 +23,8 @@ from bench.spec.protocol import Protocol
 from bench.spec.trial import Cell, SuiteRef, Trial
 from tests.arms import arms
 
-# Threads that wait for each other on busy cores make a step of a tiny model a hundred times as slow. Read by torch
-# when it is imported, here and in the processes that the tests start.
+# Threads that wait for each other on busy cores make a step of a tiny model a hundred times as
+# slow. Read by torch when it is imported, here and in the processes that the tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TINY = """
@@ -62,8 +64,12 @@ def suite(width: int = 16, lr: float = 0.01, fail: str = "") -> Suite:
 """
 
 
-def call(*words: object, cwd: Path, stdout: TextIO | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line in this process, whose fork server all tests share, and leave the process as it was."""
+def call(
+    *words: object, cwd: Path, stdout: TextIO | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process, whose fork server all tests share, and leave the
+    process as it was.
+    """
     given = [str(word) for word in words]
     with (
         chdir(cwd),
@@ -110,13 +116,24 @@ def tiny_trial(tiny_file: Path) -> Trial:
         batch_size=4,
         data=DataSource(kind="synthetic"),
     )
-    return Trial(cell=cell, phase="memory", arms=arms("fp32"), protocol=Protocol(time_budget_s=0.2, replicates=2))
+    return Trial(
+        cell=cell,
+        phase="memory",
+        arms=arms("fp32"),
+        protocol=Protocol(time_budget_s=0.2, replicates=2),
+    )
 
 
 @pytest.fixture
 def cpu() -> Device:
     """A CPU that can do everything but TF32."""
-    return Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU", unsupported={"tf32": "no TF32"})
+    return Device(
+        placement="cpu",
+        kind="cpu",
+        name="Test CPU",
+        architecture="CPU",
+        unsupported={"tf32": "no TF32"},
+    )
 
 
 @pytest.fixture

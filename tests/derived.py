@@ -1,4 +1,6 @@
-"""Blocks and epochs that made-up figures follow from: rows of speed and of training as a run has them."""
+"""Blocks and epochs that made-up figures follow from: rows of speed and of training as a run has
+them.
+"""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +21,9 @@ ROUNDS, STEPS = 20, 3
 
 
 def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[str, float]:
-    """The fields of an arm's row with this speedup over fp32 in its process, known to within a share of it."""
+    """The fields of an arm's row with this speedup over fp32 in its process, known to within a
+    share of it.
+    """
     half = math.log((1 + within) / (1 - within)) / 2
     error = half / quantile(rounds_interval([0.0] * rounds).freedom)
     return {"log_speedup": math.log(speedup), "log_speedup_error": error}
@@ -27,25 +31,36 @@ def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[st
 
 def measured(row: Any, phase: str) -> Any:
     """A row of a phase without what follows from its details."""
-    names = {field.name for field in fields(row)} & {*derived(PHASES[phase])} if row is not None else ()
+    names = (
+        {field.name for field in fields(row)} & {*derived(PHASES[phase])} if row is not None else ()
+    )
     return replace(row, **dict.fromkeys(names)) if names else row
 
 
 def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
     """Blocks that give the step times and speedups that the rows of a process of speed say.
 
-    All of the reference take the same time. Those of an arm with an interval are faster in half of the rounds, and
-    slower in the other half.
+    All of the reference take the same time. Those of an arm with an interval are faster in half of
+    the rounds, and slower in the other half.
     """
     speeds = {result.precision: result.row for result in results if isinstance(result.row, Speed)}
     speeds = {name: speed for name, speed in speeds.items() if speed.step_ms}
     if trial.phase == "floor":
         speeds = {name + AGAIN: speed for name, speed in speeds.items()}
     reference = trial.cell.reference
-    wanted = {speed.step_ms * math.exp(speed.log_speedup) for speed in speeds.values() if speed.log_speedup is not None}
+    wanted = {
+        speed.step_ms * math.exp(speed.log_speedup)
+        for speed in speeds.values()
+        if speed.log_speedup is not None
+    }
     if wanted and reference not in speeds:
-        speeds = {reference: replace(next(iter(speeds.values())), step_ms=min(wanted), log_speedup=None), **speeds}
-    assert all(math.isclose(step_ms, speeds[reference].step_ms) for step_ms in wanted), "which are no ratios of steps"
+        speeds = {
+            reference: replace(next(iter(speeds.values())), step_ms=min(wanted), log_speedup=None),
+            **speeds,
+        }
+    assert all(math.isclose(step_ms, speeds[reference].step_ms) for step_ms in wanted), (
+        "which are no ratios of steps"
+    )
     rounds = max((speed.rounds or ROUNDS for speed in speeds.values()), default=0)
     blocks = []
     for place, (name, speed) in enumerate(speeds.items()):
@@ -54,13 +69,22 @@ def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
             for position in (2 * place, 2 * place + 1):
                 time_ms = speed.step_ms * steps / math.exp(log)
                 skipped = (speed.skipped_steps or 0) if not number and position == 2 * place else 0
-                where = {"round": number, "position": position, "skipped_steps": skipped, "start_s": 0.0}
-                blocks.append(Block(trial=trial.id, precision=name, steps=steps, time_ms=time_ms, **where))
+                where = {
+                    "round": number,
+                    "position": position,
+                    "skipped_steps": skipped,
+                    "start_s": 0.0,
+                }
+                blocks.append(
+                    Block(trial=trial.id, precision=name, steps=steps, time_ms=time_ms, **where)
+                )
     return blocks
 
 
 def _logs(speed: Speed, rounds: int) -> list[float]:
-    """How much faster than usual each round is, so that the interval is as wide as it is said to be."""
+    """How much faster than usual each round is, so that the interval is as wide as it is said to
+    be.
+    """
     half = (rounds - 1) // 2 or rounds // 2
     signs = [-1.0] * half + [0.0] * (rounds - 2 * half) + [1.0] * half
     width = (speed.log_speedup_error or 0.0) / (rounds_interval(signs).error or 1.0)
@@ -83,5 +107,7 @@ def with_details(
 
 def figured(trial: Trial, sent: Sequence[object]) -> list[object]:
     """What a process sent, its results with the figures that follow from its records."""
-    results = iter(with_derived(trial, [each for each in sent if isinstance(each, TrialResult)], sent))
+    results = iter(
+        with_derived(trial, [each for each in sent if isinstance(each, TrialResult)], sent)
+    )
     return [next(results) if isinstance(each, TrialResult) else each for each in sent]

@@ -1,6 +1,7 @@
 """CUDA graphs on a CPU: operations are written down while they run, and a replay does them again in the same memory.
 
-As on a GPU, a replay reads and writes the tensors of the capture, whatever Python has done with their names since.
+As on a GPU, a replay reads and writes the tensors of the capture, whatever Python has done with
+their names since.
 """
 
 import contextlib
@@ -22,7 +23,11 @@ class FakeGraph:
     def replay(self):
         self.replays += 1
         for operation, args, kwargs, outputs in self.operations:
-            inputs = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if is_tensor(leaf)}
+            inputs = {
+                leaf.untyped_storage().data_ptr()
+                for leaf in tree_leaves((args, kwargs))
+                if is_tensor(leaf)
+            }
             again = operation(*args, **kwargs)
             for held, fresh in zip(tree_leaves(outputs), tree_leaves(again), strict=True):
                 if is_tensor(held) and held.untyped_storage().data_ptr() not in inputs:
@@ -78,7 +83,9 @@ def install(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "graph", Recorder)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device=None: streams.append(FakeStream()) or streams[-1])
+    monkeypatch.setattr(
+        torch.cuda, "Stream", lambda device=None: streams.append(FakeStream()) or streams[-1]
+    )
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
     monkeypatch.setattr(torch.cuda, "set_stream", current.append)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())

@@ -1,4 +1,6 @@
-"""Processes that train together, for tests: each calls one function, and what they return comes back in their order."""
+"""Processes that train together, for tests: each calls one function, and what they return comes
+back in their order.
+"""
 
 import os
 import sys
@@ -14,7 +16,9 @@ from bench.launch.ranks import free_port
 from bench.training import distributed
 
 
-def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks: int = 2) -> list[Any]:
+def together(
+    folder: Path, function: Callable[..., Any], *arguments: Any, ranks: int = 2
+) -> list[Any]:
     """Call a function of a test module in several processes that are joined over gloo; return what each returned.
 
     Args:
@@ -25,17 +29,27 @@ def together(folder: Path, function: Callable[..., Any], *arguments: Any, ranks:
     """
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     given = (shared, folder, function, arguments)
-    modules = [PRELOAD, __name__, function.__module__]  # the first is the harness's, which may use the same server
+    modules = [
+        PRELOAD,
+        __name__,
+        function.__module__,
+    ]  # the first is the harness's, which may use the same server
     multiprocessing.set_forkserver_preload(modules)  # which imports torch once for all
     multiprocessing.start_processes(_call, given, nprocs=ranks, start_method="forkserver")
     return [torch.load(folder / f"returned-{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def _call(rank: int, shared: dict[str, str], folder: Path, function: Callable[..., Any], arguments: Any) -> None:
+def _call(
+    rank: int, shared: dict[str, str], folder: Path, function: Callable[..., Any], arguments: Any
+) -> None:
     os.environ |= {**shared, "RANK": str(rank)}
     torch.set_num_threads(1)
     distributed.join(torch.device("cpu"), 600.0)
     torch.save(function(rank, *arguments), folder / f"returned-{rank}.pt")
     torch.distributed.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # as the harness ends them: taking the interpreter down while gloo's threads run may abort (torch 2.15)
+    os._exit(
+        0
+        # as the harness ends them: taking the interpreter down while gloo's threads run may abort
+        # (torch 2.15)
+    )

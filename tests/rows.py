@@ -22,12 +22,19 @@ def rows(folder: Path, name: str) -> list[Row]:
 
 
 def trial_rows(folder: Path) -> list[Row]:
-    """The rows of all phases, each with its phase, in the order measured; a column that a file lacks is empty."""
-    return sorted((row for name in OF_PHASES for row in _of_phase(folder, name)), key=lambda row: row["started"])
+    """The rows of all phases, each with its phase, in the order measured; a column that a file
+    lacks is empty.
+    """
+    return sorted(
+        (row for name in OF_PHASES for row in _of_phase(folder, name)),
+        key=lambda row: row["started"],
+    )
 
 
 def trial_figures(folder: Path) -> list[dict[str, Any]]:
-    """The rows of all phases as reports read them, with the figures that follow from blocks and epochs."""
+    """The rows of all phases as reports read them, with the figures that follow from blocks and
+    epochs.
+    """
     return read_trials(folder, read_run(folder), read_details(folder)).to_dict("records")
 
 
@@ -41,7 +48,9 @@ def write_rows(folder: Path, name: str, written: Iterable[Row]) -> None:
     others = dict.fromkeys(column for row in written for column in row if column not in EMPTY)
     columns = [*COLUMNS[name], *(column for column in others if column not in COLUMNS[name])]
     if name in OF_PHASES:
-        columns = [column for column in columns if any(row.get(column, "") != "" for row in written)]
+        columns = [
+            column for column in columns if any(row.get(column, "") != "" for row in written)
+        ]
     with (folder / name).open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
@@ -57,7 +66,11 @@ def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = Non
     for each, found in files.items():
         for row in found:
             change(row)
-        write_rows(folder, each, ({key: value for key, value in row.items() if key not in DERIVED} for row in found))
+        write_rows(
+            folder,
+            each,
+            ({key: value for key, value in row.items() if key not in DERIVED} for row in found),
+        )
 
 
 def keep_rows(folder: Path, keep: Callable[[Row], bool]) -> None:

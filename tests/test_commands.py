@@ -1,7 +1,8 @@
 """Every command of the README and of docs/commands.md runs.
 
-``READ`` has the commands that read results: this file runs each on made-up runs. ``ELSEWHERE`` has the commands that
-only another test runs. This file plans each of the others on a faked machine with two GPUs.
+``READ`` has the commands that read results: this file runs each on made-up runs. ``ELSEWHERE`` has
+the commands that only another test runs. This file plans each of the others on a faked machine with
+two GPUs.
 """
 
 import re
@@ -32,7 +33,10 @@ READ = (
 """What reads results, or the registries."""
 ELSEWHERE = {
     "--help": "tests/cli/test_parser.py",
-    "--suite resnet20 --phases train --precisions amp-fp16 --from results/A/checkpoints/TRIAL-e2.pt": "tests/simgpu/",
+    (
+        "--suite resnet20 --phases train --precisions amp-fp16 --from "
+        "results/A/checkpoints/TRIAL-e2.pt"
+    ): "tests/simgpu/",
     "--resume results/NAME": "tests/run/test_folder.py",
     "--resume results/first-run": "tests/run/test_execute.py",
     "compare old.py new.py --interleave DIR -- --quick": "tests/compare/test_interleave.py",
@@ -54,7 +58,9 @@ class TwoGpus(Reading):
     """A launcher of a machine with two GPUs, whose placements exist as they are named."""
 
     def survey(self, gpus):
-        names = [name for word in gpus or ("all",) for name in (("0", "1") if word == "all" else (word,))]
+        names = [
+            name for word in gpus or ("all",) for name in (("0", "1") if word == "all" else (word,))
+        ]
         devices = (replace(gpu(), placement=name) for name in names if name != "cpu")
         cpu = [device for device in self.environment.devices if "cpu" in names]
         return replace(self.environment, devices=(*cpu, *devices))

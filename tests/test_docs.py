@@ -1,4 +1,6 @@
-"""The documents name files that exist, link to pages and headings that exist, and show commands that parse."""
+"""The documents name files that exist, link to pages and headings that exist, and show commands
+that parse.
+"""
 
 import re
 import shlex
@@ -19,7 +21,9 @@ PAGES = [
 ]
 NAMED = re.compile(r"`((?:bench|docs|perf|suites|tests)/[\w/.-]+)`")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]*)?\)")
-COMMAND = re.compile(r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?python run_bench\.py ([^`\n]*)", re.MULTILINE)
+COMMAND = re.compile(
+    r"(?:^    |`|exec )(?:[A-Z_]+=\S+ )?python run_bench\.py ([^`\n]*)", re.MULTILINE
+)
 
 
 def each(pattern):
@@ -34,7 +38,9 @@ def each(pattern):
 
 def slugs(page):
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
 
 
 @pytest.mark.parametrize(("page", "match"), each(NAMED))

@@ -1,4 +1,6 @@
-"""Reports of known runs say what they said (see tests/golden): figures, words and the tables of report.md."""
+"""Reports of known runs say what they said (see tests/golden): figures, words and the tables of
+report.md.
+"""
 
 import json
 import re
@@ -29,5 +31,7 @@ def test_published_ratios_are_what_they_were():
 
 def test_every_golden_folder_is_of_a_case_and_every_committed_run_has_one():
     assert {path.parent.name for path in FOLDER.glob("*/figures.json")} == set(CASES)
-    kept = re.findall(r"^!/results/([\w-]+)/$", (RESULTS.parent / ".gitignore").read_text(), re.MULTILINE)
+    kept = re.findall(
+        r"^!/results/([\w-]+)/$", (RESULTS.parent / ".gitignore").read_text(), re.MULTILINE
+    )
     assert {run for runs in COMMITTED.values() for run in runs} == {*kept} - {"published"}

@@ -1,4 +1,6 @@
-"""What imports what: planning and reporting never wait for torch, and nothing needs an optional folder."""
+"""What imports what: planning and reporting never wait for torch, and nothing needs an optional
+folder.
+"""
 
 import ast
 import subprocess
@@ -21,8 +23,23 @@ for name in sys.argv[1:]:
             sys.exit(f"{name} imports {', '.join(sorted(heavy))} when it is imported")
 """
 WITHOUT_TORCH = (
-    *("bench.spec", "bench.stats", "bench.results", "bench.planning", "bench.report", "bench.launch", "bench.cli"),
-    *("bench.run", "bench.compare", "bench.doctor.command", "bench.doctor.doctor", "bench.ray", "bench.script"),
+    *(
+        "bench.spec",
+        "bench.stats",
+        "bench.results",
+        "bench.planning",
+        "bench.report",
+        "bench.launch",
+        "bench.cli",
+    ),
+    *(
+        "bench.run",
+        "bench.compare",
+        "bench.doctor.command",
+        "bench.doctor.doctor",
+        "bench.ray",
+        "bench.script",
+    ),
     *("suites", "run_bench"),
     *(f"bench.phases.{path.parent.name}.report" for path in ROOT.glob("bench/phases/*/report.py")),
 )
@@ -44,20 +61,27 @@ def imports(source):
 
 
 def test_every_package_has_a_layer_or_is_optional():
-    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
     placed = {name for layer in contract["layers"] for name in layer.split(" | ")}
     packages = {path.parent.name for path in ROOT.glob("bench/*/__init__.py")} | {"stats"}
     assert packages - {folder.name for folder in OPTIONAL} == placed
 
 
 USES = {"explain": ROOT / "bench/script"}
-"""An optional folder that another uses, where it is there: script explains the steps that its hook observed."""
+"""An optional folder that another uses, where it is there: script explains the steps that its hook
+observed."""
 
 
 @pytest.mark.parametrize("folder", OPTIONAL, ids=lambda folder: folder.name)
 def test_nothing_outside_of_an_optional_folder_imports_it(folder):
     package = ".".join(folder.relative_to(ROOT).parts)
-    others = [path for path in ROOT.glob("bench/**/*.py") if not {folder, USES.get(folder.name)} & {*path.parents}]
+    others = [
+        path
+        for path in ROOT.glob("bench/**/*.py")
+        if not {folder, USES.get(folder.name)} & {*path.parents}
+    ]
     found = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in [ROOT / "run_bench.py", *ROOT.glob("suites/*.py"), *others]

@@ -12,7 +12,9 @@ from bench.stats import Interval
 def test_a_process_is_the_trimmed_mean_of_its_rounds_with_yuens_interval():
     values = np.random.default_rng(1).normal(0.4, 0.1, 30)
     interval = stats.rounds_interval(values)
-    assert (interval.low, interval.high) == pytest.approx(mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05))
+    assert (interval.low, interval.high) == pytest.approx(
+        mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05)
+    )
     assert stats.of_rounds(interval.center, interval.error, 30) == interval
 
 
@@ -25,7 +27,9 @@ def test_one_value_has_no_interval_and_equal_values_one_without_width():
 def test_welchs_interval_is_of_the_difference_of_means():
     a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
     bounds = scipy_stats.ttest_ind(a, b, equal_var=False).confidence_interval()
-    assert stats.welch(a, b).ends == pytest.approx((np.mean(a) - np.mean(b), bounds.low, bounds.high))
+    assert stats.welch(a, b).ends == pytest.approx(
+        (np.mean(a) - np.mean(b), bounds.low, bounds.high)
+    )
     assert stats.welch([1.0], [0.5]).low is None
 
 
@@ -48,7 +52,9 @@ def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
 
 def test_discoveries_are_those_of_scipy():
     ps = np.random.default_rng(0).uniform(size=50) ** 3
-    assert stats.discoveries(dict(enumerate(ps))) == {*np.flatnonzero(scipy_stats.false_discovery_control(ps) <= 0.05)}
+    assert stats.discoveries(dict(enumerate(ps))) == {
+        *np.flatnonzero(scipy_stats.false_discovery_control(ps) <= 0.05)
+    }
     assert stats.discoveries({}) == set()
     assert stats.discoveries({"a": 0.04, "b": 0.9, "c": 0.9}) == set()
 
@@ -59,7 +65,9 @@ def test_a_rounds_log_ratio_takes_both_blocks_of_each_arm():
 
 
 def over(centers, is_disturbed, confidence=stats.REPORTED):
-    return stats.over_processes([stats.around(center, 0.0, 1.0, 1) for center in centers], is_disturbed, confidence)
+    return stats.over_processes(
+        [stats.around(center, 0.0, 1.0, 1) for center in centers], is_disturbed, confidence
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,9 @@ def over(centers, is_disturbed, confidence=stats.REPORTED):
 def test_a_cell_is_students_t_over_the_processes_without_evidence(is_disturbed, counted):
     centers = [0.40, 0.42, 0.44, 0.10]
     values = [centers[place] for place in counted]
-    low, high = scipy_stats.t.interval(0.975, len(values) - 1, np.mean(values), scipy_stats.sem(values))
+    low, high = scipy_stats.t.interval(
+        0.975, len(values) - 1, np.mean(values), scipy_stats.sem(values)
+    )
     interval = over(centers, is_disturbed)
     assert (*interval.ends, interval.n) == pytest.approx((np.mean(values), low, high, len(values)))
 
@@ -113,7 +123,9 @@ CALM = [""] * 6
 def test_a_process_shows_evidence_where_it_is_named_or_a_measure_is_far_above_the_others(
     named, load_pct, switches_per_s, seen
 ):
-    evidence = stats.disturbed(named, {"foreign_load_pct": load_pct, "switches_per_s": switches_per_s})
+    evidence = stats.disturbed(
+        named, {"foreign_load_pct": load_pct, "switches_per_s": switches_per_s}
+    )
     assert np.flatnonzero(evidence).tolist() == seen
 
 
@@ -130,4 +142,7 @@ def test_a_process_shows_evidence_where_it_is_named_or_a_measure_is_far_above_th
 )
 def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, verdict):
     ends = [None if end is None else math.log(end) for end in (low, high)]
-    assert stats.verdict(Interval(center=0.0, low=ends[0], high=ends[1], n=3), math.log1p(0.01)) == verdict
+    assert (
+        stats.verdict(Interval(center=0.0, low=ends[0], high=ends[1], n=3), math.log1p(0.01))
+        == verdict
+    )

@@ -23,14 +23,22 @@ class Trace:
         """Add a range, such as an optimizer's step."""
         self._add("user_annotation", name, start, length, thread)
 
-    def op(self, name: str, start: float, length: float, *types: str, sizes: Any = (), thread: int = 1) -> int:
+    def op(
+        self, name: str, start: float, length: float, *types: str, sizes: Any = (), thread: int = 1
+    ) -> int:
         """Add an operator of the host; return the id that kernels name it by."""
         number = next(self._ids)
-        arguments = {"External id": number, "Input type": list(types), "Input Dims": [list(size) for size in sizes]}
+        arguments = {
+            "External id": number,
+            "Input type": list(types),
+            "Input Dims": [list(size) for size in sizes],
+        }
         self._add("cpu_op", name, start, length, thread, **arguments)
         return number
 
-    def kernel(self, name: str, start: float, length: float, by: int | None = None, kind: str = "kernel") -> None:
+    def kernel(
+        self, name: str, start: float, length: float, by: int | None = None, kind: str = "kernel"
+    ) -> None:
         """Add what runs on the GPU, launched by an operator."""
         self._add(kind, name, start, length, 7, **({} if by is None else {"External id": by}))
 
@@ -38,6 +46,16 @@ class Trace:
         """Return the trace."""
         return {"traceEvents": [{"ph": "M", "name": "process_name"}, *self.events]}
 
-    def _add(self, kind: str, name: str, start: float, length: float, thread: int, /, **more: Any) -> None:
-        event = {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": length, "pid": 1, "tid": thread}
+    def _add(
+        self, kind: str, name: str, start: float, length: float, thread: int, /, **more: Any
+    ) -> None:
+        event = {
+            "ph": "X",
+            "cat": kind,
+            "name": name,
+            "ts": start,
+            "dur": length,
+            "pid": 1,
+            "tid": thread,
+        }
         self.events.append(event | {"args": more})

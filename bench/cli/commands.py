@@ -27,7 +27,8 @@ class Command:
     The options have ``argv``, its whole command line, and ``words``. A UsageError refuses them.
     """
     start: Callable[[Sequence[str]], Request | None] | None = None
-    """Returns the request where its words are the options of a run, and None where they are its own."""
+    """Returns the request where its words are the options of a run, and None where they are its
+    own."""
     takes_words: bool = False
     """Whether the words after ``--`` are no options of its own, but go to it as ``words``."""
 

@@ -14,8 +14,8 @@ from bench.spec.request import Request
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
+# Drawing takes time from a CPU that may be measured, so it is rare.
 REDRAW_S = 0.5
-"""Drawing takes time from a CPU that may be measured, so it is rare."""
 
 
 class Display:
@@ -37,7 +37,10 @@ class Display:
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
         """Show a trial's results."""
-        self.note(f"{self._running.pop(trial.cell.placement.name)}: {describe_results(trial.phase, results)}")
+        self.note(
+            f"{self._running.pop(trial.cell.placement.name)}: "
+            f"{describe_results(trial.phase, results)}"
+        )
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
@@ -131,13 +134,18 @@ def describe_gpu(sample: Sample) -> str:
     return ", ".join(parts)
 
 
-def show_plan(plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request) -> None:
+def show_plan(
+    plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request
+) -> None:
     """Print what is going to run, where, and how long it may take; and what is ``left`` of a run that goes on."""
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
         print_plain(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if request.gpus is None and request.on is None:
-        print_plain("Without --gpus: every GPU (--quick: one of each model), or the CPU where there is none.")
+        print_plain(
+            "Without --gpus: every GPU (--quick: one of each model), or the CPU where there is "
+            "none."
+        )
     for warning in warnings:
         print_plain(f"Warning: {warning}")
     groups: dict[str, list[Trial]] = {}

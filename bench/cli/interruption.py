@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: the first stops the run, the second ends the process at once.
 
-Either way what the run has stored stays, the processes that it has started end with it, and a sentence says how it goes
-on. Imports nothing that takes a moment, because Ctrl-C may come in any.
+Either way what the run has stored stays, the processes that it has started end with it, and a
+sentence says how it goes on. Imports nothing that takes a moment, because Ctrl-C may come in any.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 STOPPED = "run_bench: stopped.\n"
+# Signals that come so soon after the first are the same: a key is held down, or a supervisor sends
+# several.
 TOGETHER_S = 0.1
-"""Signals that come so soon after the first are the same: a key is held down, or a supervisor sends several."""
 
 
 class Interruption:

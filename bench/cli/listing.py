@@ -20,13 +20,13 @@ HEADINGS = {
     "precisions": "Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):",
     "techniques": "Techniques (--techniques NAME,NAME=N; for all precisions alike):",
 }
+# What lines say of a device, by its fields.
 FACTS = {
     "compute_capability": "compute capability {}",
     "power_limit_w": "power limit {:.0f} W",
     "power_default_w": "from the factory {:.0f} W",
     "threads": "{} threads",
 }
-"""What lines say of a device, by its fields."""
 
 
 def registries() -> dict[str, list[dict[str, Any]]]:
@@ -83,7 +83,9 @@ def devices(seen: Sequence[Seen], users: Mapping[str, list[GpuProcess]]) -> list
     return documents
 
 
-def describe_devices(seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]) -> list[str]:
+def describe_devices(
+    seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]
+) -> list[str]:
     """Return the same as lines, a few for each device; and why there is no GPU."""
     text = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
     for each in seen:
@@ -131,7 +133,10 @@ def _would(device: Device, name: str) -> str:
     if reason:
         return f"unsupported: {reason}"
     if is_emulated(device, name):
-        return f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in fp32"
+        return (
+            f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in "
+            "fp32"
+        )
     if device.kind == "cpu" and compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
     return "ok"

@@ -33,28 +33,38 @@ other commands:
   run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
 """
+# Options that are no field of a request, but change several or one of a suite, after the field that
+# they follow.
 SHORTHANDS = {
     "sweep": {
         "weights": Option(
-            "initial weights: a state dict's path, imagenet, pretrained or none (default: the suite's)",
+            (
+                "initial weights: a state dict's path, imagenet, pretrained or none (default: the "
+                "suite's)"
+            ),
             "PATH",
         )
     },
-    "phases": {phase.option.strip("-"): Option(phase.help, repeated="same") for phase in PHASES.values() if phase.help},
+    "phases": {
+        phase.option.strip("-"): Option(phase.help, repeated="same")
+        for phase in PHASES.values()
+        if phase.help
+    },
     "quick": {
         "rigorous": Option(
-            "ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself where speed is timed"
+            "ten processes at least, up to ±0.5 %% (--target-ci), and fp32 timed against itself "
+            "where speed is timed"
         ),
     },
 }
-"""Options that are no field of a request, but change several or one of a suite, after the field that they follow."""
 
 
 def parse(argv: Sequence[str]) -> Any:
     """Parse a command line.
 
     Returns:
-        A ``Request`` for a run; for the other commands an ``argparse.Namespace`` with their name as ``command``.
+        A ``Request`` for a run; for the other commands an ``argparse.Namespace`` with their name as
+        ``command``.
 
     Raises:
         UsageError: a word is invalid; nothing has been written yet.
@@ -65,13 +75,17 @@ def parse(argv: Sequence[str]) -> Any:
     parsers = command_parsers(found)
     if name not in parsers:
         raise UsageError(
-            f"There is no command '{name}'.{nearest(name, parsers)} Available: {', '.join(parsers)}; a run needs none, "
-            "as in run_bench.py --suite mlp."
+            f"There is no command '{name}'.{nearest(name, parsers)} Available: "
+            f"{', '.join(parsers)}; a run needs none, as in run_bench.py --suite mlp."
         )
     start = found[name].start if name in found else None
     if start is not None and (request := start(words)) is not None:
         return request
-    cut = words.index("--") if "--" in words and name in found and found[name].takes_words else len(words)
+    cut = (
+        words.index("--")
+        if "--" in words and name in found and found[name].takes_words
+        else len(words)
+    )
     given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(words[cut + 1 :]))
     return parsers[name].parse_args(words[:cut], given)
 
@@ -86,13 +100,18 @@ class Parser(argparse.ArgumentParser):
         """Raise a UsageError instead of printing the usage and exiting."""
         hint = ""
         if message.startswith("unrecognized") and ".py" in message:
-            hint = " A training script and its options come after --, as in script --inject fp32,amp-bf16 -- train.py."
+            hint = (
+                " A training script and its options come after --, as in script --inject "
+                "fp32,amp-bf16 -- train.py."
+            )
         raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} See {self.prog} --help.")
 
 
 def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
     """Return the parsers of the commands, also of those that were found, by their names; not of those of a run."""
-    report = Parser(prog="run_bench.py report", description="Write the report of one run, or of several in one.")
+    report = Parser(
+        prog="run_bench.py report", description="Write the report of one run, or of several in one."
+    )
     report.add_argument(
         "runs",
         nargs="+",
@@ -101,14 +120,22 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
         help="folder of a run, such as results/NAME, or of runs",
     )
     where = report.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)")
-    where.add_argument("--json", action="store_true", help="print its figures and the raw samples instead, as JSON")
-    report.add_argument("--published", action="store_true", help="show figures from the literature, too, in a table")
+    where.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)"
+    )
+    where.add_argument(
+        "--json", action="store_true", help="print its figures and the raw samples instead, as JSON"
+    )
+    report.add_argument(
+        "--published", action="store_true", help="show figures from the literature, too, in a table"
+    )
     report.add_argument(
         "--figures",
         choices=("overview", "all", "none"),
         default="overview",
-        help="overview (default): of many devices one figure a recipe; all: every device's own; none",
+        help=(
+            "overview (default): of many devices one figure a recipe; all: every device's own; none"
+        ),
     )
     listing = Parser(prog="run_bench.py list", description="List suites and precisions.")
     listing.add_argument(
@@ -164,7 +191,10 @@ def run_parser() -> Parser:
         commands += f"  run_bench.py {command.synopsis:<33}  {command.help}\n"
     parser = Parser(
         prog="run_bench.py",
-        description="Does mixed precision pay here: how much faster, how much less memory, at what cost in accuracy.",
+        description=(
+            "Does mixed precision pay here: how much faster, how much less memory, at what cost "
+            "in accuracy."
+        ),
         epilog=EXAMPLES + commands,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -186,7 +216,8 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
 
     Args:
         argv: the command line, which may begin with the name of a command that has these options.
-        phases: what that command measures unless ``--phases`` is given; the last of them is always measured.
+        phases: what that command measures unless ``--phases`` is given; the last of them is always
+        measured.
 
     Raises:
         UsageError: an option is invalid, or contradicts another one.
@@ -198,18 +229,29 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
         if name in given and not option.with_resume:
             others.append(option_name(name, option))
     if "suites" not in given and "resume" not in given:
-        raise UsageError("--suite is missing: name one, such as --suite mlp (run_bench.py list shows all).")
+        raise UsageError(
+            "--suite is missing: name one, such as --suite mlp (run_bench.py list shows all)."
+        )
     if "suites" not in given and others:
         raise UsageError(
-            "--resume repeats the run's own options, to which --seeds may add; --trial-timeout and --within are free; "
-            f"to change {', '.join(others)}, start a new run."
+            "--resume repeats the run's own options, to which --seeds may add; --trial-timeout "
+            f"and --within are free; to change {', '.join(others)}, start a new run."
         )
     if "accelerators" in given and "on" not in given:
-        raise UsageError("--accelerators is for a cluster: add --on ray, or name GPUs of this machine with --gpus.")
+        raise UsageError(
+            "--accelerators is for a cluster: add --on ray, or name GPUs of this machine with "
+            "--gpus."
+        )
     if "gpus" in given and "on" in given:
-        raise UsageError("--gpus names GPUs of this machine; with --on ray name types: --accelerators V100,V100+V100.")
+        raise UsageError(
+            "--gpus names GPUs of this machine; with --on ray name types: --accelerators "
+            "V100,V100+V100."
+        )
     if "on" in given and ("keep_checkpoints" in given or "start" in given):
-        raise UsageError("A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or --on.")
+        raise UsageError(
+            "A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or "
+            "--on."
+        )
     if phases and "suites" in given:
         asked = given.get("phases", phases)
         given["phases"] = tuple(dict.fromkeys((*asked, phases[-1])))

@@ -14,27 +14,36 @@ from bench.spec.options import share, whole
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the two sides, whether they are measured first, and the form of the output."""
     parser.description = (
-        "Compare runs with earlier ones of the same questions. "
-        "Exit codes: 0 done; 1 --fail-over found a regression; 2 it cannot be done, or --fail-over could judge nothing."
+        "Compare runs with earlier ones of the same questions. Exit codes: 0 done; 1 --fail-over "
+        "found a regression; 2 it cannot be done, or --fail-over could judge nothing."
     )
     for name in ("old", "new"):
-        parser.add_argument(name, type=Path, metavar=name.upper(), help=f"folder of the {name} run, or of {name} runs")
+        parser.add_argument(
+            name,
+            type=Path,
+            metavar=name.upper(),
+            help=f"folder of the {name} run, or of {name} runs",
+        )
     parser.add_argument(
         "--fail-over",
         metavar="SHARE",
         type=partial(share, "--fail-over"),
-        help="exit with 1 where a step's time, memory or energy is shown to have grown by more, such as 3%%; also "
-        "where accuracy is shown to be lost, or something no longer runs",
+        help="exit with 1 where a step's time, memory or energy is shown to have grown by more, "
+        "such as 3%%; also where accuracy is shown to be lost, or something no longer runs",
     )
     parser.add_argument(
         "--interleave",
         type=Path,
         metavar="DIR",
-        help="measure both by turns first, and keep the runs in DIR, a new one for other code: OLD and NEW are then "
-        "suites' files, checkouts of ampmeter or environments (folder or Python), and the runs' options follow --",
+        help="measure both by turns first, and keep the runs in DIR, a new one for other code: OLD "
+        "and NEW are then suites' files, checkouts of ampmeter or environments (folder or "
+        "Python), and the runs' options follow --",
     )
     parser.add_argument(
-        "--pairs", type=partial(whole(1), "--pairs"), default=3, help="of runs that --interleave measures (default: 3)"
+        "--pairs",
+        type=partial(whole(1), "--pairs"),
+        default=3,
+        help="of runs that --interleave measures (default: 3)",
     )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 

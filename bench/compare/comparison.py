@@ -1,8 +1,8 @@
 """Runs against earlier runs of the same questions: what improved, regressed or stayed the same, row by row.
 
-Each side is a run or several. Of times and energy the samples are pairs of runs that took turns, or the days of runs
-where each side has three; with fewer they are processes, and a change must exceed what a machine's days differ by.
-Memory, and seeds of all runs alike, do not depend on the day.
+Each side is a run or several. Of times and energy the samples are pairs of runs that took turns, or
+the days of runs where each side has three; with fewer they are processes, and a change must exceed
+what a machine's days differ by. Memory, and seeds of all runs alike, do not depend on the day.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.comparability import cautions, remark
 from bench.report.analysis.frame import Arm
 from bench.report.analysis.summary import summarise
-from bench.report.format import at_batch, counted, enumerated, known, records, source, titled, written
+from bench.report.format import (
+    at_batch,
+    counted,
+    enumerated,
+    known,
+    records,
+    source,
+    titled,
+    written,
+)
 from bench.report.reading.folders import runs_in
 from bench.report.reading.load import KEY, Run, load
 from bench.results.records import MEASURED
@@ -31,25 +40,27 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import SPEED, compared
 from bench.stats import Interval
 
+# Columns in which two rows must agree to be compared: all that was asked, and not the device that
+# answered.
 QUESTION = [name for name in KEY if name not in ("run", "architecture", "device")]
-"""Columns in which two rows must agree to be compared: all that was asked, and not the device that answered."""
 SIDES = ("old", "new")
+# Days of each side from which its days are the samples.
 LEAST_DAYS = 3
-"""Days of each side from which its days are the samples."""
+# With fewer, a change must exceed this, too: one machine's days differ by 2 to 3 % (results of the
+# project's own).
 BETWEEN_DAYS = math.log1p(0.06)
-"""With fewer, a change must exceed this, too: one machine's days differ by 2 to 3 % (results of the project's own)."""
 LIMITS = (
-    "A change of time or energy is shown only if its whole interval lies beyond the A/A noise (of energy 1 %) plus "
-    f"6 %, because OLD or NEW has runs of fewer than {LEAST_DAYS} days, and a machine's days differ. To tell smaller "
-    "changes, let compare measure both by turns: --interleave FOLDER, with suites' files, checkouts or environments "
-    "as OLD and NEW."
+    "A change of time or energy is shown only if its whole interval lies beyond the A/A noise (of "
+    f"energy 1 %) plus 6 %, because OLD or NEW has runs of fewer than {LEAST_DAYS} days, and a "
+    "machine's days differ. To tell smaller changes, let compare measure both by turns: "
+    "--interleave FOLDER, with suites' files, checkouts or environments as OLD and NEW."
 )
 NEEDS = (
-    "both sides need two processes (leave out --quick), or two pairs of runs that took turns (--pairs), for energy two "
-    "trials, for accuracy and loss five seeds."
+    "both sides need two processes (leave out --quick), or two pairs of runs that took turns "
+    "(--pairs), for energy two trials, for accuracy and loss five seeds."
 )
+# A row of the summary of each side, of one question.
 Pair = Mapping[Hashable, Any]
-"""A row of the summary of each side, of one question."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -91,7 +102,11 @@ class Change:
     def __str__(self) -> str:
         if self.contrast is not None and self.interval is not None:
             is_resolvable = self.contrast.is_resolvable
-            return written(self.metric, self.interval.ends) if is_resolvable else "too small to be resolved"
+            return (
+                written(self.metric, self.interval.ends)
+                if is_resolvable
+                else "too small to be resolved"
+            )
         if set(self.statuses) <= set(MEASURED):
             return "not comparable"
         return " → ".join(self.statuses)
@@ -128,7 +143,8 @@ class Comparison:
     new: list[str]
     rows: list[Row]
     cautions: list[str]
-    """Sentences on what the runs cannot tell, on what is missing, and on differences that are not compared."""
+    """Sentences on what the runs cannot tell, on what is missing, and on differences that are not
+    compared."""
     apart: list[str]
     """Sentences on rows that only one of the two has, or has measured."""
     unreached: list[str]
@@ -144,7 +160,11 @@ class Comparison:
     @property
     def is_judged(self) -> bool:
         """Whether any step's time could be judged; where no step was timed on both sides, anything else."""
-        timed = [change for change in self.changes if change.metric == SPEED and change.contrast is not None]
+        timed = [
+            change
+            for change in self.changes
+            if change.metric == SPEED and change.contrast is not None
+        ]
         return any(change.is_judged for change in timed or self.changes)
 
     @property
@@ -164,25 +184,30 @@ class Comparison:
         """One sentence on all rows."""
         counts = Counter(change.verdict for change in self.changes)
         words = ", ".join(f"{counts[word]} {word}" for word in IMPROVED if counts[word])
-        return f"NEW against OLD: {counted(len(self.rows), 'row')} compared; their figures: {words}."
+        return (
+            f"NEW against OLD: {counted(len(self.rows), 'row')} compared; their figures: {words}."
+        )
 
 
-def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False) -> Comparison:
+def compare(
+    old: Path, new: Path, fail_over: float | None = None, *, by_turns: bool = False
+) -> Comparison:
     """Hold ``new`` against ``old``, for every cell and precision that both have.
 
-    IMPROVED and REGRESSED require the 95 % interval to clear the A/A noise (of other metrics than speed: the metric's
-    margin), and with runs of few days 6 % more, and control the false discovery rate over all rows at 5 %
-    (``stats.discoveries``).
+    IMPROVED and REGRESSED require the 95 % interval to clear the A/A noise (of other metrics than
+    speed: the metric's margin), and with runs of few days 6 % more, and control the false discovery
+    rate over all rows at 5 % (``stats.discoveries``).
 
     Args:
         old: a run, or a folder of runs.
         new: the same.
         fail_over: the share beyond which a regression is listed in ``failures``.
-        by_turns: whether runs of both took turns, as ``interleave`` measures: the first of each side are a pair, and
-            so on.
+        by_turns: whether runs of both took turns, as ``interleave`` measures: the first of each
+            side are a pair, and so on.
 
     Raises:
-        UsageError: there is no run or one cannot be read, both have the same run, or they have no question in common.
+        UsageError: there is no run or one cannot be read, both have the same run, or they have no
+            question in common.
     """
     of_old, of_new = runs_in([old]), runs_in([new])
     if set(of_old) & set(of_new):
@@ -194,7 +219,9 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         if not of_side:
             raise UsageError(f"No run in '{side}' has a finished trial. Finish one with --resume.")
     trials = runs.tried()
-    trials = trials.assign(techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder"))
+    trials = trials.assign(
+        techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder")
+    )
     old_rows = summarise(_pooled(trials, old_runs, by_turns))
     new_rows = summarise(_pooled(trials, new_runs, by_turns))
     apart = _apart(old_rows, new_rows)
@@ -202,7 +229,9 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
     changes = [change for row in rows for change in row.changes.values()]
     _judge(changes, fail_over)
     if not any(change.is_shown or None not in change.values for change in changes):
-        reason = "The two runs have no measured cell and precision in common. Measure the same in both."
+        reason = (
+            "The two runs have no measured cell and precision in common. Measure the same in both."
+        )
         raise UsageError(" ".join([reason, *apart]))
     is_limited = any(change.contrast and change.contrast.allowance for change in changes)
     return Comparison(
@@ -210,7 +239,10 @@ def compare(old: Path, new: Path, fail_over: float | None = None, *, by_turns: b
         new=[run.label for run in new_runs],
         rows=rows,
         cautions=[*([LIMITS] if is_limited else []), *cautions(runs)],
-        apart=[*_lost(changes, trials[trials["run"].isin([run.label for run in new_runs])]), *apart],
+        apart=[
+            *_lost(changes, trials[trials["run"].isin([run.label for run in new_runs])]),
+            *apart,
+        ],
         unreached=[remark(run) for run in new_runs if not run.is_finished],
         fail_over=fail_over,
     )
@@ -226,7 +258,9 @@ def _pooled(trials: pd.DataFrame, runs: Sequence[Run], by_turns: bool) -> pd.Dat
     for turn, run in enumerate(sorted(runs, key=_start)):
         samples[run.label] = turn if by_turns else _start(run)[:10]
     rows = trials[trials["run"].isin(samples)]
-    return rows.assign(run="", trial=rows["run"] + "/" + rows["trial"], of_run=rows["run"].map(samples))
+    return rows.assign(
+        run="", trial=rows["run"] + "/" + rows["trial"], of_run=rows["run"].map(samples)
+    )
 
 
 def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
@@ -270,7 +304,10 @@ def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
             return None
         contrast = estimate(metric, new, old)
         if contrast is not None:
-            noises = [stats.ASSUMED_NOISE if share is None else share for share in _of(pair, "noise_ratio")]
+            noises = [
+                stats.ASSUMED_NOISE if share is None else share
+                for share in _of(pair, "noise_ratio")
+            ]
             change.metric = contrast.metric
             change.contrast = _over_runs(replace(contrast, noise=max(noises)), by_turns)
         return change
@@ -306,7 +343,9 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     new, old = _by_run(contrast.arm, contrast.metric), _by_run(contrast.against, contrast.metric)
     if by_turns:
         pairs = (new - old).dropna().tolist()
-        change = stats.student(pairs) if pairs else stats.around(contrast.change.center, 0.0, 1.0, 0)
+        change = (
+            stats.student(pairs) if pairs else stats.around(contrast.change.center, 0.0, 1.0, 0)
+        )
         return replace(contrast, change=change)
     if min(len(new), len(old)) >= LEAST_DAYS:
         return replace(contrast, change=stats.welch(new.tolist(), old.tolist()))
@@ -321,11 +360,20 @@ def _by_run(arm: Arm, metric: Metric) -> pd.Series:
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
     """Say how often NEW failed where OLD was measured, and the first reason."""
-    lost = [change.statuses[1] for change in changes if change.verdict == "REGRESSED" and change.contrast is None]
+    lost = [
+        change.statuses[1]
+        for change in changes
+        if change.verdict == "REGRESSED" and change.contrast is None
+    ]
     if not lost:
         return []
     details = new.loc[new["status"].isin(lost), "detail"]
-    return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {''.join(details.head(1)) or 'diverged'}."]
+    return [
+        (
+            f"NEW failed in {counted(len(lost), 'figure')} that OLD has: "
+            f"{''.join(details.head(1)) or 'diverged'}."
+        )
+    ]
 
 
 def _judge(changes: Sequence[Change], fail_over: float | None) -> None:

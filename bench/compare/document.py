@@ -10,8 +10,8 @@ from bench.report.document import head, interval
 from bench.spec.metric import Metric
 from bench.spec.metrics import compared
 
+# The words of a compared row's question.
 ASKED = ("suite", "parameters", "techniques", "data", "placement", "precision")
-"""The words of a compared row's question."""
 
 
 def document(comparison: Comparison) -> dict[str, Any]:

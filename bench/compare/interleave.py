@@ -19,18 +19,21 @@ from bench.spec.text import print_plain
 
 PROGRAM = "run_bench.py"
 SIDES = ("old", "new")
+# The file in the runs' folder with the command of each side.
 ASKED = "sides.json"
-"""The file in the runs' folder with the command of each side."""
 
 
-def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int) -> tuple[Path, Path]:
+def interleave(
+    old: Path, new: Path, words: Sequence[str], out: Path, pairs: int
+) -> tuple[Path, Path]:
     """Run each side once in each pair, OLD first in one pair and NEW first in the next.
 
-    Runs that ``out`` has already are completed if need be, so a later call with more pairs adds to them. What the runs
-    print goes to stderr.
+    Runs that ``out`` has already are completed if need be, so a later call with more pairs adds to
+    them. What the runs print goes to stderr.
 
     Args:
-        old: a suite's file, the folder of a checkout, or the Python or the folder of an environment.
+        old: a suite's file, the folder of a checkout, or the Python or the folder of an
+            environment.
         new: likewise.
         words: options of each run.
         out: folder that gets ``old/1``, ``new/1``, ``new/2``, ``old/2`` and so on.
@@ -40,11 +43,17 @@ def interleave(old: Path, new: Path, words: Sequence[str], out: Path, pairs: int
         The folders of the runs of both sides.
 
     Raises:
-        UsageError: a side is none of these, one of its runs was refused, or ``out`` has runs of other code.
+        UsageError: a side is none of these, one of its runs was refused, or ``out`` has runs of
+            other code.
     """
     if words and not words[0].startswith("-"):
-        raise UsageError(f"--interleave measures suites: after -- come options of runs, not the command '{words[0]}'.")
-    commands = {side: [*_command(path, words), *words] for side, path in zip(SIDES, (old, new), strict=True)}
+        raise UsageError(
+            "--interleave measures suites: after -- come options of runs, not the command "
+            f"'{words[0]}'."
+        )
+    commands = {
+        side: [*_command(path, words), *words] for side, path in zip(SIDES, (old, new), strict=True)
+    }
     _require_same(out, commands, (old, new))
     for pair in range(pairs):
         for side in SIDES if pair % 2 == 0 else SIDES[::-1]:
@@ -84,11 +93,15 @@ def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Seque
         file.write_text(asked)
         return
     if not file.exists() or file.read_text() != asked:
-        raise UsageError(f"'{out}' has runs of other sides or with other options. Choose another folder.")
+        raise UsageError(
+            f"'{out}' has runs of other sides or with other options. Choose another folder."
+        )
     for side in sides:
         for source in _sources(side):
             if source.stat().st_mtime > file.stat().st_mtime:
-                raise UsageError(f"'{source}' was edited after the first runs in '{out}'. Choose another folder.")
+                raise UsageError(
+                    f"'{source}' was edited after the first runs in '{out}'. Choose another folder."
+                )
 
 
 def _sources(side: Path) -> list[Path]:
@@ -117,11 +130,12 @@ def _command(side: Path, words: Sequence[str]) -> list[str]:
         if python.is_file() and os.access(python, os.X_OK):
             if (ROOT / "pyproject.toml").is_file():
                 return [str(python.absolute()), program]
-            # An installed program lies beside this environment's torch, which would hide the other one's.
+            # An installed program lies beside this environment's torch, which would hide the other
+            # one's.
             if (own := python.absolute().with_name("ampmeter")).is_file():
                 return [str(own)]
             raise UsageError(f"'{side}' has no ampmeter: install it there, too.")
     raise UsageError(
-        f"'{side}' is no suite's file, no checkout with {PROGRAM}, and no environment's folder or Python: "
-        "--interleave measures two of these."
+        f"'{side}' is no suite's file, no checkout with {PROGRAM}, and no environment's folder or "
+        "Python: --interleave measures two of these."
     )

@@ -16,7 +16,8 @@ def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
 
     Args:
         family: the contrasts.
-        share: what a change of a ratio must exceed, where that is more than the contrast's threshold.
+        share: what a change of a ratio must exceed, where that is more than the contrast's
+            threshold.
     """
     words: list[str] = []
     chances: dict[int, float] = {}

@@ -7,13 +7,16 @@ from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, tab
 from bench.spec.metrics import compared
 from bench.spec.text import print_plain
 
-MARGINS = "; ".join(f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise)
+MARGINS = "; ".join(
+    f"{metric.name}: {metric.tolerance}" for metric in compared() if not metric.has_noise
+)
 CHANGES = (
-    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals. "
-    "REGRESSED and IMPROVED: the interval clears the A/A noise "
-    f"({MARGINS}), and so clearly that at most 5 % of such verdicts are expected to be chance. SAME: the interval lies "
-    f"within 1 %, or those margins. INCONCLUSIVE: neither, or too few samples: {NEEDS} A GPU's peak of memory is read "
-    "in two processes, and the interval spans them; on a CPU differences within 5 MiB cannot be resolved."
+    "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals. REGRESSED and "
+    f"IMPROVED: the interval clears the A/A noise ({MARGINS}), and so clearly that at most 5 % of "
+    "such verdicts are expected to be chance. SAME: the interval lies within 1 %, or those "
+    f"margins. INCONCLUSIVE: neither, or too few samples: {NEEDS} A GPU's peak of memory is read "
+    "in two processes, and the interval spans them; on a CPU differences within 5 MiB cannot be "
+    "resolved."
 )
 
 COLUMNS = [

@@ -1,8 +1,9 @@
 """A batch of any structure: its tensors moved, pinned, arranged, cut and counted.
 
-A batch is any nesting of what ``torch.utils._pytree`` opens: dicts, lists, tuples, named tuples, and what libraries
-register there. Dataclasses, and ``UserDict``s such as the BatchEncoding of transformers, are registered when one is
-first met. All else is a leaf: a tensor, an object with a method ``to(device)``, or a value that stays as it is.
+A batch is any nesting of what ``torch.utils._pytree`` opens: dicts, lists, tuples, named tuples,
+and what libraries register there. Dataclasses, and ``UserDict``s such as the BatchEncoding of
+transformers, are registered when one is first met. All else is a leaf: a tensor, an object with a
+method ``to(device)``, or a value that stays as it is.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def first_dimension(batch: Batch) -> int:
     for tensor in tensors(batch):
         if tensor.dim():
             return len(tensor)
-    raise UsageError("The batch has no tensor whose first dimension is its samples: give the suite a count(batch).")
+    raise UsageError(
+        "The batch has no tensor whose first dimension is its samples: give the suite a "
+        "count(batch)."
+    )
 
 
 def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
@@ -54,7 +58,8 @@ def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
 def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) -> Batch:
     """Copy a batch to ``device``; tensors that are there already are not copied.
 
-    ``non_blocking`` does not wait for the copy. That takes pinned memory, so other memory of the host is pinned first.
+    ``non_blocking`` does not wait for the copy. That takes pinned memory, so other memory of the
+    host is pinned first.
 
     Raises:
         Exception: what an object's own ``to`` raises.
@@ -65,7 +70,8 @@ def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) ->
         if not isinstance(leaf, Tensor):
             return leaf.to(device) if hasattr(leaf, "to") else leaf
         if non_blocking and to_gpu and leaf.device.type == "cpu":
-            # The pinned allocator knows of the copy under way, and reuses the buffer only when it is done.
+            # The pinned allocator knows of the copy under way, and reuses the buffer only when it
+            # is done.
             leaf = leaf.pin_memory()
         return leaf.to(device, non_blocking=non_blocking)
 
@@ -74,7 +80,9 @@ def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) ->
 
 def pinned(batch: Batch) -> Batch:
     """Return a batch in host memory with its tensors in pinned memory."""
-    return map_leaves(lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, batch)
+    return map_leaves(
+        lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, batch
+    )
 
 
 def channels_last(batch: Batch) -> Batch:
@@ -104,8 +112,14 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
     for leaf in leaves:
         is_cut = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples
         if not is_cut and not isinstance(leaf, int | float | None):
-            kind = f"tensor of shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise UsageError(f"{purpose} cannot cut a {kind} of the batch, which has {samples} samples.")
+            kind = (
+                f"tensor of shape {tuple(leaf.shape)}"
+                if isinstance(leaf, Tensor)
+                else type(leaf).__name__
+            )
+            raise UsageError(
+                f"{purpose} cannot cut a {kind} of the batch, which has {samples} samples."
+            )
     chunks = []
     for part in parts:
         cut_leaves = [leaf[part] if isinstance(leaf, Tensor) else leaf for leaf in leaves]

@@ -24,15 +24,15 @@ from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import NO_DATA, Data, Suite
 
+# Memory of the distinct batches that a synthetic epoch cycles through: a few would be learned by
+# heart, and their gradients vanish.
 POOL_BYTES = 512 * 2**20
-"""Memory of the distinct batches that a synthetic epoch cycles through: a few would be learned by heart, and their
-gradients vanish."""
+# Tokens that a model of sequences is validated on.
 VALIDATION_TOKENS = 2**16
-"""Tokens that a model of sequences is validated on."""
+# Of an epoch of a suite's own batches.
 FEWEST_BATCHES = 2
-"""Of an epoch of a suite's own batches."""
+# Each epoch of a suite's own batches has a seed higher by this.
 NEXT_SEED = 10_000
-"""Each epoch of a suite's own batches has a seed higher by this."""
 
 
 def open_batches(
@@ -46,12 +46,15 @@ def open_batches(
 ) -> Batches:
     """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
 
-    Order and augmentation follow from ``seed`` and the epoch: they are the same for every precision and device.
+    Order and augmentation follow from ``seed`` and the epoch: they are the same for every precision
+    and device.
 
     Args:
         data: the shape of a sample, and how images are augmented.
-        source: where samples come from. Data that are neither images with a class nor tokens are always synthetic.
-        batch_size: samples in a batch, no more than the training set has, and equally many for each rank.
+        source: where samples come from. Data that are neither images with a class nor tokens are
+            always synthetic.
+        batch_size: samples in a batch, no more than the training set has, and equally many for each
+            rank.
         device: the device that batches are returned on.
         seed: of order and augmentation, or of the synthetic values.
         shard: this rank's part of every training batch.
@@ -139,7 +142,8 @@ class ImageBatches(Batches):
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
 
-        What is left after the full batches is a batch of its own if the data say so, and each rank has a part of it.
+        What is left after the full batches is a batch of its own if the data say so, and each rank
+        has a part of it.
 
         Yields:
             Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
@@ -175,8 +179,8 @@ class ImageBatches(Batches):
 class TokenBatches(Batches):
     """Epochs of sequences of tokens, and others to validate on: of a text, or of the Markov chain.
 
-    Those trained on are drawn anew for every epoch. A text's that are validated on are the same for all seeds; the
-    chain itself is, and each of its sequences is seen once.
+    Those trained on are drawn anew for every epoch. A text's that are validated on are the same for
+    all seeds; the chain itself is, and each of its sequences is seen once.
     """
 
     source: Text | Chain
@@ -190,8 +194,9 @@ class TokenBatches(Batches):
         super().__post_init__()
         if (self.data.classes or 0) < SYMBOLS:
             raise UsageError(
-                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of {self.data.classes}. "
-                f"Set the suite's Data.classes to {SYMBOLS} or more, or give --data synthetic."
+                f"The data called markov have {SYMBOLS} symbols and the model a vocabulary of "
+                f"{self.data.classes}. Set the suite's Data.classes to {SYMBOLS} or more, or give "
+                "--data synthetic."
             )
         self.entropy_nats = self.source.entropy_nats
         self._length = self.data.input_shape[0]
@@ -199,7 +204,8 @@ class TokenBatches(Batches):
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
         """Draw an epoch's sequences, and return this rank's shard of every batch.
 
-        The sequences lie on the device when this returns, as a data set in tokens would: no batch waits for the draw.
+        The sequences lie on the device when this returns, as a data set in tokens would: no batch
+        waits for the draw.
 
         Returns:
             Inputs and targets, the inputs' next tokens, both (B, length) int64, on the device.
@@ -257,13 +263,14 @@ def random_batches(
 ) -> list[tuple[Tensor, Tensor]]:
     """Return ``count`` batches of normal inputs and random targets, drawn on ``device``.
 
-    CPU and GPU have different generators, so the values follow from the seed on devices of one kind only: drawing
-    large batches on the CPU and copying them would take longer than training on them. Values are normal because
-    zeros and constants change how fast and how hot hardware runs.
+    CPU and GPU have different generators, so the values follow from the seed on devices of one kind
+    only: drawing large batches on the CPU and copying them would take longer than training on them.
+    Values are normal because zeros and constants change how fast and how hot hardware runs.
 
     Returns:
-        Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B, *target_shape)
-        float32 values, normal. Of tokens both are (B, length) int64, uniform over the vocabulary.
+        Inputs, (B, *input_shape) float32, and targets: classes, (B,) int64, uniform, or (B,
+        *target_shape) float32 values, normal. Of tokens both are (B, length) int64, uniform over
+        the vocabulary.
     """
     drawing: Any = {
         "generator": sampling.generator(device, seed, sampling.VALUES),
@@ -304,7 +311,8 @@ class SuiteBatches(Batches):
             self.steps_per_epoch = len(first)
         elif self.suite.schedule is not None and self.suite.schedule_every == "step":
             raise UsageError(
-                f"The schedule needs the steps of an epoch, and {self._name('train', self.seed)} has no len."
+                f"The schedule needs the steps of an epoch, and {self._name('train', self.seed)} "
+                "has no len."
             )
 
     @property
@@ -326,7 +334,8 @@ class SuiteBatches(Batches):
         least = max(FEWEST_BATCHES, len(batches) if hasattr(batches, "__len__") else 0)
         if number < least:
             raise UsageError(
-                f"{self._name('train', seed)} ended after {number} of the {least} batches that an epoch needs."
+                f"{self._name('train', seed)} ended after {number} of the {least} batches that an "
+                "epoch needs."
             )
 
     def train(self, epoch: int) -> Generator[Batch, None, None]:
@@ -352,7 +361,9 @@ class SuiteBatches(Batches):
         assert self.suite.batches is not None
         batches = self.suite.batches(split, self.batch_size, seed)
         if batches is None and split == "train":
-            raise UsageError(f"{self._name(split, seed)} returned None: there is nothing to train on.")
+            raise UsageError(
+                f"{self._name(split, seed)} returned None: there is nothing to train on."
+            )
         return batches
 
     def _name(self, split: str, seed: int) -> str:
@@ -385,7 +396,11 @@ def first_batches(
     """
     if suite.batches is None:
         size = batch_size // shard.ranks
-        return list(random_batches(data, batch_size=size, count=count, device=device, seed=seed + shard.rank))
+        return list(
+            random_batches(
+                data, batch_size=size, count=count, device=device, seed=seed + shard.rank
+            )
+        )
     batches = SuiteBatches(suite, batch_size=batch_size, device=device, seed=seed, shard=shard)
     with closing(batches.train(1)) as epoch:
         return list(islice(epoch, count))

@@ -20,9 +20,10 @@ from bench.data.transfer import prefetched
 from bench.devices.backend import backend_of
 from bench.devices.cpu import available_bytes
 
+# Images stay on the device if they take no more than this share of its free memory: the rest is for
+# training. Others are read from their file, which the system keeps in memory as far as there is
+# room.
 DEVICE_SHARE = 0.25
-"""Images stay on the device if they take no more than this share of its free memory: the rest is for training. Others
-are read from their file, which the system keeps in memory as far as there is room."""
 CPU = torch.device("cpu")
 
 
@@ -68,12 +69,14 @@ def divided(
 def packed(file: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Tensor, dict[str, Any]]:
     """Return the images in ``file``, packed first if it is not there, and the facts that were kept with them.
 
-    The images are mapped, not copied: a dataset larger than memory can be used. Of several processes that want the
-    same file one packs it, and the others wait.
+    The images are mapped, not copied: a dataset larger than memory can be used. Of several
+    processes that want the same file one packs it, and the others wait.
 
     Args:
-        file: of pixels. The facts lie beside it as JSON; they appear last, and say that the file is whole.
-        pack: writes the pixels of all images, and returns facts: ``size`` is (height, width), the others are its own.
+        file: of pixels. The facts lie beside it as JSON; they appear last, and say that the file is
+            whole.
+        pack: writes the pixels of all images, and returns facts: ``size`` is (height, width), the
+        others are its own.
 
     Returns:
         (N, 3, height, width) uint8, and the facts.
@@ -117,7 +120,8 @@ class Images:
 
     def __init__(self, split: Split, device: torch.device, *, is_mapped: bool) -> None:
         self._is_mapped, self._device = is_mapped, device
-        # A copy on the CPU too: mapped from the file, pages would arrive while something is measured.
+        # A copy on the CPU too: mapped from the file, pages would arrive while something is
+        # measured.
         self._images = split.images if is_mapped else split.images.to(device, copy=True)
         self._labels = split.labels.to(device, copy=True)
 
@@ -127,9 +131,10 @@ class Images:
     def take(self, order: Tensor, batches: Sequence[slice]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images, (B, 3, H, W) uint8, and labels, (B,) int64, on the device.
 
-        Images that are not on the device are gathered by a thread: the next batch while one is trained on. A thread
-        suffices, because numpy gathers and disks are waited for without the interpreter's lock. Processes would have to
-        be sent every batch, and a trial's process is daemonic and may have none.
+        Images that are not on the device are gathered by a thread: the next batch while one is
+        trained on. A thread suffices, because numpy gathers and disks are waited for without the
+        interpreter's lock. Processes would have to be sent every batch, and a trial's process is
+        daemonic and may have none.
 
         Args:
             order: indices of images, (N,) int64, on the CPU.
@@ -141,7 +146,8 @@ class Images:
             gathered = prefetched(self._gathered(order, batches), CPU)
         with closing(gathered):
             for batch, images in zip(batches, gathered, strict=True):
-                # The pinned allocator knows of the copy under way, and does not reuse the buffer before it ends.
+                # The pinned allocator knows of the copy under way, and does not reuse the buffer
+                # before it ends.
                 on_its_way = images.to(self._device, non_blocking=True)
                 yield on_its_way, self._labels.index_select(0, on_device[batch])
 
@@ -154,6 +160,7 @@ class Images:
             rows = order[batch].numpy()
             shape = (len(rows), *images.shape[1:])
             buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=backend.is_gpu)
-            # torch's own gathering would start a second team of threads; other modes than clip copy once more.
+            # torch's own gathering would start a second team of threads; other modes than clip copy
+            # once more.
             np.take(images, rows, axis=0, out=buffer.numpy(), mode="clip")
             yield buffer

@@ -16,10 +16,10 @@ from bench.data import cache
 from bench.data.cache import Dataset
 from bench.spec.errors import UsageError
 
+# Timeout of a server that sends nothing.
 STALLED_S = 30.0
-"""Timeout of a server that sends nothing."""
+# Exceptions of torch's and torchvision's downloads: no network, a wrong checksum, a broken answer.
 FAILURES = (OSError, RuntimeError, http.client.HTTPException)
-"""Exceptions of torch's and torchvision's downloads: no network, a wrong checksum, a broken answer."""
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def _downloaded(home: Path) -> list[CIFAR10]:
             return [CIFAR10(home, train=train, download=True) for train in (True, False)]
     except FAILURES as error:
         raise UsageError(
-            f"CIFAR-10 is not in '{home}', or not with the right checksums, and could not be downloaded from "
-            f"{CIFAR10.url} ({getattr(error, 'reason', error)}). Put {CIFAR10.filename} in '{home}', "
-            "or give --data folder:PATH or --data synthetic."
+            f"CIFAR-10 is not in '{home}', or not with the right checksums, and could not be "
+            f"downloaded from {CIFAR10.url} ({getattr(error, 'reason', error)}). Put "
+            f"{CIFAR10.filename} in '{home}', or give --data folder:PATH or --data synthetic."
         ) from error

@@ -1,7 +1,7 @@
 """A folder of images, train/<class>/ and test/<class>/: its listing, validation split, decoding and fingerprint.
 
-The folders of the Intel Image Classification archive, seg_train/seg_train/<class>/ and seg_test/seg_test/<class>/,
-are read too.
+The folders of the Intel Image Classification archive, seg_train/seg_train/<class>/ and
+seg_test/seg_test/<class>/, are read too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from bench.data.cache import Dataset
 from bench.spec.errors import UsageError
 from bench.spec.text import plain
 
+# Seed of the validation split, the same in every process.
 _SEED = 0
-"""Seed of the validation split, the same in every process."""
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
+# Fewest images of each split whose bytes the fingerprint includes, evenly spaced; it has all names
+# and sizes.
 READ = 256
-"""Fewest images of each split whose bytes the fingerprint includes, evenly spaced; it has all names and sizes."""
+# Images that are decoded together, in threads, before their pixels are written.
 _CHUNK = 1024
-"""Images that are decoded together, in threads, before their pixels are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +48,17 @@ class Listing:
         return Listing(self.paths[chosen], self.labels[chosen])
 
 
-def load(path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0) -> Dataset:
+def load(
+    path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0
+) -> Dataset:
     """Return the folder's images, decoded now or read from the cache in ``directory``.
 
-    Images that are all of one size, no larger than ``size``, are stored as they are; any others are squashed to
-    ``size``, (height, width).
+    Images that are all of one size, no larger than ``size``, are stored as they are; any others are
+    squashed to ``size``, (height, width).
 
     Raises:
-        UsageError: as ``listings``; or no image of a split can be read. Other images that cannot be read are left
-            out and named in ``left_out``.
+        UsageError: as ``listings``; or no image of a split can be read. Other images that cannot be
+            read are left out and named in ``left_out``.
         OSError: the directory cannot be written, or the disk is full.
     """
     classes, train, test = listings(path, validation_share)
@@ -66,7 +69,9 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
         unread = decode(paths, stored, pixels)
         for listing in (train, test):
             if np.isin(listing.paths, unread).all():
-                raise UsageError(f"No image of the {len(listing.paths):,} like '{listing.paths[0]}' can be read.")
+                raise UsageError(
+                    f"No image of the {len(listing.paths):,} like '{listing.paths[0]}' can be read."
+                )
         return {"size": stored, "unread": unread}
 
     content = hashlib.blake2b(repr(size).encode(), digest_size=16)
@@ -83,7 +88,8 @@ def load(path: str, directory: str, size: tuple[int, int], validation_share: flo
 def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listing, Listing]:
     """Return the classes of a folder, its images that are trained on, and those that are tested on.
 
-    A ``validation_share`` of the training images is held out; where the folder has no test images, it is the test set.
+    A ``validation_share`` of the training images is held out; where the folder has no test images,
+    it is the test set.
 
     Raises:
         UsageError: the folder is not laid out as it must be.
@@ -104,8 +110,9 @@ def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listi
         missing = {*range(len(classes))} - {*listing.labels}
         if missing:
             raise UsageError(
-                f"In the data folder '{path}', the class '{classes[min(missing)]}' has no image to {verb} on "
-                f"({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set another validation_share."
+                f"In the data folder '{path}', the class '{classes[min(missing)]}' has no image to "
+                f"{verb} on ({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set "
+                "another validation_share."
             )
     return classes, train, test
 
@@ -174,7 +181,8 @@ def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> lis
 
     Args:
         paths: the image files.
-        size: (height, width) of the result; images of another size are resized, whatever their proportions.
+        size: (height, width) of the result; images of another size are resized, whatever their
+            proportions.
         pixels: receives (3, height, width) uint8 of each image that can be read.
 
     Returns:
@@ -204,7 +212,8 @@ def rgb(path: str) -> Image.Image:
     """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255.
 
     Raises:
-        Exception: it cannot be read, or has so many pixels that Pillow takes it for a decompression bomb.
+        Exception: it cannot be read, or has so many pixels that Pillow takes it for a decompression
+            bomb.
     """
     with Image.open(path) as image:
         if not image.mode.startswith("I"):
@@ -216,8 +225,8 @@ def rgb(path: str) -> Image.Image:
 def fingerprint(path: str) -> str:
     """Return 16 hex digits of a folder's images: their classes, names and sizes, and the bytes of some.
 
-    Modification times are left out, because copying changes them. Replacing an image by another of the same size goes
-    unnoticed unless the bytes of that image are read.
+    Modification times are left out, because copying changes them. Replacing an image by another of
+    the same size goes unnoticed unless the bytes of that image are read.
     """
     content = hashlib.blake2b(digest_size=8)
     for split, folder in sorted(find(path).items()):

@@ -15,10 +15,10 @@ from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 
 DIGITS = Path(__file__).with_name("digits.npz")
+# The last images of the digits are tested on: a third.
 DIGITS_TESTED = 597
-"""The last images of the digits are tested on: a third."""
+# Their pixels of 0 to 16 become 0 to 240.
 DIGITS_SCALE = 15
-"""Their pixels of 0 to 16 become 0 to 240."""
 
 
 def prepare(data: Data, source: DataSource) -> PreparedData:
@@ -64,11 +64,14 @@ def load(data: Data, source: DataSource) -> Dataset:
     channels, height, width = data.input_shape
     if channels != 3:
         raise UsageError(
-            f"The model takes images of {channels} channel{'s' * (channels != 1)} and {source} has images of 3 (RGB). "
-            "Set the suite's Data.input_shape to (3, height, width), or give --data synthetic."
+            f"The model takes images of {channels} channel{'s' * (channels != 1)} and {source} has "
+            "images of 3 (RGB). Set the suite's Data.input_shape to (3, height, width), or give "
+            "--data synthetic."
         )
     if source.kind == "folder":
-        return folder.load(str(source.path), source.directory, (height, width), data.validation_share)
+        return folder.load(
+            str(source.path), source.directory, (height, width), data.validation_share
+        )
     return cifar10.load(source.directory) if source.kind == "cifar10" else load_digits()
 
 
@@ -77,8 +80,8 @@ def load_digits() -> Dataset:
 
     1,200 images are trained on and 597 tested on.
 
-    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI Machine Learning Repository, 1998),
-    CC BY 4.0; see digits.LICENSE.txt.
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits (UCI Machine Learning
+    Repository, 1998), CC BY 4.0; see digits.LICENSE.txt.
     """
     with np.load(DIGITS) as arrays:
         images = torch.from_numpy(DIGITS_SCALE * arrays["images"])[:, None].repeat(1, 3, 1, 1)

@@ -1,7 +1,7 @@
 """The samples of a batch: an epoch's random order, a rank's shard of each batch, and how images are augmented.
 
-All of it follows from the seed, so it is the same on every device and for every precision. Images are mirrored,
-resized, cropped and normalised on their device, a batch at a time.
+All of it follows from the seed, so it is the same on every device and for every precision. Images
+are mirrored, resized, cropped and normalised on their device, a batch at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _ORDER, _AUGMENTATION, VALUES, _TOKENS = range(4)
 def generator(device: torch.device, *words: int) -> torch.Generator:
     """Return a generator that is seeded by all of ``words``.
 
-    numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a seed.
+    numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a
+    seed.
     """
     sequence = np.random.SeedSequence([word % 2**64 for word in words])
     seed = int(sequence.generate_state(1)[0])
@@ -59,8 +60,8 @@ def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
     """Draw how an epoch's images are augmented, on the CPU; an image's depends on its place, not on the batch size.
 
     Returns:
-        (3, count) int64: whether each image is mirrored, and the first row and column that its crop keeps of the padded
-        image, 0 … 2 × padding.
+        (3, count) int64: whether each image is mirrored, and the first row and column that its crop
+        keeps of the padded image, 0 … 2 × padding.
     """
     drawn_by = generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
     mirrored = torch.rand(count, generator=drawn_by) < 0.5
@@ -71,8 +72,8 @@ def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
     """Return the images with those chosen mirrored left to right.
 
-    Both versions of every image are laid side by side and one is picked, which on a CPU is faster than
-    ``torch.where``.
+    Both versions of every image are laid side by side and one is picked, which on a CPU is faster
+    than ``torch.where``.
 
     Args:
         images: (B, C, H, W), any dtype.
@@ -86,9 +87,9 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """Return each image, framed by ``padding`` black pixels, cut to its former size at a place of its own.
 
-    Every possible crop is a view of the padded batch that starts at another element, and all have the same strides:
-    they are rows of one overlapping tensor, out of which the wanted ones are selected in a single operation, which on
-    a CPU is faster than picking them by several indices.
+    Every possible crop is a view of the padded batch that starts at another element, and all have
+    the same strides: they are rows of one overlapping tensor, out of which the wanted ones are
+    selected in a single operation, which on a CPU is faster than picking them by several indices.
 
     Args:
         images: (B, C, H, W), any dtype.
@@ -116,7 +117,9 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
 
-def normalizer(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> Callable[[Tensor], Tensor]:
+def normalizer(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> Callable[[Tensor], Tensor]:
     """Return (pixel / 255 - mean) / std, as one multiplication and one addition a pixel.
 
     Args:

@@ -15,18 +15,19 @@ from bench.spec.errors import UsageError
 
 Tokens = npt.NDArray[np.int64]
 
+# Of the Markov chain.
 SYMBOLS = 256
-"""Of the Markov chain."""
+# Rank of the matrix of the transitions' logits, far below the width of any model, which can thus
+# represent it.
 FEATURES = 8
-"""Rank of the matrix of the transitions' logits, far below the width of any model, which can thus represent it."""
+# Of the transitions: 0 would make all symbols equally probable.
 SHARPNESS = 3.0
-"""Of the transitions: 0 would make all symbols equally probable."""
+# Symbols after which a sequence's first one no longer matters.
 FORGOTTEN = 64
-"""Symbols after which a sequence's first one no longer matters."""
+# Size of a text's vocabulary.
 BYTES = 256
-"""Size of a text's vocabulary."""
+# One byte of a text in so many is validated on: the last tenth, as in nanoGPT's Shakespeare.
 VALIDATED = 10
-"""One byte of a text in so many is validated on: the last tenth, as in nanoGPT's Shakespeare."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,7 +55,8 @@ class Chain:
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
         """Return ``count`` independent sequences, (count, length) int64, each begun in the stationary distribution."""
         size = len(self.transition)
-        # Row after row, each lifted by its number: one ascending array, in which one search finds the next symbols.
+        # Row after row, each lifted by its number: one ascending array, in which one search finds
+        # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
         lifted = (cumulative + np.arange(size)[:, None]).ravel()
         drawn = rng.random((length, count))
@@ -64,7 +66,9 @@ class Chain:
         for place in range(1, length):
             before = symbols[place - 1]
             following = np.searchsorted(lifted, drawn[place] + before, side="right") - size * before
-            symbols[place] = np.minimum(following, size - 1)  # the sum may round up to the next row's beginning
+            symbols[place] = np.minimum(
+                following, size - 1
+            )  # the sum may round up to the next row's beginning
         return np.ascontiguousarray(symbols.T)
 
     held_out = sample
@@ -98,8 +102,9 @@ class Text:
         least = VALIDATED * (length + 1)
         if size < least:
             raise UsageError(
-                f"The text '{path}' has {size:,} bytes, the last tenth of which is validated on. Sequences of "
-                f"{length} tokens need at least {least:,}: give a longer text, or a model of shorter sequences."
+                f"The text '{path}' has {size:,} bytes, the last tenth of which is validated on. "
+                f"Sequences of {length} tokens need at least {least:,}: give a longer text, or a "
+                "model of shorter sequences."
             )
         self._bytes: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
         validated = size // VALIDATED

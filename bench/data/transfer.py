@@ -18,7 +18,8 @@ def prefetched(
 ) -> Generator[Batch, None, None]:
     """Yield batches prepared one ahead: on a GPU on a stream next to the step's, on a CPU in a thread.
 
-    Close it, or use ``contextlib.closing``, where not all batches are taken: what the source holds is freed.
+    Close it, or use ``contextlib.closing``, where not all batches are taken: what the source holds
+    is freed.
 
     Args:
         batches: the source; it is iterated on the stream, or in the thread.
@@ -47,7 +48,8 @@ def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
 
 def _on_a_stream(prepared: Iterator[Batch], device: torch.device) -> Generator[Batch, None, None]:
     stream = backend_of(device).side_stream
-    stream.wait()  # what the source holds on the device, such as images, was written on the current stream
+    # what the source holds on the device, such as images, was written on the current stream
+    stream.wait()
     with stream.use():
         ahead = next(prepared, None)
     while (batch := ahead) is not None:

@@ -1,7 +1,7 @@
 """The devices of this machine, by the kinds that there are.
 
-Only ``bench.devices`` calls ``torch.cuda`` or asks what kind a device is. To support another kind, derive a class from
-``base.Backend`` and name it in ``backend_of``.
+Only ``bench.devices`` calls ``torch.cuda`` or asks what kind a device is. To support another kind,
+derive a class from ``base.Backend`` and name it in ``backend_of``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from bench.devices.monitor import monitor_problem
 from bench.devices.nvidia import Cuda
 from bench.devices.rocm import Rocm
 
+# Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton,
+# cuBLAS and cuDNN.
 OUT_OF_MEMORY = ("defaultcpuallocator", "out of memory", "alloc_failed", "allocation_failed")
-"""Parts of the messages, in lower case, of torch's allocators, CUDA's runtime and driver, Triton, cuBLAS and cuDNN."""
+# Raised by cuBLAS and cuDNN (hipBLAS and MIOpen) for lack of a workspace, but also for other
+# reasons.
 NO_WORKSPACE = (
     "unable to find an engine",
     "cublas_status_not_initialized",
     "cudnn_status_not_initialized",
 )
-"""Raised by cuBLAS and cuDNN (hipBLAS and MIOpen) for lack of a workspace, but also for other reasons."""
+# Share of a GPU's memory; with less free, libraries may lack their workspaces.
 NEARLY_FULL = 0.05
-"""Share of a GPU's memory; with less free, libraries may lack their workspaces."""
 HIDES_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
@@ -89,4 +91,8 @@ def runtime_problem() -> str:
     problem = None if torch.version.hip else monitor_problem()
     if problem:
         return f"no NVIDIA driver answers ({problem})"
-    return f"{HIDES_GPUS} is '{os.environ[HIDES_GPUS]}'" if HIDES_GPUS in os.environ else "torch sees no GPU"
+    return (
+        f"{HIDES_GPUS} is '{os.environ[HIDES_GPUS]}'"
+        if HIDES_GPUS in os.environ
+        else "torch sees no GPU"
+    )

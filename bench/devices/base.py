@@ -41,12 +41,13 @@ class PeakMemory:
 class Backend(ABC):
     """One device of a kind; ``backend_of`` returns it.
 
-    A kind is a class derived from this one, in a file of its own. It overrides what torch's module for it lacks, or
-    does otherwise.
+    A kind is a class derived from this one, in a file of its own. It overrides what torch's module
+    for it lacks, or does otherwise.
     """
 
     is_gpu: ClassVar[bool] = True
-    """Whether operations return before the device is done, copies may overlap them, and memory is the device's own."""
+    """Whether operations return before the device is done, copies may overlap them, and memory is
+    the device's own."""
     collectives: ClassVar[str]
     """The backend of ``torch.distributed``."""
     switches: ClassVar[tuple[str, str, str]]
@@ -95,7 +96,9 @@ class Backend(ABC):
 
     def record_event(self, *, timing: bool = False) -> Event:
         """Return an event behind all work that is queued on the current stream."""
-        event: Event = self.module.current_stream(self.device).record_event(self.module.Event(enable_timing=timing))
+        event: Event = self.module.current_stream(self.device).record_event(
+            self.module.Event(enable_timing=timing)
+        )
         return event
 
     @cached_property
@@ -158,5 +161,6 @@ class SideStream:
         current = self._module.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in tensors:
-            # Their memory may be reused on the side stream only after the current stream has used them.
+            # Their memory may be reused on the side stream only after the current stream has used
+            # them.
             tensor.record_stream(current)

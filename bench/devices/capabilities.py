@@ -1,7 +1,7 @@
 """The arithmetic of a device: torch's fp32 switches, the error of an fp32 product, and why a precision is unsupported.
 
-torch has two interfaces to the switches, ``allow_tf32`` and, from 2.9 on, ``fp32_precision``, which raise where they
-disagree. ``set_fp32`` sets both.
+torch has two interfaces to the switches, ``allow_tf32`` and, from 2.9 on, ``fp32_precision``, which
+raise where they disagree. ``set_fp32`` sets both.
 """
 
 from __future__ import annotations
@@ -16,21 +16,23 @@ from torch.torch_version import TorchVersion
 
 from bench.spec.precisions import TORCH_OF_TORCHAO, TORCHAO, Fp32, Precision
 
+# Untyped, because its attributes depend on torch's version.
 _backends: Any = torch.backends
-"""Untyped, because its attributes depend on torch's version."""
+# The switches that torch itself has at TF32.
 CUDNN = ("cudnn.conv", "cudnn.rnn")
-"""The switches that torch itself has at TF32."""
+# Where torch has a switch for one kind of operation on one kind of device; it wins over the general
+# ones.
 PARTS = ("cuda.matmul", *CUDNN, "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
-"""Where torch has a switch for one kind of operation on one kind of device; it wins over the general ones."""
 
 
 def set_fp32(products: Fp32) -> None:
     """Set all switches of fp32 products in this process, on GPU and CPU: those of operations, and the general ones.
 
-    The general ones alone would not do: they leave cuDNN's convolutions and recurrent layers as they were
-    (pytorch#179445). They are set too because torch.compile asks them.
+    The general ones alone would not do: they leave cuDNN's convolutions and recurrent layers as
+    they were (pytorch#179445). They are set too because torch.compile asks them.
 
-    Shapes are fixed, so cuDNN chooses its algorithms by trying them, except where torch's own state is asked for.
+    Shapes are fixed, so cuDNN chooses its algorithms by trying them, except where torch's own state
+    is asked for.
     """
     _backends.cudnn.benchmark = products != "default"
     with warnings.catch_warnings():
@@ -40,10 +42,14 @@ def set_fp32(products: Fp32) -> None:
     if not hasattr(_backends, "fp32_precision"):
         return
     general = "none" if products == "default" else products
-    _backends.mkldnn.set_flags(_fp32_precision=general)  # assigning to its fp32_precision sets the one for all devices
+    _backends.mkldnn.set_flags(
+        _fp32_precision=general
+    )  # assigning to its fp32_precision sets the one for all devices
     _backends.fp32_precision = _backends.cudnn.fp32_precision = general
     for name in PARTS:
-        attrgetter(name)(_backends).fp32_precision = "tf32" if products == "default" and name in CUDNN else general
+        attrgetter(name)(_backends).fp32_precision = (
+            "tf32" if products == "default" and name in CUDNN else general
+        )
 
 
 def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
@@ -56,7 +62,9 @@ def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
         products = "tf32" if _backends.cuda.matmul.allow_tf32 else "ieee"
         others = "tf32" if _backends.cudnn.allow_tf32 else "ieee"
         return products, others, others
-    products, convolutions, recurrent = (attrgetter(name)(_backends).fp32_precision for name in (matmul, conv, rnn))
+    products, convolutions, recurrent = (
+        attrgetter(name)(_backends).fp32_precision for name in (matmul, conv, rnn)
+    )
     # A switch that nothing has set is none: IEEE fp32.
     return (
         products.replace("none", "ieee"),
@@ -83,7 +91,9 @@ def missing_package(precision: Precision) -> str | None:
     try:
         installed = importlib.metadata.version("torchao")
     except importlib.metadata.PackageNotFoundError:
-        return f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+        return (
+            f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
+        )
     for package, version, least in (
         ("torch", torch.__version__, TORCH_OF_TORCHAO),
         ("torchao", installed, TORCHAO),
@@ -101,4 +111,8 @@ def no_tf32_on_cpu() -> str | None:
     before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
     error = matmul_error(torch.device("cpu"))
     matmul.fp32_precision = before
-    return None if error > 1e-5 else "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"
+    return (
+        None
+        if error > 1e-5
+        else "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"
+    )

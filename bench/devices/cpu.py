@@ -18,28 +18,30 @@ from bench.devices.base import Backend, Event, PeakMemory
 from bench.devices.capabilities import no_tf32_on_cpu
 from bench.spec.precisions import Feature, Precision
 
+# A container's limit and use, in version 2 and version 1 of control groups.
 CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-"""A container's limit and use, in version 2 and version 1 of control groups."""
+# The hardware that all CPUs lack for each feature; of other features, torch is asked whether this
+# one has it.
 LACKS: dict[Feature, str] = {
     "cudnn-tf32": "cuDNN's TF32 (without it, it is the same as fp32), which is on GPUs",
     "fp8": "float8 tensor cores, which are on GPUs",
 }
-"""The hardware that all CPUs lack for each feature; of other features, torch is asked whether this one has it."""
+# Instructions that multiply a type, as ``torch.cpu.get_capabilities`` calls them.
 MATRIX_FLAGS = {
     torch.bfloat16: ("amx_bf16", "avx512_bf16", "avx10_2", "bf16"),
     torch.float16: ("amx_fp16", "fp16"),
 }
-"""Instructions that multiply a type, as ``torch.cpu.get_capabilities`` calls them."""
+# Instruction sets, the widest first, and what ``torch.cpu`` calls the question whether it may use
+# them.
 WIDEST = {
     "AMX": "_is_amx_tile_supported",
     "AVX512-BF16": "_is_avx512_bf16_supported",
     "AVX512": "_is_avx512_supported",
     "AVX2": "_is_avx2_supported",
 }
-"""Instruction sets, the widest first, and what ``torch.cpu`` calls the question whether it may use them."""
 
 
 class Cpu(Backend):
@@ -57,7 +59,9 @@ class Cpu(Backend):
             "memory_total_bytes": psutil.virtual_memory().total,
             "cores": psutil.cpu_count(logical=False),
             "threads": torch.get_num_threads(),
-            "native_bf16": torch.bfloat16 in self.matrix_types() if hasattr(torch.cpu, "get_capabilities") else None,
+            "native_bf16": torch.bfloat16 in self.matrix_types()
+            if hasattr(torch.cpu, "get_capabilities")
+            else None,
         }
 
     def missing_arithmetic(self, precision: Precision) -> str | None:
@@ -129,7 +133,8 @@ class CpuEvent:
 def available_bytes(cgroups: tuple[tuple[str, str], ...] = CGROUPS) -> int:
     """Return what can be taken without swapping: of the machine, or of the container if that is less.
 
-    A container's use counts its file cache too, which could be dropped, so this is rather too little than too much.
+    A container's use counts its file cache too, which could be dropped, so this is rather too
+    little than too much.
     """
     free = int(psutil.virtual_memory().available)
     for limit, used in cgroups:
@@ -144,7 +149,9 @@ def available_bytes(cgroups: tuple[tuple[str, str], ...] = CGROUPS) -> int:
 def cpu_name() -> str:
     """Return the CPU's model name; a run is only resumed on one of the same name."""
     try:
-        model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        model = re.search(
+            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except FileNotFoundError:  # on other systems than Linux
         model = None
     return model[1].strip() if model else platform.processor() or platform.machine()

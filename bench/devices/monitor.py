@@ -1,8 +1,9 @@
 """NVML, the library of NVIDIA's driver, without torch: telemetry, energy, throttling, processes.
 
-Every reading ends in one of three ways: a value in the unit that its name says; None, because the driver or the card
-does not offer it, this user may not read it, or the call failed while the GPU keeps working; or ``DeviceLostError``,
-because the GPU or its driver is gone. GPUs go by UUID, because NVML's order of GPUs is not CUDA's.
+Every reading ends in one of three ways: a value in the unit that its name says; None, because the
+driver or the card does not offer it, this user may not read it, or the call failed while the GPU
+keeps working; or ``DeviceLostError``, because the GPU or its driver is gone. GPUs go by UUID,
+because NVML's order of GPUs is not CUDA's.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any, Literal
 
 from bench.results.records import Device, Sample
 
+# The throttle reason of a sample when none is active, to tell it from unknown.
 NO_REASON = "none"
-"""The throttle reason of a sample when none is active, to tell it from unknown."""
+# The throttle reason that is the power limit.
 POWER_CAP = "sw_power_cap"
-"""The throttle reason that is the power limit."""
+# Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver
+# 535.
 REASONS = {
     0x001: "idle",
     0x002: "applications_clocks",
@@ -32,7 +35,7 @@ REASONS = {
     0x200: "board_limit",
     0x400: "reliability",
 }
-"""Names of nvml.h's clock event reasons, by bit; they were called throttle reasons before driver 535."""
+# Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds.
 THROTTLE_FIELDS = {
     "NVML_FI_DEV_PERF_POLICY_POWER": POWER_CAP,
     "NVML_FI_DEV_PERF_POLICY_THERMAL": "sw_thermal",
@@ -40,29 +43,28 @@ THROTTLE_FIELDS = {
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN": "hw_thermal",
     "NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN": "hw_power_brake",
 }
-"""Field of nvml.h to the clock event reason (``REASONS``) whose time it counts, in nanoseconds."""
+# Functions that read processes' samples; some Blackwell boards support the newer one alone
+# (github.com/Project-HAMi/HAMi-core/pull/218).
 SAMPLED = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
-"""Functions that read processes' samples; some Blackwell boards support the newer one alone
-(github.com/Project-HAMi/HAMi-core/pull/218)."""
 POWER = "nvmlDeviceGetPowerUsage"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+# Version 2 is in all drivers; what pynvml's function without a version calls is not.
 RUNNING = "nvmlDeviceGetComputeRunningProcesses_v2"
-"""Version 2 is in all drivers; what pynvml's function without a version calls is not."""
+# Return codes after which no call succeeds.
 GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND")
-"""Return codes after which no call succeeds."""
+# Members of nvmlValue_t in the order of nvmlValueType_t.
 MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of nvmlValue_t in the order of nvmlValueType_t."""
+# How often an energy counter is polled.
 POLL_S = 0.005
-"""How often an energy counter is polled."""
+# A counter that has not moved for this long does not tick.
 SILENT_S = 1.0
-"""A counter that has not moved for this long does not tick."""
+# A sample of a process is known at most this long after it began.
 SAMPLE_S = 1.1
-"""A sample of a process is known at most this long after it began."""
+# More than the driver's counters may lag: they move in steps, of about 100 ms.
 LAG_S = 2.0
-"""More than the driver's counters may lag: they move in steps, of about 100 ms."""
 
+# The reading that a GPU's energy comes from.
 Source = Literal["counter", "power"]
-"""The reading that a GPU's energy comes from."""
 
 
 class DeviceLostError(Exception):
@@ -128,17 +130,23 @@ class Monitor(AbstractContextManager["Monitor"]):
             handle = self.call(uuid, find, uuid) or self.call(uuid, find, f"GPU-{uuid}")
             if not handle:
                 why = self.reasons[uuid, find]
-                raise DeviceLostError(f"NVML knows no GPU {uuid}: {why}. Slices of GPUs (MIG) are not read.")
+                raise DeviceLostError(
+                    f"NVML knows no GPU {uuid}: {why}. Slices of GPUs (MIG) are not read."
+                )
             self._handles[uuid] = handle
         return self.call(uuid, name, self._handles[uuid], *arguments)
 
     def fields(self, uuid: str, names: Collection[str]) -> dict[str, Any]:
         """Return the values of the fields of those names, read in one call; those without one are left out."""
-        numbers = {name: getattr(self.library, name) for name in names if hasattr(self.library, name)}
+        numbers = {
+            name: getattr(self.library, name) for name in names if hasattr(self.library, name)
+        }
         values = self.read(uuid, "nvmlDeviceGetFieldValues", list(numbers.values()))
         known = {}
         for name, value in zip(numbers, values or (), strict=False):
-            if value.nvmlReturn == self.library.NVML_SUCCESS:  # Each field has a return code of its own.
+            if (
+                value.nvmlReturn == self.library.NVML_SUCCESS
+            ):  # Each field has a return code of its own.
                 known[name] = getattr(value.value, MEMBERS[value.valueType])
             else:
                 self._raise_if_gone(f"{name} of {uuid}", self.library.NVMLError(value.nvmlReturn))
@@ -168,7 +176,8 @@ class Monitor(AbstractContextManager["Monitor"]):
     def memory(self, uuid: str) -> Any:
         """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1.
 
-        None where the total is 0, as on a GPU that shares the system's memory (github.com/Syllo/nvtop/pull/411).
+        None where the total is 0, as on a GPU that shares the system's memory
+        (github.com/Syllo/nvtop/pull/411).
         """
         name = "nvmlDeviceGetMemoryInfo"
         memory = self.read(uuid, name, self.library.nvmlMemory_v2) or self.read(uuid, name)
@@ -177,7 +186,11 @@ class Monitor(AbstractContextManager["Monitor"]):
     def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
         """Return the memory of each process that computes on the GPU, in bytes."""
         processes = self.read(uuid, RUNNING)
-        return None if processes is None else {process.pid: process.usedGpuMemory for process in processes}
+        return (
+            None
+            if processes is None
+            else {process.pid: process.usedGpuMemory for process in processes}
+        )
 
     def power_w(self, uuid: str) -> float | None:
         """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
@@ -208,18 +221,21 @@ class Monitor(AbstractContextManager["Monitor"]):
     def process_loads(self, uuid: str) -> Callable[[], dict[int, float]]:
         """Begin to watch which processes compute, by the driver's samples, each of 1/6 s to 1 s.
 
-        Of each process the driver may give one sample, whose time stamp may lie seconds before the others'
-        (github.com/NVIDIA/go-nvml/issues/51). None is given on some cards, and without the permission.
+        Of each process the driver may give one sample, whose time stamp may lie seconds before the
+        others' (github.com/NVIDIA/go-nvml/issues/51). None is given on some cards, and without the
+        permission.
 
         Returns:
-            A function that returns, of each process that was sampled since the last call, the largest share of a
-            sample's time that its kernels ran, in per cent.
+            A function that returns, of each process that was sampled since the last call, the
+            largest share of a sample's time that its kernels ran, in per cent.
         """
         since_us = 0
 
         def read() -> dict[int, float]:
             nonlocal since_us
-            samples = self.read(uuid, SAMPLED[0], since_us) or self.read(uuid, SAMPLED[1], since_us) or []
+            samples = (
+                self.read(uuid, SAMPLED[0], since_us) or self.read(uuid, SAMPLED[1], since_us) or []
+            )
             loads: dict[int, float] = {}
             latest_us = since_us
             for entry in samples:
@@ -262,8 +278,8 @@ def _watts(milliwatts: int | None) -> float | None:
 class ThrottleTimes:
     """How long each reason held the clocks down between two calls, by the counters of ``THROTTLE_FIELDS``.
 
-    A counter that grew by more than the time since the last call is not read again: the numbers of some of NVML's
-    fields differ between drivers, so that another quantity may answer.
+    A counter that grew by more than the time since the last call is not read again: the numbers of
+    some of NVML's fields differ between drivers, so that another quantity may answer.
     """
 
     def __init__(self, monitor: Monitor, uuid: str) -> None:

@@ -15,6 +15,8 @@ from bench.spec.generations import NVIDIA
 from bench.spec.precisions import Feature, Precision
 
 Value = TypeVar("Value")
+# The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic
+# Instructions").
 FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "tf32": ((8, 0), "TF32 tensor cores"),
     "cudnn-tf32": ((8, 0), "cuDNN's TF32 (without it, it is the same as fp32)"),
@@ -22,7 +24,6 @@ FEATURES: dict[Feature, tuple[tuple[int, int], str]] = {
     "bf16": ((8, 0), "bfloat16 arithmetic"),
     "fp8": ((8, 9), "float8 tensor cores"),
 }
-"""The first compute capability with each feature (CUDA C++ Programming Guide, "Arithmetic Instructions")."""
 
 
 class Cuda(Backend):
@@ -110,11 +111,14 @@ class CudaGraph:
         """
         current, pool = torch.cuda.current_stream(self._side.device), torch.cuda.graph_pool_handle()
         try:
-            with torch.cuda.graph(self.graph, pool, self._side.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                self.graph, pool, self._side.stream, capture_error_mode="thread_local"
+            ):
                 return work()
         except RuntimeError:
-            # If ending a broken capture raises, torch leaves the side stream current; before 2.13 it also leaves the
-            # allocator recording, and emptying the cache fails from then on (pytorch#180395).
+            # If ending a broken capture raises, torch leaves the side stream current; before 2.13
+            # it also leaves the allocator recording, and emptying the cache fails from then on
+            # (pytorch#180395).
             torch.cuda.set_stream(current)
             names = (
                 "_cuda_endAllocateToPool",
@@ -138,8 +142,8 @@ def generation(model: str) -> str:
 def runs_on(model: str, built: Sequence[str]) -> bool:
     """Return whether a torch build with kernels for some architectures runs on a model.
 
-    It does if it holds a binary of the same major and no later minor version, or PTX of no later one
-    (CUDA C++ Programming Guide, "Application Compatibility").
+    It does if it holds a binary of the same major and no later minor version, or PTX of no later
+    one (CUDA C++ Programming Guide, "Application Compatibility").
     """
     major, minor = _capability(model)
     for architecture in built:

@@ -1,7 +1,7 @@
 """The processes of others on the GPUs, before a run: by gpustat.
 
-gpustat is imported only here, and only where there is a driver, because its import replaces functions of pynvml: call
-this in the process that plans, never in one that measures.
+gpustat is imported only here, and only where there is a driver, because its import replaces
+functions of pynvml: call this in the process that plans, never in one that measures.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from bench.devices.monitor import monitor_problem
 from bench.results.records import Environment
 
-DISPLAY_SERVERS = frozenset({"X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sway", "weston"})
-"""Programs that draw the desktop; they are on the GPU all the time and nobody can send them away for a run."""
+# Programs that draw the desktop; they are on the GPU all the time and nobody can send them away for
+# a run.
+DISPLAY_SERVERS = frozenset(
+    {"X", "Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11", "sway", "weston"}
+)
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +46,8 @@ def gpu_processes() -> dict[str, list[GpuProcess]]:
     """Return the processes on each GPU, by the GPU's UUID, without this process and without display servers.
 
     Returns:
-        An empty list for a GPU that is free. GPUs whose processes are unknown are left out; without a driver those are
-        all. Processes of other containers are not seen.
+        An empty list for a GPU that is free. GPUs whose processes are unknown are left out; without
+        a driver those are all. Processes of other containers are not seen.
     """
     if monitor_problem():
         return {}

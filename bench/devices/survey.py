@@ -32,8 +32,8 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
     """Describe this machine; runs in a process of its own, since it initialises the GPUs.
 
     Args:
-        placements: what ``--gpus`` named, where ``EVERY_GPU`` is every visible GPU that this torch build has kernels
-            for; None is the same, or the CPU where there is none.
+        placements: what ``--gpus`` named, where ``EVERY_GPU`` is every visible GPU that this torch
+            build has kernels for; None is the same, or the CPU where there is none.
 
     Raises:
         UsageError: a GPU that was named does not exist, or this torch build has no kernels for it.
@@ -46,7 +46,11 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         names |= dict.fromkeys((usable or ["0"]) if word == EVERY_GPU else [word])
     for name in names:
         _require_usable(Placement(name=name), problems)
-    left_out = [problem for problem in problems if problem] if not placements or EVERY_GPU in placements else []
+    left_out = (
+        [problem for problem in problems if problem]
+        if not placements or EVERY_GPU in placements
+        else []
+    )
     with open_monitor() or nullcontext() as monitor:
         driver = monitor.driver_version() if monitor else None
         devices = tuple(_device(Placement(name=name), monitor) for name in names)
@@ -54,12 +58,17 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        torch=str(torch.__version__),  # a plain str, so that reading the record does not import torch
+        torch=str(
+            torch.__version__
+        ),  # a plain str, so that reading the record does not import torch
         torchvision=metadata.version("torchvision"),
         cuda=torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None),
         cudnn=_cudnn_version(),
         driver=driver,
-        openmp=" ".join(f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ) or None,
+        openmp=" ".join(
+            f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ
+        )
+        or None,
         arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
         left_out=tuple(f"{problem} It is left out." for problem in left_out),
@@ -74,7 +83,9 @@ def _require_usable(placement: Placement, problems: Sequence[str]) -> None:
             continue
         if index >= len(problems):
             why = f"the last is GPU {len(problems) - 1}" if problems else runtime_problem()
-            raise UsageError(f"There is no GPU {index} here: {why}. Use --gpus cpu to measure on the CPU.")
+            raise UsageError(
+                f"There is no GPU {index} here: {why}. Use --gpus cpu to measure on the CPU."
+            )
         if problems[index]:
             raise UsageError(f"{problems[index]} Or use --gpus cpu.")
 
@@ -96,7 +107,8 @@ def _device(placement: Placement, monitor: Monitor | None) -> Device:
     if len(placement.members) == 1:
         return devices[0]
     sources = {device.energy for device in devices}
-    # Where only some have a source it is power all the same, so that the energy trial names those without.
+    # Where only some have a source it is power all the same, so that the energy trial names those
+    # without.
     source = "power" if any(sources) else None
     return replace(
         Device.joint(devices),
@@ -129,7 +141,9 @@ def describe(name: str, monitor: Monitor | None) -> Device:
     Its ``unsupported`` and ``lacking`` are over all precisions.
     """
     backend = backend_of(device_at(Placement(name=name).device_of()))
-    reasons = {name: backend.unsupported_reason(precision) for name, precision in PRECISIONS.items()}
+    reasons = {
+        name: backend.unsupported_reason(precision) for name, precision in PRECISIONS.items()
+    }
     facts = backend.describe()
     if monitor and "uuid" in facts:
         with suppress(DeviceLostError):  # or the library does not know it
@@ -137,7 +151,9 @@ def describe(name: str, monitor: Monitor | None) -> Device:
     return Device(
         placement=name,
         unsupported={name: reason for name, reason in reasons.items() if reason},
-        lacking=tuple(name for name, precision in PRECISIONS.items() if backend.missing_arithmetic(precision)),
+        lacking=tuple(
+            name for name, precision in PRECISIONS.items() if backend.missing_arithmetic(precision)
+        ),
         **facts,
     )
 
@@ -145,7 +161,8 @@ def describe(name: str, monitor: Monitor | None) -> Device:
 def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32) -> float:
     """Time the three products of a linear layer's step a few times and return their best rate, for estimates only.
 
-    All three, because a CPU that emulates a type may be fast in one layout and a hundred times slower in another.
+    All three, because a CPU that emulates a type may be fast in one layout and a hundred times
+    slower in another.
     """
     set_fp32("ieee")
     a = torch.randn(size, size, device=device).to(dtype)

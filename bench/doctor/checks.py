@@ -12,16 +12,16 @@ from typing import Any
 
 from bench.stats import Interval, student
 
+# The error of a 512×512 product is far below this in IEEE fp32, and above 1e-4 in TF32.
 IEEE_ERROR = 3e-5
-"""The error of a 512×512 product is far below this in IEEE fp32, and above 1e-4 in TF32."""
+# Steps of a known ratio: of so many equal parts.
 KNOWN_PARTS = (3, 2)
-"""Steps of a known ratio: of so many equal parts."""
 RATIO_TOLERANCE = 0.01
+# The differences that a report claims begin at 1 %, so the instrument may not make such ones.
 NOISE = 0.01
-"""The differences that a report claims begin at 1 %, so the instrument may not make such ones."""
+# Fresh processes in which a step is timed against itself: processes differ by some tenths of a per
+# cent (because of where their memory lies, for one), which three of them cannot tell from 1 %.
 PROCESSES = 7
-"""Fresh processes in which a step is timed against itself: processes differ by some tenths of a per cent (because of
-where their memory lies, for one), which three of them cannot tell from 1 %."""
 MIB = 2**20
 HELD_BYTES = 256 * MIB
 HELD_TOLERANCE = 0.02
@@ -46,8 +46,8 @@ class Check:
         return "not possible" if self.passed is None else "pass" if self.passed else "FAIL"
 
 
+# Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process.
 Probe = Callable[..., Any]
-"""Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process."""
 
 
 def arithmetic(probe: Probe) -> Check:
@@ -68,7 +68,10 @@ def known_ratio(probe: Probe) -> Check:
         expected=f"{truth:.2f} within {RATIO_TOLERANCE:.0%}",
         measured=_ratio(log),
         passed=abs(math.exp(log.center) / truth - 1) <= RATIO_TOLERANCE,
-        meaning=f"{BUSY}speedups are not measured as they are: the clock, the blocks or the machine distort them",
+        meaning=(
+            f"{BUSY}speedups are not measured as they are: the clock, the blocks or the machine "
+            "distort them"
+        ),
     )
 
 
@@ -81,7 +84,10 @@ def against_itself(probe: Probe) -> Check:
         expected=f"1 inside the interval, or A/A noise ≤ {NOISE:.0%}",
         measured=f"{_ratio(log)}, A/A noise {noise:.2%}",
         passed=abs(log.center) <= log.half_width or noise <= NOISE,
-        meaning=f"{BUSY}two equal arms are not treated alike: believe no difference smaller than this noise",
+        meaning=(
+            f"{BUSY}two equal arms are not treated alike: believe no difference smaller than this "
+            "noise"
+        ),
     )
 
 
@@ -100,13 +106,13 @@ def memory(probe: Probe) -> Check:
     )
 
 
+# Every device's checks, by their names.
 CHECKS: dict[str, Callable[[Probe], Check]] = {
     "FP32 is FP32": arithmetic,
     "known ratio": known_ratio,
     "A/A": against_itself,
     "peak memory": memory,
 }
-"""Every device's checks, by their names."""
 
 
 def _ratio(log: Interval) -> str:

@@ -31,16 +31,20 @@ from bench.training.step import build_arm
 
 Send = Callable[[Message], None]
 
+# A part of a step of a known ratio on a CPU: three milliseconds of waiting.
 PART_NS = 3e6
-"""A part of a step of a known ratio on a CPU: three milliseconds of waiting."""
+# What of it is slept; the rest is a busy wait, because a sleep ends late, by more where other
+# programs are busy.
 SLEPT_S = 1.8e-3
-"""What of it is slept; the rest is a busy wait, because a sleep ends late, by more where other programs are busy."""
+# The size of the product that is a part on a GPU: tenths of a millisecond, so that launching it
+# takes no time.
 PRODUCT = 2048
-"""The size of the product that is a part on a GPU: tenths of a millisecond, so that launching it takes no time."""
-FINE = Protocol(replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025)
-"""Narrow enough to see 1 %."""
+# Narrow enough to see 1 %.
+FINE = Protocol(
+    replicates=1, most_replicates=1, time_budget_s=2.0, fewest_rounds=5, target_ci=0.0025
+)
+# Width and batch size of the model: its steps take milliseconds, and on a GPU are not launch-bound.
 SIZES = {"cpu": (256, 128), "cuda": (2048, 1024)}
-"""Width and batch size of the model: its steps take milliseconds, and on a GPU are not launch-bound."""
 
 
 def matmul_error(device: Device, _send: Send) -> float | None:
@@ -48,7 +52,9 @@ def matmul_error(device: Device, _send: Send) -> float | None:
     return enter("fp32", torch_device(device)).matmul_error
 
 
-def timed(arms: Sequence[Runner], *, seed: int = 0, clock: Clock = time.perf_counter_ns) -> Interval:
+def timed(
+    arms: Sequence[Runner], *, seed: int = 0, clock: Clock = time.perf_counter_ns
+) -> Interval:
     """Measure the log-speedup of the second arm over the first as a speed trial does."""
     plans = prepare(arms, FINE.process_s, clock=clock)
     log = compare(arms, [plan.sizes for plan in plans], FINE, seed=seed, clock=clock).logs[1]
@@ -95,7 +101,9 @@ def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
     runner = training_runner(device)
 
     def step() -> None:
-        held = torch.ones(held_bytes, dtype=torch.uint8, device=place)  # written to, or it would not be resident
+        held = torch.ones(
+            held_bytes, dtype=torch.uint8, device=place
+        )  # written to, or it would not be resident
         runner.run(1)
         del held
 
@@ -145,5 +153,7 @@ def training_runner(device: Device, precision: str = "fp32") -> TrainingRunner:
     return TrainingRunner(
         name=precision,
         arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
-        batches=itertools.cycle(random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)),
+        batches=itertools.cycle(
+            random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)
+        ),
     )

@@ -16,10 +16,10 @@ from bench.spec.optional import definitions
 from bench.spec.request import Request
 from bench.spec.trial import Trial
 
+# Takes the records of a trial as they come.
 OnMessage = Callable[[Message], None]
-"""Takes the records of a trial as they come."""
+# How often a thread that waits for others looks whether Ctrl-C was pressed.
 WAKE_S = 0.5
-"""How often a thread that waits for others looks whether Ctrl-C was pressed."""
 
 
 class Launcher(ABC):
@@ -54,7 +54,8 @@ class Launcher(ABC):
         The function gets one argument more: a function that sends messages.
 
         Raises:
-            UsageError: the function raised one, its process failed, died or hung, or nodes return different values.
+            UsageError: the function raised one, its process failed, died or hung, or nodes return
+                different values.
         """
 
     @abstractmethod
@@ -80,7 +81,8 @@ def run_concurrently(jobs: Sequence[Callable[[], object]], cancel: Callable[[], 
         try:
             pending = {pool.submit(job) for job in jobs}
             while pending:
-                # Python raises KeyboardInterrupt in this thread only when it runs, whichever thread took the signal.
+                # Python raises KeyboardInterrupt in this thread only when it runs, whichever thread
+                # took the signal.
                 ended, pending = wait(pending, WAKE_S, FIRST_COMPLETED)
                 for job in ended:
                     job.result()
@@ -92,17 +94,22 @@ def run_concurrently(jobs: Sequence[Callable[[], object]], cancel: Callable[[], 
 def open_launcher(request: Request) -> Launcher:
     """Return the launcher of this machine, or that of an optional folder.
 
-    The function of this name in such a folder's launcher.py returns None of a request that is not for it.
+    The function of this name in such a folder's launcher.py returns None of a request that is not
+    for it.
 
     Raises:
-        UsageError: torchrun or srun started several tasks, the folder is missing, or its launcher cannot be opened.
+        UsageError: torchrun or srun started several tasks, the folder is missing, or its launcher
+            cannot be opened.
     """
     for open_optional in definitions("launcher", "open_launcher"):
         launcher: Launcher | None = open_optional(request)
         if launcher is not None:
             return launcher
     if request.on is not None or request.script is not None:
-        raise UsageError(f"There is no launcher for {request.on or 'scripts'}; --on ray is one (docs/clusters.md).")
+        raise UsageError(
+            f"There is no launcher for {request.on or 'scripts'}; --on ray is one "
+            "(docs/clusters.md)."
+        )
     from bench.launch.local import LocalLauncher
 
     require_one_task()
@@ -116,13 +123,18 @@ def require_one_task() -> None:
         UsageError: torchrun or srun started several tasks.
     """
     torchrun = ("torchrun", "RANK", "WORLD_SIZE")
-    srun = ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")  # SLURM_NTASKS is set in a batch script, too
+    srun = (
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+    )  # SLURM_NTASKS is set in a batch script, too
     for starter, rank, count in (torchrun, srun):
         tasks = os.environ.get(count, "1") if rank in os.environ else "1"
         if tasks != "1":
             raise UsageError(
-                f"{starter} started {tasks} tasks of a program that is to be started once: it starts a process for "
-                "each device itself. Measure several machines as nodes of a Ray cluster (run_bench.py --suite NAME "
-                "--on ray --accelerators V100,V100+V100), or start one run on each and write one report of them "
-                "(run_bench.py report results/A results/B). docs/clusters.md shows both under Slurm."
+                f"{starter} started {tasks} tasks of a program that is to be started once: it "
+                "starts a process for each device itself. Measure several machines as nodes of a "
+                "Ray cluster (run_bench.py --suite NAME --on ray --accelerators V100,V100+V100), "
+                "or start one run on each and write one report of them (run_bench.py report "
+                "results/A results/B). docs/clusters.md shows both under Slurm."
             )

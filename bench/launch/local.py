@@ -28,27 +28,30 @@ from bench.spec.trial import Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
+# A process that surveys, downloads or decodes before the run is taken to hang if it is silent for
+# so long.
 SILENCE_S = 1800.0
-"""A process that surveys, downloads or decodes before the run is taken to hang if it is silent for so long."""
+# Functions that never take so long: a model that hangs here hangs in its trials, whose rows say
+# where.
 CALL_LIMITS_S = {
     "bench.training.estimates:count_flops": 60.0,
     "bench.training.estimates:footprint": 60.0,
     "bench.devices.survey:survey": 300.0,
 }
-"""Functions that never take so long: a model that hangs here hangs in its trials, whose rows say where."""
+# How long a process that hangs may take to print its stack.
 STACK_S = 0.5
-"""How long a process that hangs may take to print its stack."""
+# multiprocessing's exit code of a process whose fork server is gone.
 SERVER_LOST = 255
-"""multiprocessing's exit code of a process whose fork server is gone."""
+# A silent worker's launcher sends an empty progress so often.
 POLL_S = 2.0
-"""A silent worker's launcher sends an empty progress so often."""
+# GNU OpenMP's default is 300,000: threads that wait for one whose core another program has taken
+# then delay it further, and steps take tens of times as long. About 15 µs of spinning are enough
+# where no other program runs.
 SPIN_COUNT = "1000"
-"""GNU OpenMP's default is 300,000: threads that wait for one whose core another program has taken then delay it
-further, and steps take tens of times as long. About 15 µs of spinning are enough where no other program runs."""
+# How long the system may take to end processes that were killed: freeing a GPU's memory takes time.
 GONE_S = 30.0
-"""How long the system may take to end processes that were killed: freeing a GPU's memory takes time."""
+# How long a process may take to end before it is killed.
 PATIENCE_S = 5.0
-"""How long a process may take to end before it is killed."""
 
 
 class LocalLauncher(Launcher):
@@ -65,7 +68,8 @@ class LocalLauncher(Launcher):
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
         if os.environ.keys().isdisjoint(SPIN_VARIABLES):
             os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
-        # The fork server is a new interpreter: it must find this package wherever it is started from.
+        # The fork server is a new interpreter: it must find this package wherever it is started
+        # from.
         paths = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{paths}" if paths else str(ROOT)
         os.environ[lifetime.LAUNCHER] = str(os.getpid())
@@ -98,16 +102,22 @@ class LocalLauncher(Launcher):
         port, ranks = free_port(), []
         for number in range(world):
             index = placement.device_of(number)
-            meeting = Rendezvous(rank=number, world=world, local_world=world, address="127.0.0.1", port=port)
+            meeting = Rendezvous(
+                rank=number, world=world, local_world=world, address="127.0.0.1", port=port
+            )
             rank = Rank(
-                name=f"device {number + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})",
+                name=(
+                    f"device {number + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})"
+                ),
                 run=partial(self.run_rank, trial, device, meeting),
                 halt=self.cancel,  # all of them end
             )
             ranks.append(rank)
         return run_ranks(ranks, on_message)
 
-    def run_rank(self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage) -> Ending:
+    def run_rank(
+        self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage
+    ) -> Ending:
         """Run one rank of a trial in a fresh process; the others, if there are any, are started elsewhere."""
         suite = trial.cell.suite
         return self._run(
@@ -159,26 +169,34 @@ class LocalLauncher(Launcher):
                 kind, how = exit_cause(process.exitcode, kills)
                 ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
                 if process.exitcode == SERVER_LOST:
-                    ending = replace(ending, kind="lost", text=f"{ending.text}, as if the fork server was killed")
+                    ending = replace(
+                        ending, kind="lost", text=f"{ending.text}, as if the fork server was killed"
+                    )
             if ending.kind in ("done", "usage", "oom", "unsupported"):
                 return ending
             output = printed(log)
             last_progress = None if ending.kind in ("error", "import") else doing
-            return replace(ending, text=reason(ending.text, output, last_progress, source), log=output)
+            return replace(
+                ending, text=reason(ending.text, output, last_progress, source), log=output
+            )
 
     def _start(self, call: tuple[Any, ...]) -> Any:
         """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
 
         Raises:
-            EOFError, OSError: the fork server could not start, could not fork, or was killed meanwhile.
+            EOFError, OSError: the fork server could not start, could not fork, or was killed
+            meanwhile.
         """
         process = self._context.Process(target=_serve, args=call, daemon=True)
         try:
-            # The worker, a child of the server, lets SIGINT through when what it prints goes to its log.
+            # The worker, a child of the server, lets SIGINT through when what it prints goes to its
+            # log.
             with own_modules_first(), lifetime.sigint_held():
                 forkserver.ensure_running()
             process.start()
-        except KeyboardInterrupt:  # half a process may have been started, which ends with its server
+        except (
+            KeyboardInterrupt
+        ):  # half a process may have been started, which ends with its server
             _kill_fork_server()
             raise
         return process
@@ -197,14 +215,16 @@ class LocalLauncher(Launcher):
         """Wait for what an earlier process has left.
 
         Raises:
-            UsageError: it cannot be ended; it may hold a device, and measurements next to it would be wrong.
+            UsageError: it cannot be ended; it may hold a device, and measurements next to it would
+                be wrong.
         """
         left = self._wait_until_gone()
         if left:
             raise UsageError(
-                f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not end, as one that "
-                "waits for a device that does not answer. It may hold memory of the device, so nothing is measured "
-                "next to it. End it or restart the machine, then go on with --resume."
+                f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not "
+                "end, as one that waits for a device that does not answer. It may hold memory of "
+                "the device, so nothing is measured next to it. End it or restart the machine, "
+                "then go on with --resume."
             )
 
     def _wait_until_gone(self) -> list[int]:
@@ -218,7 +238,9 @@ class LocalLauncher(Launcher):
             self._left.discard(group)
         return []
 
-    def _listen(self, process: Any, receiving: Connection, on_message: OnMessage, silence_s: float) -> Ending | None:
+    def _listen(
+        self, process: Any, receiving: Connection, on_message: OnMessage, silence_s: float
+    ) -> Ending | None:
         """Pass messages on until the process ends; return its ending, or None if it ended without one."""
         heard, limit_s = time.monotonic(), silence_s
         while True:
@@ -243,7 +265,8 @@ class LocalLauncher(Launcher):
 
 
 def _serve(connection: Connection, *arguments: Any) -> None:
-    # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold it forever.
+    # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold
+    # it forever.
     os.close(_fork_server()._forkserver_alive_fd)
     _fork_server()._forkserver_alive_fd = None
     os.setpgid(0, 0)  # so that all that it starts can be ended with it

@@ -15,12 +15,12 @@ from bench.launch import WAKE_S, Ending, OnMessage
 from bench.phases.memory import MemoryPeak
 from bench.results.records import Message, TrialResult
 
+# How long the other ranks may take to report the cause after one has reported that it lost them.
 GRACE_S = 5.0
-"""How long the other ranks may take to report the cause after one has reported that it lost them."""
+# Endings that are a cause by themselves; others may follow from another rank's.
 CAUSES = ("oom", "unsupported", "usage", "import", "timeout")
-"""Endings that are a cause by themselves; others may follow from another rank's."""
+# Endings that concern all ranks alike, whose text names no device.
 ALIKE = ("unsupported", "usage")
-"""Endings that concern all ranks alike, whose text names no device."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +38,9 @@ class Rank:
 def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRACE_S) -> Ending:
     """Run all ranks of a trial at the same time, and return how the trial ended.
 
-    Records of the first rank are passed on: progress as it comes, from a thread, and results with the memory of all
-    ranks once every rank has ended well. When one rank fails, the others are halted.
+    Records of the first rank are passed on: progress as it comes, from a thread, and results with
+    the memory of all ranks once every rank has ended well. When one rank fails, the others are
+    halted.
 
     Raises:
         Exception: the first that a rank raised; the other ranks have ended.
@@ -70,7 +71,9 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
                     ending = job.result()
                     if ending.kind != "done":
                         failed.append((jobs[job].name, ending))
-                        halt_s = min(halt_s, time.monotonic() + (grace_s if ending.secondary else 0.0))
+                        halt_s = min(
+                            halt_s, time.monotonic() + (grace_s if ending.secondary else 0.0)
+                        )
         finally:  # also after Ctrl-C, or what a rank raised
             halt_s = 0.0
             while running:
@@ -78,7 +81,8 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
                     jobs[job].halt()
                 running = wait(running, WAKE_S).not_done
     if failed:
-        # Last come those that report the loss of another rank, first those that are a cause by themselves.
+        # Last come those that report the loss of another rank, first those that are a cause by
+        # themselves.
         name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
         return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
     for result in results:

@@ -1,7 +1,8 @@
 """Disturbances of a device while a process is timed: evidence that it does not count while others do.
 
-On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU that is lost.
-A power cap disturbs nothing: it is part of real speed. On a CPU: the load of other programs, as a figure.
+On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU
+that is lost. A power cap disturbs nothing: it is part of real speed. On a CPU: the load of other
+programs, as a figure.
 """
 
 from __future__ import annotations
@@ -15,24 +16,31 @@ from typing import Any
 
 import psutil
 
-from bench.devices.monitor import POWER_CAP, SAMPLE_S, DeviceLostError, Monitor, ThrottleTimes, open_monitor
+from bench.devices.monitor import (
+    POWER_CAP,
+    SAMPLE_S,
+    DeviceLostError,
+    Monitor,
+    ThrottleTimes,
+    open_monitor,
+)
 from bench.results.records import Device
 
+# The clock event reasons that disturb, in words. A bare hardware slowdown is none of them: a change
+# of clocks is one, too.
 CAUSES = {
     "sw_thermal": "thermal slowdown",
     "hw_thermal": "hardware thermal slowdown",
     "hw_power_brake": "hardware power brake",
 }
-"""The clock event reasons that disturb, in words. A bare hardware slowdown is none of them: a change of clocks is one,
-too."""
+# The throttle counters advance this much late.
 LATE_S = 0.1
-"""The throttle counters advance this much late."""
+# A cause disturbs when it held for more than this share of the time: a program that draws a desktop
+# computes for less.
 LEAST_SHARE = 0.05
-"""A cause disturbs when it held for more than this share of the time: a program that draws a desktop computes for
-less."""
 
+# Returns the values of all processes that train together, in the order of their ranks.
 Gather = Callable[[Any], tuple[Any, ...]]
-"""Returns the values of all processes that train together, in the order of their ranks."""
 
 
 def alone(value: Any) -> tuple[Any, ...]:
@@ -71,7 +79,8 @@ def open_watch(
 ) -> Iterator[Watch]:
     """Watch a device from now on; a GPU that the driver's library does not know is never called disturbed.
 
-    Of processes that train together each watches its own, the one of its ``rank``; all of them call ``gather`` alike.
+    Of processes that train together each watches its own, the one of its ``rank``; all of them call
+    ``gather`` alike.
     """
     if not device.is_gpu:
         yield CpuWatch(gather)
@@ -135,7 +144,9 @@ def _family_time(process: psutil.Process) -> float:
 class GpuWatch(Watch):
     """Adds up one GPU's throttle times and other processes' loads."""
 
-    def __init__(self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]) -> None:
+    def __init__(
+        self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]
+    ) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
         self._throttle, self._loads = ThrottleTimes(monitor, uuid), monitor.process_loads(uuid)
@@ -168,10 +179,19 @@ class GpuWatch(Watch):
         time.sleep(SAMPLE_S if present.difference(self._own_pids) else LATE_S)
         self.poll()
         least_s = LEAST_SHARE * (self._polled_s - self._began_s)
-        causes = [f"{CAUSES[name]} for {held_s:.2g} s" for name, held_s in self._held_s.items() if held_s > least_s]
+        causes = [
+            f"{CAUSES[name]} for {held_s:.2g} s"
+            for name, held_s in self._held_s.items()
+            if held_s > least_s
+        ]
         sampled_s = max(self._seen_s.values(), default=self._polled_s) - self._began_s
-        # In a container NVML may give the host's ids, and what looks foreign would be this very process.
-        foreign = self._busy_s.keys() - self._own_pids if os.getpid() in present.union(self._busy_s) else ()
+        # In a container NVML may give the host's ids, and what looks foreign would be this very
+        # process.
+        foreign = (
+            self._busy_s.keys() - self._own_pids
+            if os.getpid() in present.union(self._busy_s)
+            else ()
+        )
         for pid in sorted(foreign):
             share = self._busy_s[pid] / sampled_s
             if share > LEAST_SHARE:
@@ -193,7 +213,8 @@ class GpuWatch(Watch):
     def _add_loads(self) -> None:
         now_s = self._clock()
         for pid, pct in self._loads().items():
-            # A process's sample stands for the time since its last one, and for no longer than samples take.
+            # A process's sample stands for the time since its last one, and for no longer than
+            # samples take.
             since_s = max(self._seen_s.get(pid, self._began_s), now_s - SAMPLE_S)
             self._busy_s[pid] += (now_s - since_s) * pct / 100
             self._seen_s[pid] = now_s

@@ -14,27 +14,30 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
+# Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1).
 LOWEST, HIGHEST = -48, 17
-"""Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1)."""
 ZERO, BELOW, ABOVE, NONFINITE = "zero", "below", "above", "nonfinite"
+# Names of a histogram's bins, in their order.
 BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
-"""Names of a histogram's bins, in their order."""
 
+# Tensors, each with the name of its parameter.
 Named = Sequence[tuple[str, Tensor]]
-"""Tensors, each with the name of its parameter."""
 
 
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
     """Return the gradients that there are, each with the name of its parameter.
 
-    Sparse ones have all their zeros, complex ones real and imaginary parts as a last dimension. ``weights`` are what
-    the optimizer updates: the model's parameters, or a master copy of them in the same order.
+    Sparse ones have all their zeros, complex ones real and imaginary parts as a last dimension.
+    ``weights`` are what the optimizer updates: the model's parameters, or a master copy of them in
+    the same order.
     """
     named = []
     for (name, _), weight in zip(model.named_parameters(), weights, strict=True):
         if weight.grad is not None:
             gradient = weight.grad.detach().to_dense()
-            named.append((name, torch.view_as_real(gradient) if gradient.is_complex() else gradient))
+            named.append(
+                (name, torch.view_as_real(gradient) if gradient.is_complex() else gradient)
+            )
     return named
 
 
@@ -119,8 +122,8 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
     """Watch the outputs of all layers that hold no others.
 
     Yields:
-        A function that returns the largest absolute output of each layer since its last call, in the order that layers
-        ran; NaN of a layer with a NaN. It waits for the device once.
+        A function that returns the largest absolute output of each layer since its last call, in
+        the order that layers ran; NaN of a layer with a NaN. It waits for the device once.
     """
     seen: dict[str, Tensor] = {}
 
@@ -168,7 +171,8 @@ def errors_against_float64(
         loss: computes the loss of (model, batch) at the precision.
         batch: of any structure, on the model's device.
         exact_loss: the same in float64, for a batch whose floating-point tensors are float64.
-        scale: the loss is multiplied by it before the backward pass, and the gradients are divided by it.
+        scale: the loss is multiplied by it before the backward pass, and the gradients are divided
+            by it.
     """
     narrow = copy.deepcopy(model)
     narrow.zero_grad(set_to_none=True)
@@ -190,7 +194,9 @@ def _pass(
     with model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output)):
         value = loss(model, batch)
     (value * scale).backward()
-    gradients = {name: grad.double() / scale for name, grad in named_gradients(model, model.parameters())}
+    gradients = {
+        name: grad.double() / scale for name, grad in named_gradients(model, model.parameters())
+    }
     tensors = [leaf.detach() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
     return value.detach().double(), tensors, gradients
 
@@ -220,6 +226,8 @@ def stop_dropping(module: nn.Module) -> None:
 def cast(tree: Any, dtype: torch.dtype | None) -> Any:
     """Return a structure whose floating-point tensors have a type."""
     return tree_map(
-        lambda leaf: leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf,
+        lambda leaf: (
+            leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+        ),
         tree,
     )

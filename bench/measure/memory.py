@@ -1,9 +1,10 @@
 """Peak memory of the first step and of a steady state, and the bytes of tensors at the peak of a step, by kind.
 
-Tensors are counted storage by storage, after the peaks have been measured, because counting takes memory itself.
-torch's own ``MemTracker`` (torch.distributed._tools) counts the same way, but names a storage when it is made: a
-weight's gradient is still "temporary" at the very peak that it causes, and what an optimizer makes and drops is
-"optimizer state". Here a storage is named when the step is over and it is known what became of it.
+Tensors are counted storage by storage, after the peaks have been measured, because counting takes
+memory itself. torch's own ``MemTracker`` (torch.distributed._tools) counts the same way, but names
+a storage when it is made: a weight's gradient is still "temporary" at the very peak that it causes,
+and what an optimizer makes and drops is "optimizer state". Here a storage is named when the step is
+over and it is known what became of it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from bench.devices.base import PeakMemory
 from bench.devices.monitor import DeviceLostError, open_monitor
 
 STEADY_STEPS = 3
+# glibc's own first threshold.
 THRESHOLD_BYTES = 128 * 1024
-"""glibc's own first threshold."""
 
 
 def fix_allocator() -> None:
     """Let glibc map blocks of 128 KiB and more apart and give them back when they are freed, in all of this process.
 
-    Left alone it raises the threshold to the largest block that was freed so far, so that the heap, and with it the
-    peak, depends on the order in which threads free. Source: mallopt(3), "dynamic mmap threshold".
+    Left alone it raises the threshold to the largest block that was freed so far, so that the heap,
+    and with it the peak, depends on the order in which threads free. Source: mallopt(3), "dynamic
+    mmap threshold".
     """
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
     with suppress(OSError, AttributeError):  # not glibc
@@ -59,9 +61,10 @@ def measure_peaks(
     Args:
         step: does one training step.
         device: where it runs.
-        resident_before: resident set in bytes before the model was built, but after a like one has made the libraries
-            load their code (CPU).
-        driver_before: device memory in use, in bytes, before this process had a context on the device.
+        resident_before: resident set in bytes before the model was built, but after a like one has
+            made the libraries load their code (CPU).
+        driver_before: device memory in use, in bytes, before this process had a context on the
+            device.
         uuid: the GPU's UUID.
         steps: those after the first, of a steady state.
     """
@@ -77,7 +80,8 @@ def measure_peaks(
         }
     if resident_before is None or first.resident is None or steady.resident is None:
         return {}
-    # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below 0.
+    # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below
+    # 0.
     return {
         "first_peak_bytes": max(0, first.resident - resident_before),
         "peak_resident_bytes": max(0, steady.resident - resident_before),
@@ -92,11 +96,13 @@ def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakM
     return backend.peak_memory() if can_reset else PeakMemory()
 
 
-def driver_memory_bytes(uuid: str | None, before: int | None = None) -> tuple[int | None, int | None]:
+def driver_memory_bytes(
+    uuid: str | None, before: int | None = None
+) -> tuple[int | None, int | None]:
     """Return the bytes in use on a GPU as its driver sees it, and those that this process holds; None is unknown.
 
-    The latter are its context, its libraries and all that it reserved: the driver's figure where it lists processes,
-    because others come and go; else what is in use above ``before``.
+    The latter are its context, its libraries and all that it reserved: the driver's figure where it
+    lists processes, because others come and go; else what is in use above ``before``.
     """
     monitor = open_monitor() if uuid else None
     if monitor is None or uuid is None:
@@ -109,7 +115,8 @@ def driver_memory_bytes(uuid: str | None, before: int | None = None) -> tuple[in
             return None, None
     used = driver.used if driver else None
     held = by_process.get(os.getpid())
-    # A process that does not exist here has its id from outside a container, and then ours may be somebody's too.
+    # A process that does not exist here has its id from outside a container, and then ours may be
+    # somebody's too.
     if held is None or not all(psutil.pid_exists(pid) for pid in by_process):
         # Less than before: others have gone meanwhile, and ours is unknown.
         held = None if used is None or before is None or used < before else used - before
@@ -137,13 +144,13 @@ def tensor_bytes(
 ) -> dict[str, int]:
     """Run one step and return the bytes of its tensors at its own peak, by kind, by their names as columns.
 
-    Counted are tensors that operators return, not what a library takes for itself (cuDNN's and oneDNN's workspaces),
-    nor the allocator's rounding. Where torch or the model cannot be watched, the reason is printed, and the kinds stay
-    unknown.
+    Counted are tensors that operators return, not what a library takes for itself (cuDNN's and
+    oneDNN's workspaces), nor the allocator's rounding. Where torch or the model cannot be watched,
+    the reason is printed, and the kinds stay unknown.
 
     Args:
-        step: does one training step that begins by dropping the last one's gradients and leaves its own. One has run
-            before, so that the optimizer's state exists.
+        step: does one training step that begins by dropping the last one's gradients and leaves its
+            own. One has run before, so that the optimizer's state exists.
         device: whose tensors are counted.
         modules: model and loss, whose parameters and buffers are counted as such.
         optimizers: whose states are counted.
@@ -156,9 +163,12 @@ def tensor_bytes(
         watch = _Watch(device, [*parameters, *states(optimizers), *held])
         with watch:
             step()
-        gradients = [parameter.grad for parameter in updated(optimizers) if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in updated(optimizers) if parameter.grad is not None
+        ]
         by_kind = {
-            "parameter_bytes": parameters,  # those that the optimizers update may be an fp32 copy of the models'
+            # those that the optimizers update may be an fp32 copy of the models'
+            "parameter_bytes": parameters,
             "gradient_bytes": gradients,
             "optimizer_bytes": states(optimizers),
         }
@@ -196,7 +206,9 @@ class _Watch(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if not self._backward_began and torch._C._current_graph_task_id() != -1:  # -1 is outside a backward pass
+        if (
+            not self._backward_began and torch._C._current_graph_task_id() != -1
+        ):  # -1 is outside a backward pass
             self._backward_began = True
             for storage in self._storages() - self._before:
                 storage.kept = True
@@ -218,7 +230,9 @@ class _Watch(TorchDispatchMode):
 
     def _storages(self) -> set[_Storage]:
         """Return the storages that are alive."""
-        return {storage for _, storage in list(self._alive.values())}  # of a copy: one may die meanwhile
+        return {
+            storage for _, storage in list(self._alive.values())
+        }  # of a copy: one may die meanwhile
 
     def _find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
         """Return the storages of these tensors that are alive and were seen."""
@@ -228,7 +242,8 @@ class _Watch(TorchDispatchMode):
     def _see(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            # torch keeps one Python object for each storage for as long as the storage lives, so its id is the key.
+            # torch keeps one Python object for each storage for as long as the storage lives, so
+            # its id is the key.
             key = id(storage)
             if tensor.device.type == self._device_type and key not in self._alive:
                 seen = _Storage(storage.nbytes())
@@ -243,7 +258,12 @@ class _Watch(TorchDispatchMode):
 
 def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     """Return the weights that optimizers update."""
-    return [weight for optimizer in optimizers for group in optimizer.param_groups for weight in group["params"]]
+    return [
+        weight
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    ]
 
 
 def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:

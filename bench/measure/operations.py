@@ -22,10 +22,13 @@ _PRODUCT = re.compile(
     r"(?:\b|_)(?:[a-z0-9]*m[mv]|v?dot|addr|matmul|(?:bi|tri)?linear|conv(?:olution)?(?:\dd)?|rnn|lstm|gru"
     r"|att(?:entio)?n|flash)(?:\b|_)"
 )
+# Of names like a product's: those that only do what follows the products, and those that only move
+# weights.
 _NO_PRODUCT = re.compile(r"thnn_fused|flatten_weight")
-"""Of names like a product's: those that only do what follows the products, and those that only move weights."""
 
 _aten: Any = torch.ops.aten
+# The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the
+# math backend is products and a softmax that nothing else uses.
 ATTENTION = {
     "aten._scaled_dot_product_flash_attention": "flash",
     "aten._scaled_dot_product_flash_attention_for_cpu": "flash",
@@ -34,25 +37,27 @@ ATTENTION = {
     "aten._scaled_dot_product_fused_attention_overrideable": "overrideable",
     "aten._safe_softmax": "math",
 }
-"""The operators of scaled_dot_product_attention by its backend (torch.nn.attention.SDPBackend); the math backend is
-products and a softmax that nothing else uses."""
 _Formula = Callable[..., int]
 
 
 def observe(step: Callable[[], object]) -> Operations:
     """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
 
-    Of a step that fails nothing is known. Products are matrix products, convolutions and attention; each is seen below
-    autocast, so after its casts, and in the backward pass too. The formulas are those of ``torch.utils.flop_counter``,
-    corrected where ``formulas`` says. A product without one leaves ``flops_per_step`` unknown and its type with a
-    ``?``.
+    Of a step that fails nothing is known. Products are matrix products, convolutions and attention;
+    each is seen below autocast, so after its casts, and in the backward pass too. The formulas are
+    those of ``torch.utils.flop_counter``, corrected where ``formulas`` says. A product without one
+    leaves ``flops_per_step`` unknown and its type with a ``?``.
     """
     mode = _Products()
     try:
         with mode:
             step()
-    except Exception as error:  # whatever a model does that cannot be observed; if the step itself fails, timing shows
-        print(f"What the step computed is unknown, because it failed while observed: {type(error).__name__}: {error}")
+    # whatever a model does that cannot be observed; if the step itself fails, timing shows
+    except Exception as error:
+        print(
+            "What the step computed is unknown, because it failed while observed: "
+            f"{type(error).__name__}: {error}"
+        )
         return Operations()
     flops: Counter[torch.dtype] = Counter()
     for (_, dtype), count in mode.flops.items():
@@ -69,8 +74,8 @@ def observe(step: Callable[[], object]) -> Operations:
 def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, torch.dtype]]:
     """Do one step as ``count`` does; return the FLOPs of its products by the module that called them and by their type.
 
-    The module is the innermost, as named in the model, of the backward pass too; empty outside of all, as in the loss.
-    Products without a formula count as 0.
+    The module is the innermost, as named in the model, of the backward pass too; empty outside of
+    all, as in the loss. Products without a formula count as 0.
 
     Raises:
         Exception: whatever the step raises, or a model whose modules cannot be followed.
@@ -85,16 +90,18 @@ def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, torch.dtyp
 def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> str:
     """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``; ``?`` for unknown FLOPs."""
     total = sum(flops.values())
-    parts = [f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part]
+    parts = [
+        f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part
+    ]
     return " ".join(parts + sorted({f"{_name(dtype)}:?" for dtype in unknown}))
 
 
 def formulas() -> dict[Any, _Formula]:
     """Return the FLOP formula of each operator that has one; a multiply-add is two.
 
-    They are torch's, but for four things: its backward of a grouped convolution counts the weight's gradient as if
-    there were one group; older ones lack the CPU's fused attention; all lack matrix times vector; and none counts what
-    ``torch.nn.functional.scaled_mm`` multiplies.
+    They are torch's, but for four things: its backward of a grouped convolution counts the weight's
+    gradient as if there were one group; older ones lack the CPU's fused attention; all lack matrix
+    times vector; and none counts what ``torch.nn.functional.scaled_mm`` multiplies.
     """
     known = dict(flop_registry)
     known[_aten.convolution_backward] = _convolution_backward
@@ -109,10 +116,14 @@ def formulas() -> dict[Any, _Formula]:
     return known
 
 
-def _convolution_backward(grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any) -> int:
+def _convolution_backward(
+    grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any
+) -> int:
     """Each of the two gradients, where it is asked for, has as many FLOPs as the forward pass."""
     _bias_sizes, *geometry, _output_padding, _groups, wanted = rest
-    forward: int = flop_registry[_aten.convolution](inputs, weight, None, *geometry, out_val=grad_output)
+    forward: int = flop_registry[_aten.convolution](
+        inputs, weight, None, *geometry, out_val=grad_output
+    )
     return forward * sum(map(int, wanted[:2]))
 
 
@@ -154,7 +165,11 @@ class _Products(TorchDispatchMode):
             with self:  # a mode does not see by itself the parts of a product of quantised tensors
                 return quantised.__torch_dispatch__(func, types, args, kwargs)
         operator = getattr(func, "overloadpacket", func)
-        if operator not in self.formulas and hasattr(func, "decompose") and func is not torch.ops.prim.device.default:
+        if (
+            operator not in self.formulas
+            and hasattr(func, "decompose")
+            and func is not torch.ops.prim.device.default
+        ):
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -173,12 +188,18 @@ class _Products(TorchDispatchMode):
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if not tensors or not (formula or like):
             return
-        floating = [tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
+        floating = [
+            tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()
+        ]
         # The factors are the narrowest; biases to add and attention's statistics may be wider.
-        dtype = min((tensor.dtype for tensor in floating or tensors), key=lambda dtype: dtype.itemsize)
+        dtype = min(
+            (tensor.dtype for tensor in floating or tensors), key=lambda dtype: dtype.itemsize
+        )
         flops = None
         if formula is not None:
-            with suppress(Exception):  # shapes that it was not written for, such as a nested tensor's
+            with suppress(
+                Exception
+            ):  # shapes that it was not written for, such as a nested tensor's
                 flops = formula(*args, **kwargs, out_val=result)
         if flops is None:
             self.unknown[name] = dtype
@@ -186,13 +207,16 @@ class _Products(TorchDispatchMode):
 
     def _module(self) -> str:
         running = self._modules.parents - {"Global"} if self._modules else ()
-        return max(running, key=len, default="").partition(".")[2]  # without the class of the whole model
+        return max(running, key=len, default="").partition(".")[
+            2
+        ]  # without the class of the whole model
 
 
 def _quantised(func: Any, args: Any) -> Any:
     """Return the class of a product's quantised operands; None without any.
 
-    They are tensors of a Python class, such as torchao's, that passes for a wider type than it holds.
+    They are tensors of a Python class, such as torchao's, that passes for a wider type than it
+    holds.
     """
     if not is_product(str(getattr(func, "overloadpacket", func))):
         return None

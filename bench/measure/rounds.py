@@ -1,7 +1,7 @@
 """ABBA rounds of timed blocks, until time is up or the speedups' intervals are narrow enough.
 
-Independent of torch: an arm is anything that can run steps, so that the tests can measure simulated arms on a
-simulated clock with the very code that measures real ones (docs/measuring.md).
+Independent of torch: an arm is anything that can run steps, so that the tests can measure simulated
+arms on a simulated clock with the very code that measures real ones (docs/measuring.md).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Protocol as Interface
 from bench.spec.protocol import Protocol
 from bench.stats import Interval, round_log_ratio, rounds_interval
 
+# Timing ends after this many times the budget, even with fewer than the required rounds.
 HARD_LIMIT = 5
-"""Timing ends after this many times the budget, even with fewer than the required rounds."""
+# How often the running speedups are updated.
 WATCH_NS = 500_000_000
-"""How often the running speedups are updated."""
+# The intervals are looked at after so many rounds: they cost as much as a short block.
 LOOK_ROUNDS = 10
-"""The intervals are looked at after so many rounds: they cost as much as a short block."""
 
+# A clock in nanoseconds.
 Clock = Callable[[], int]
-"""A clock in nanoseconds."""
 
 
 class Runner(Interface):
@@ -80,7 +80,9 @@ class TimedBlock:
         return self.time_ns / self.steps
 
 
-def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, warm: bool = False) -> int:
+def time_block(
+    runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, warm: bool = False
+) -> int:
     """Return the nanoseconds of one block's timed steps; ``warm``, of an arm that has just run, skips the warm-up."""
     runner.activate()
     runner.run(0 if warm else sizes.switch_warmup)
@@ -94,8 +96,9 @@ def time_block(runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns
 def palindrome(arms: int, rng: random.Random) -> list[int]:
     """Return a random order of the arms, and the same order backwards.
 
-    With two arms it is ABBA or BAAB. With more, every arm's two blocks still have the same mean position, so that
-    linear drift cancels between any two of them and all share the baseline's blocks.
+    With two arms it is ABBA or BAAB. With more, every arm's two blocks still have the same mean
+    position, so that linear drift cancels between any two of them and all share the baseline's
+    blocks.
     """
     order = list(range(arms))
     rng.shuffle(order)
@@ -112,8 +115,8 @@ def time_round(
 ) -> list[TimedBlock]:
     """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
 
-    Between rounds the device idles for a moment, so the first block always has a switch warm-up; within a round, a
-    block that follows one of the same arm needs none.
+    Between rounds the device idles for a moment, so the first block always has a switch warm-up;
+    within a round, a block that follows one of the same arm needs none.
     """
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), rng)):
@@ -146,7 +149,10 @@ class Comparison:
 
         A lone arm is judged by the interval of its time.
         """
-        widths = [log.half_width for log in (self.logs[arm : arm + 1] if arm else self.logs[1:] or self.logs)]
+        widths = [
+            log.half_width
+            for log in (self.logs[arm : arm + 1] if arm else self.logs[1:] or self.logs)
+        ]
         return all(width is not None and width <= target for width in widths)
 
 
@@ -189,7 +195,9 @@ def compare(
             if is_over or count % LOOK_ROUNDS == 0 or now - watched > WATCH_NS:
                 intervals = tuple(rounds_interval(of_arm) for of_arm in logs)
                 comparison = Comparison(blocks=tuple(blocks), logs=intervals, rounds=count)
-                is_narrow = count >= protocol.min_rounds and comparison.is_within(protocol.process_target)
+                is_narrow = count >= protocol.min_rounds and comparison.is_within(
+                    protocol.process_target
+                )
                 watch(comparison)
                 watched = now
                 collect()

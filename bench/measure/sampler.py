@@ -1,7 +1,8 @@
 """Telemetry in a process of its own, so that its Python never competes with a measurement for the GIL.
 
-The parent holds a ``Sampler``; the child runs ``sample_forever``. Over the connection go, to the parent, lists of
-``Sample`` and ``Lost``; to the child, ``"stop"``. Nothing heavy is imported, so that it is up soon.
+The parent holds a ``Sampler``; the child runs ``sample_forever``. Over the connection go, to the
+parent, lists of ``Sample`` and ``Lost``; to the child, ``"stop"``. Nothing heavy is imported, so
+that it is up soon.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from bench.results.records import Sample
 from bench.spec import lifetime
 from bench.spec.own_modules import own_modules_first
 
+# NVML's own figures change no faster, and reading them disturbs the GPU.
 PERIOD_S = 0.1
-"""NVML's own figures change no faster, and reading them disturbs the GPU."""
+# How long stopping may take before the process is killed.
 PATIENCE_S = 2.0
-"""How long stopping may take before the process is killed."""
+# The name of the process.
 NAME = "ampmeter-sampler"
-"""The name of the process."""
 
+# Pairs of placement and UUID.
 Gpus = tuple[tuple[str, str], ...]
-"""Pairs of placement and UUID."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +52,17 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
             _sample_until_stopped(monitor, dict(gpus), connection, period_s)
 
 
-def _sample_until_stopped(monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float) -> None:
+def _sample_until_stopped(
+    monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float
+) -> None:
     parent = os.getppid()
     unsent: list[Sample | Lost] = []
     while gpus and os.getppid() == parent:
         next_s = time.monotonic() + period_s
         unsent += _read(monitor, gpus)
-        if select.select([], [connection], [], 0)[1]:  # a send that blocks would stop sampling while the parent is busy
+        if select.select([], [connection], [], 0)[
+            1
+        ]:  # a send that blocks would stop sampling while the parent is busy
             connection.send(unsent)
             unsent = []
         # Waiting for the message also keeps the period.
@@ -102,7 +107,9 @@ class Sampler:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         arguments = (self._gpus, theirs, self._period_s)
-        self._process = context.Process(target=sample_forever, args=arguments, name=NAME, daemon=True)
+        self._process = context.Process(
+            target=sample_forever, args=arguments, name=NAME, daemon=True
+        )
         with own_modules_first(), lifetime.sigint_held():
             self._process.start()
         theirs.close()  # Else the stream would not end with the child.
@@ -127,12 +134,16 @@ class Sampler:
         if self._process is None:
             return []
         if self.connection is not None:
-            with suppress(OSError):  # It has ended by itself; what it sent before can still be drained.
+            with suppress(
+                OSError
+            ):  # It has ended by itself; what it sent before can still be drained.
                 self.connection.send("stop")
         samples: list[Sample] = []
         deadline_s = time.monotonic() + PATIENCE_S
         # Draining until it hangs up, because a sampler that waits in a full pipe reads no messages.
-        while self.connection is not None and self.connection.poll(max(0.0, deadline_s - time.monotonic())):
+        while self.connection is not None and self.connection.poll(
+            max(0.0, deadline_s - time.monotonic())
+        ):
             samples += self.drain()
         self._hang_up()
         self._process.join(max(0.0, deadline_s - time.monotonic()))

@@ -10,32 +10,33 @@ from dataclasses import dataclass
 
 from bench.measure.rounds import Clock, Runner, Sizes, time_block
 
+# Share of the time budget of a process that warm-up may take in addition, of each arm.
 WARM_UP_SHARE = 0.75
-"""Share of the time budget of a process that warm-up may take in addition, of each arm."""
 MIN_STEPS = 3
+# Fewest steps of a warm-up, unless they take longer than it may.
 LEAST_STEPS = 12
-"""Fewest steps of a warm-up, unless they take longer than it may."""
+# Warm-up ends when the medians of two windows of steps agree within this, or within their errors if
+# those are larger.
 WINDOW_AGREEMENT = 0.01
-"""Warm-up ends when the medians of two windows of steps agree within this, or within their errors if those are
-larger."""
+# A window has as many steps as fit into this time, but no more than these.
 WINDOW_S, WINDOW_STEPS = 0.2, 25
-"""A window has as many steps as fit into this time, but no more than these."""
+# After a switch of arms steps run untimed for this long, at least one, and no more than these:
+# caches are cold. Where step times after switches were watched, they reached their plateau within
+# three steps; of a transient that is 20 % at first and 1 % after five steps
+# (tests/measure/test_truth.py) twelve leave a bias of 0.01 %, and four left 0.26 %.
 SWITCH_S, SWITCH_STEPS = 0.03, 12
-"""After a switch of arms steps run untimed for this long, at least one, and no more than these: caches are cold. Where
-step times after switches were watched, they reached their plateau within three steps; of a transient that is 20 % at
-first and 1 % after five steps (tests/measure/test_truth.py) twelve leave a bias of 0.01 %, and four left 0.26 %."""
+# In a step that takes longer, the transient of a switch is lost.
 LONG_STEP_NS = 1e9
-"""In a step that takes longer, the transient of a switch is lost."""
+# Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps.
 BLOCK_S = 0.005
-"""Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps."""
+# The same of an arm whose steps are queued: at both ends of a block the device waits for the host,
+# or the host for the device, by up to a millisecond, and differently in each arm.
 QUEUED_BLOCK_S = 0.25
-"""The same of an arm whose steps are queued: at both ends of a block the device waits for the host, or the host for the
-device, by up to a millisecond, and differently in each arm."""
+# Fewest blocks of an arm in its time budget, which shortens queued ones: three rounds.
 BLOCKS = 6
-"""Fewest blocks of an arm in its time budget, which shortens queued ones: three rounds."""
+# A block is long enough for the clock when an empty block takes no more than this share of it:
+# where several processes share a clock, reading it takes long.
 CLOCK_SHARE = 0.001
-"""A block is long enough for the clock when an empty block takes no more than this share of it: where several processes
-share a clock, reading it takes long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,8 @@ def prepare(
 ) -> list[BlockPlan]:
     """Warm the arms up, and choose the sizes of their blocks.
 
-    Takes up to 0.75 of the arms' time budget of a process, in addition to it; ``say`` is called with the stage.
+    Takes up to 0.75 of the arms' time budget of a process, in addition to it; ``say`` is called
+    with the stage.
     """
     empty_ns = empty_block_ns(runners[0], clock)
     plans = []
@@ -97,12 +99,15 @@ def single_step(runner: Runner, clock: Clock) -> int:
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
     """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
 
-    ``cap_s`` seconds after the first three steps, or after two windows, it gives up, and the arm counts as not steady.
+    ``cap_s`` seconds after the first three steps, or after two windows, it gives up, and the arm
+    counts as not steady.
     """
     runner.activate()
     for _ in range(MIN_STEPS):
         now: float = single_step(runner, clock)
-    limit_ns = clock() + cap_s * 1e9  # from here on: in the first steps cuDNN loads and tries its kernels, for seconds
+    limit_ns = (
+        clock() + cap_s * 1e9
+    )  # from here on: in the first steps cuDNN loads and tries its kernels, for seconds
     before, error, steps = math.inf, 0.0, MIN_STEPS
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
@@ -124,7 +129,9 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
 def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns) -> float:
     """Return the median time of a block without steps: the cost of the clock and the synchronisation."""
     runner.synchronize()
-    return statistics.median(time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(101))
+    return statistics.median(
+        time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(101)
+    )
 
 
 def _median_error(values: Sequence[float]) -> float:

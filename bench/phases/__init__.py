@@ -20,7 +20,9 @@ def load_all() -> None:
         _measure(name)
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
+def run(
+    trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None
+) -> None:
     """Run the trial's phase in this process; one with checkpoints resumes from the file, and keeps its state there."""
     from bench.spec.phases import PHASES
 

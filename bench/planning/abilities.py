@@ -25,7 +25,9 @@ def require_comparable(names: tuple[str, ...], devices: tuple[Device, ...]) -> N
             return
     able = ", ".join(name for name in PRECISIONS if not unsupported_reason(devices[0], name))
     reasons_given = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-    raise UsageError(f"Nothing can be compared: {devices[0].name} cannot do {reasons_given}. It can do: {able}.")
+    raise UsageError(
+        f"Nothing can be compared: {devices[0].name} cannot do {reasons_given}. It can do: {able}."
+    )
 
 
 def unsupported_reason(device: Device, name: str) -> str | None:
@@ -44,8 +46,8 @@ def best_mixed(device: Device) -> str:
 def is_emulated(device: Device, name: str) -> bool:
     """Return whether a CPU emulates a precision: its products take more than twice as long as fp32's.
 
-    Such a precision cannot gain, and its steps may take minutes: it is measured once where they are short, and else
-    where ``--precisions`` names it.
+    Such a precision cannot gain, and its steps may take minutes: it is measured once where they are
+    short, and else where ``--precisions`` names it.
     """
     if parse_precision(name).compute != "bfloat16" or unsupported_reason(device, name):
         return False

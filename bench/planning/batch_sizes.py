@@ -11,8 +11,8 @@ from bench.spec.precisions import parse_precision
 from bench.spec.techniques import techniques
 from bench.spec.trial import Cell
 
+# The largest batches known: by cell, whatever its batch size, and precision.
 Largest = Mapping[tuple[Cell, str], int]
-"""The largest batches known: by cell, whatever its batch size, and precision."""
 
 
 def at_any_size(cell: Cell) -> Cell:
@@ -30,7 +30,8 @@ def common_multiple(precisions: Iterable[str], rows: int) -> int:
 
     Args:
         precisions: their names.
-        rows: how many rows each sample has in linear layers: a sequence's tokens, and 1 where that is unknown.
+        rows: how many rows each sample has in linear layers: a sequence's tokens, and 1 where that
+            is unknown.
     """
     common = 1
     for name in precisions:

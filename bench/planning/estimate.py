@@ -12,21 +12,24 @@ from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Trial
 
+# Share of a matrix product's rate that a training step is assumed to reach.
 CPU_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.4
-"""Share of a matrix product's rate that a training step is assumed to reach."""
+# Time of a step without its products, on a CPU.
 STEP_OVERHEAD_S = 0.005
-"""Time of a step without its products, on a CPU."""
+# Time of a trial's process until its first step: a GPU's context and libraries are loaded in each.
 CPU_START_S, GPU_START_S = 0.5, 3.0
-"""Time of a trial's process until its first step: a GPU's context and libraries are loaded in each."""
+# The same on top for processes that train together, which are not forked: each imports torch
+# itself.
 DISTRIBUTED_START_S = 5.0
-"""The same on top for processes that train together, which are not forked: each imports torch itself."""
+# Time to read a run's rows and to draw its report.
 REPORT_S = 4.0
-"""Time to read a run's rows and to draw its report."""
+# Steps of an arm between two messages: two of the longest blocks, with their switch warm-up.
 SILENT_STEPS = 24
-"""Steps of an arm between two messages: two of the longest blocks, with their switch warm-up."""
 
 
-def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, step: float | None) -> float | None:
+def estimate_s(
+    trial: Trial, suite: Suite, data: PreparedData, device: Device, step: float | None
+) -> float | None:
     """Return a trial's estimated seconds, from those of a step (``step_s``). None is unknown."""
     if trial.unfit or refusal_reason(trial, device):
         return 0.0
@@ -53,9 +56,9 @@ def estimate_s(trial: Trial, suite: Suite, data: PreparedData, device: Device, s
 def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
     """Return the estimated seconds of a training step of the trial's arms; None is unknown.
 
-    They follow from the step's FLOPs and the rate of a short matrix product here: every precision is assumed to be as
-    slow as fp32, except bfloat16 that is emulated, whose rate was measured. Nothing tells how long a CPU's float16
-    takes.
+    They follow from the step's FLOPs and the rate of a short matrix product here: every precision
+    is assumed to be as slow as fp32, except bfloat16 that is emulated, whose rate was measured.
+    Nothing tells how long a CPU's float16 takes.
     """
     gflops = device.fp32_gflops
     for arm in trial.arms:
@@ -75,8 +78,9 @@ def step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> floa
 def silence_s(trial: Trial, request: Request, step: float | None) -> float:
     """Return how long a trial's process may say nothing before it is taken to hang, in seconds.
 
-    Ten times the longest silence that is expected, which is a round of its arms where steps are long; and not less than
-    ``SILENCE_S``, or than the limits of the search for the largest batch and of devices that train together.
+    Ten times the longest silence that is expected, which is a round of its arms where steps are
+    long; and not less than ``SILENCE_S``, or than the limits of the search for the largest batch
+    and of devices that train together.
     """
     if PHASES[trial.phase].searches:
         return SEARCHING_S

@@ -14,9 +14,9 @@ from bench.spec.suite import Suite
 from bench.spec.trial import SuiteRef, Trial
 
 GIB = 2**30
+# Shares of a device's memory: a model whose state takes more cannot be trained, and a step that
+# should take more gets a smaller batch.
 MOST_STATE, MOST_STEP = 0.95, 0.8
-"""Shares of a device's memory: a model whose state takes more cannot be trained, and a step that should take more gets
-a smaller batch."""
 
 
 class Footprint(NamedTuple):
@@ -59,4 +59,7 @@ def unfit_reason(trial: Trial, device: Device, footprint: Footprint) -> str:
     if least <= MOST_STATE * total:
         return ""
     what = "weights, gradients and optimizer states" if training else "weights"
-    return f"its {what} take {least / GIB:.1f} GiB, and the device has {total / GIB:.1f} GiB; nothing was allocated"
+    return (
+        f"its {what} take {least / GIB:.1f} GiB, and the device has {total / GIB:.1f} GiB; nothing "
+        "was allocated"
+    )

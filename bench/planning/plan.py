@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from bench.planning.abilities import EMULATED, best_mixed, is_emulated, require_comparable, unsupported_reason
+from bench.planning.abilities import (
+    EMULATED,
+    best_mixed,
+    is_emulated,
+    require_comparable,
+    unsupported_reason,
+)
 from bench.planning.batch_sizes import Largest, at_any_size, pieces
 from bench.planning.estimate import estimate_s, silence_s, step_s
 from bench.planning.footprint import Footprints, fit_batches, unfit_reason
@@ -23,18 +29,18 @@ from bench.spec.suite import Suite
 from bench.spec.techniques import AblationStep, find, for_one_device
 from bench.spec.trial import Cell, SuiteRef, Trial
 
+# An emulated precision that nobody named is measured in one short process: it is slower by far.
 ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
-"""An emulated precision that nobody named is measured in one short process: it is slower by far."""
+# It is left out where a step of it should take longer, because a comparison runs about 20 of them;
+# and it is not trained where a training should.
 EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
-"""It is left out where a step of it should take longer, because a comparison runs about 20 of them; and it is not
-trained where a training should."""
+# ``--quick`` halves a batch while its step has more FLOPs, by kind of device: about a second in
+# fp32 on two cores of a CPU, and half a second on a T4.
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
-"""``--quick`` halves a batch while its step has more FLOPs, by kind of device: about a second in fp32 on two cores of a
-CPU, and half a second on a T4."""
+# The order in which a run that has to end in a given time measures phases; the others follow.
 ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
-"""The order in which a run that has to end in a given time measures phases; the others follow."""
+# The arms of each of some trials.
 Groups = list[tuple[AblationStep, ...]]
-"""The arms of each of some trials."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +52,16 @@ class Plan:
 
     def only(self, keep: Callable[[Trial], bool]) -> Plan:
         """Return the trials that are to be kept."""
-        return _plan([entry for entry in zip(self.trials, self.seconds, strict=True) if keep(entry[0])])
+        return _plan(
+            [entry for entry in zip(self.trials, self.seconds, strict=True) if keep(entry[0])]
+        )
 
 
 def _plan(entries: Sequence[tuple[Trial, float | None]]) -> Plan:
-    return Plan(trials=tuple(trial for trial, _ in entries), seconds=tuple(seconds for _, seconds in entries))
+    return Plan(
+        trials=tuple(trial for trial, _ in entries),
+        seconds=tuple(seconds for _, seconds in entries),
+    )
 
 
 def make_plan(
@@ -65,7 +76,8 @@ def make_plan(
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
 
-    Within a cell phases come in the order of ``PHASES``: memory first, because it tells which precisions fit.
+    Within a cell phases come in the order of ``PHASES``: memory first, because it tells which
+    precisions fit.
 
     Args:
         request: what was asked.
@@ -73,7 +85,8 @@ def make_plan(
         data: their data.
         environment: the machine, with the devices to run on.
         flops: FLOPs of a training step per sample, for the estimate.
-        largest: the largest batches that fit, once they are known; until then the plan holds the search for them.
+        largest: the largest batches that fit, once they are known; until then the plan holds the
+            search for them.
         footprints: the memory of suites whose models can be built without it.
 
     Raises:
@@ -97,7 +110,9 @@ def make_plan(
                 unfit = unfit_reason(asked, device, footprint) if footprint is not None else ""
                 trial = replace(asked, silence_s=silence_s(asked, request, step), unfit=unfit)
                 seconds = estimate_s(trial, suite, data[ref], device, step)
-                is_slow_training = once and trial.phase == "train" and (seconds or math.inf) > EMULATED_TRAIN_S
+                is_slow_training = (
+                    once and trial.phase == "train" and (seconds or math.inf) > EMULATED_TRAIN_S
+                )
                 if not is_slow_training or trial.precisions == (BASELINE,):
                     planned.append((trial, seconds))
     if request.within_s is not None:
@@ -106,11 +121,14 @@ def make_plan(
     return _plan(planned)
 
 
-def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> Suite:
+def _shorten(
+    request: Request, suite: Suite, device: Device, flops_per_sample: float | None
+) -> Suite:
     """Return the suite at the only batch size that ``--quick`` measures where none is named.
 
-    The size does not depend on the device's speed, so that quick runs can be resumed and compared: it is the recipe's,
-    or the smallest that the suite has for a CPU, halved while a step has many FLOPs.
+    The size does not depend on the device's speed, so that quick runs can be resumed and compared:
+    it is the recipe's, or the smallest that the suite has for a CPU, halved while a step has many
+    FLOPs.
     """
     size = min((suite.batch_size, *(() if device.is_gpu else suite.cpu_batch_sizes)))
     parts = pieces(Placement(name=device.placement), request.techniques)
@@ -121,7 +139,9 @@ def _shorten(request: Request, suite: Suite, device: Device, flops_per_sample: f
     return replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
 
-def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_sample: float | None) -> bool:
+def _emulates_quickly(
+    request: Request, suite: Suite, device: Device, flops_per_sample: float | None
+) -> bool:
     """Return whether to measure an emulated precision that nobody named: its step is short, or it takes few of them.
 
     Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
@@ -136,16 +156,25 @@ def _emulates_quickly(request: Request, suite: Suite, device: Device, flops_per_
 
 
 def _trials_on(
-    request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device, *, largest: Largest | None
+    request: Request,
+    ref: SuiteRef,
+    suite: Suite,
+    data: PreparedData,
+    device: Device,
+    *,
+    largest: Largest | None,
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
     placement, asked = Placement(name=device.placement), request.techniques
-    # One device, alone or as the reference of several, has no techniques of devices that train together.
+    # One device, alone or as the reference of several, has no techniques of devices that train
+    # together.
     possible = asked if len(placement.members) > 1 else for_one_device(asked)
     cell = Cell(
         suite=ref,
         placement=placement,
-        batch_size=suite.batch_size if device.is_gpu else min(suite.cpu_batch_sizes, default=suite.batch_size),
+        batch_size=suite.batch_size
+        if device.is_gpu
+        else min(suite.cpu_batch_sizes, default=suite.batch_size),
         data=data.source,
         classes=data.classes,
         techniques=tuple(name for name in possible if not find(name).implied),
@@ -172,7 +201,9 @@ def _trials_on(
         size = (largest or {}).get((at_any_size(cell), name))
         if size is not None:
             fitting[name] = size
-    phases = [name for name in PHASES if name in request.phases and PHASES[name].lacks(device) is None]
+    phases = [
+        name for name in PHASES if name in request.phases and PHASES[name].lacks(device) is None
+    ]
     chosen = {phase: _batch_sizes(suite, request, device, phase) for phase in phases}
     for size in sorted({*fitting.values()}.union(*chosen.values())):
         for phase in phases:
@@ -208,7 +239,9 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     usual = [name for name, precision in PRECISIONS.items() if precision.default]
     names = []
     for name in (BASELINE, best_mixed(device)) if request.quick else usual:
-        is_slow = is_emulated(device, name) or (not device.is_gpu and PRECISIONS[name].compute == "float16")
+        is_slow = is_emulated(device, name) or (
+            not device.is_gpu and PRECISIONS[name].compute == "float16"
+        )
         if not is_slow and not unsupported_reason(device, name):
             names.append(name)
     return tuple(names)
@@ -240,13 +273,16 @@ def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
     request, trials = question.request, []
     common = replace(question.trial(), epochs=request.epochs or question.suite.epochs)
     for turn, seed in enumerate(question.seeds):
-        # Every other seed in reverse order, so that a linear drift of the machine favours no precision.
+        # Every other seed in reverse order, so that a linear drift of the machine favours no
+        # precision.
         for arms in groups[::-1] if turn % 2 else groups:
             trials.append(replace(common, arms=arms, seed=seed))
     return trials
 
 
-def together(common: Trial, device: Device, refused: Sequence[AblationStep] = ()) -> tuple[Groups, list[Trial]]:
+def together(
+    common: Trial, device: Device, refused: Sequence[AblationStep] = ()
+) -> tuple[Groups, list[Trial]]:
     """Return the arms of a trial that the device supports as one group, and a trial for each other arm."""
     supported: list[AblationStep] = []
     alone = list(refused)
@@ -258,4 +294,6 @@ def together(common: Trial, device: Device, refused: Sequence[AblationStep] = ()
 
 def in_processes(common: Trial, groups: Groups, count: int) -> list[Trial]:
     """Return a trial for each group of arms in each of so many processes."""
-    return [replace(common, arms=arms, replicate=process) for process in range(count) for arms in groups]
+    return [
+        replace(common, arms=arms, replicate=process) for process in range(count) for arms in groups
+    ]

@@ -36,7 +36,9 @@ class Question:
             arms=tuple(AblationStep(precision=name) for name in self.precisions),
             seed=self.seeds[0],
             clip_grad=self.request.clip_grad,
-            start=str(self.request.start) if self.request.start and self.phase.checkpoints else None,
+            start=str(self.request.start)
+            if self.request.start and self.phase.checkpoints
+            else None,
             keep_checkpoints=self.request.keep_checkpoints and self.phase.checkpoints,
             protocol=self.request.protocol,
         )

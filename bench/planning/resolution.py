@@ -12,25 +12,30 @@ from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, Trial
 
+# The trials that find out which arms fit: by whether they are of an ablation, by cell, and by their
+# arm.
 MemoryTrials = Mapping[tuple[bool, Cell], Mapping[AblationStep, Sequence[Trial]]]
-"""The trials that find out which arms fit: by whether they are of an ablation, by cell, and by their arm."""
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    trials: dict[tuple[bool, Cell], dict[AblationStep, list[Trial]]] = defaultdict(lambda: defaultdict(list))
+    trials: dict[tuple[bool, Cell], dict[AblationStep, list[Trial]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for trial in plan.trials:
         if PHASES[trial.phase].finds_unfit:
             trials[trial.ablation, trial.cell][trial.arms[0]].append(trial)
     return trials
 
 
-def resolve(trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[str, Status]]) -> Trial | None:
+def resolve(
+    trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[str, Status]]
+) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
 
-    An arm that did not run there is left out, and later steps of an ablation add to the last one that did: without
-    channels-last, compile is measured on plain AMP. Of two
-    processes that read an arm's memory, one that ran is enough. An arm without a result yet stays as planned.
+    An arm that did not run there is left out, and later steps of an ablation add to the last one
+    that did: without channels-last, compile is measured on plain AMP. Of two processes that read an
+    arm's memory, one that ran is enough. An arm without a result yet stays as planned.
 
     Args:
         trial: a trial of the plan.
@@ -42,7 +47,9 @@ def resolve(trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[st
     for planned, processes in of_memory.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)
         rebased[planned] = arm
-        ended = (done.get(replace(process, arms=(arm,)).id, {}).get(arm.name) for process in processes)
+        ended = (
+            done.get(replace(process, arms=(arm,)).id, {}).get(arm.name) for process in processes
+        )
         if _is_unfit({status for status in ended if status}):
             failed.append(arm)
     arms = [rebased.get(arm, arm) for arm in trial.arms]

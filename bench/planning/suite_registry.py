@@ -23,26 +23,29 @@ from bench.spec.request import Request
 from bench.spec.suite import Parameter, Suite
 from bench.spec.trial import SuiteRef
 
+# The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py``
+# builds them, and ampmeter's extra of that name installs the package.
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
-"""The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py`` builds them, and
-ampmeter's extra of that name installs the package."""
+# Above any number that a suite takes.
 MOST = 1e18
-"""Above any number that a suite takes."""
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 def names() -> list[str]:
     """Return the names of the suites that come with the project, sorted."""
-    return sorted(path.stem for path in Path(suites.__path__[0]).glob("*.py") if not path.stem.startswith("_"))
+    return sorted(
+        path.stem for path in Path(suites.__path__[0]).glob("*.py") if not path.stem.startswith("_")
+    )
 
 
 def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
     """Turn ``--suite``'s word, a name or a path ending in .py, into a reference that any process can load.
 
     Args:
-        word: the suite's name, the path of a suite file, or a library's model as in ``timm:resnet18``.
-        settings: values of arguments of its ``suite()``, as text; each is converted to the type of the
-            argument's default, and names that it lacks are ignored.
+        word: the suite's name, the path of a suite file, or a library's model as in
+            ``timm:resnet18``.
+        settings: values of arguments of its ``suite()``, as text; each is converted to the type of
+            the argument's default, and names that it lacks are ignored.
 
     Raises:
         UsageError: there is no such suite, or its file cannot be loaded.
@@ -95,11 +98,16 @@ def matching(pattern: str) -> list[str]:
     prefix, _, rest = pattern.partition(":")
     if prefix not in LIBRARIES:
         examples = "'timm:*', 'torchvision:*', 'hf:*' or 'timm:resnet*'"
-        raise UsageError(f"list takes a library and a pattern, such as {examples}, not '{pattern}'.")
+        raise UsageError(
+            f"list takes a library and a pattern, such as {examples}, not '{pattern}'."
+        )
     known = [f"{prefix}:{name}" for name in _library_module(prefix).names()]
     matches = fnmatch.filter(known, f"{prefix}:{rest or '*'}")
     if not matches:
-        raise UsageError(f"None of the {len(known)} models of {prefix} matches '{pattern}'.{nearest(pattern, known)}")
+        raise UsageError(
+            f"None of the {len(known)} models of {prefix} matches "
+            f"'{pattern}'.{nearest(pattern, known)}"
+        )
     return sorted(matches)
 
 
@@ -111,7 +119,10 @@ def _library_module(prefix: str) -> ModuleType:
     """
     package = LIBRARIES[prefix]
     if importlib.util.find_spec(package) is None:
-        raise UsageError(f"{prefix}:NAME needs {package}, which is not installed: pip install 'ampmeter[{prefix}]'.")
+        raise UsageError(
+            f"{prefix}:NAME needs {package}, which is not installed: pip install "
+            f"'ampmeter[{prefix}]'."
+        )
     return importlib.import_module(f"suites._{prefix}")
 
 
@@ -120,20 +131,24 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
 
     Args:
         request: names suites, parameters and values to sweep.
-        on_cpu: whether nothing but a CPU measures, for which a suite may have parameters of its own.
+        on_cpu: whether nothing but a CPU measures, for which a suite may have parameters of its
+        own.
 
     Raises:
         UsageError: a suite cannot be loaded, or a parameter or value is not one that they take.
     """
     refs = [refer(word, dict(request.parameters)) for word in request.suites]
     if len({ref.name for ref in refs}) < len(refs):
-        raise UsageError(f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}.")
+        raise UsageError(
+            f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}."
+        )
     known = {name for ref in refs for name in parameters(ref)}
     named = [name for name, _ in (*request.parameters, *request.sweep)]
     for name in named:  # ignoring one would give wrong results
         if name not in known:
             raise UsageError(
-                f"No suite here has a parameter '{name}'.{nearest(name, known)} Available: {', '.join(sorted(known))}."
+                f"No suite here has a parameter '{name}'.{nearest(name, known)} Available: "
+                f"{', '.join(sorted(known))}."
             )
     if on_cpu:
         refs = [_smaller(ref, named) for ref in refs]
@@ -184,7 +199,9 @@ def load(ref: SuiteRef) -> Suite:
     with _blaming(what, inspect.getfile(getattr(function, "func", function))):
         suite = function(**arguments)
     if not isinstance(suite, Suite):
-        raise UsageError(f"{what}: suite() must return a bench.spec.Suite, not {type(suite).__name__}.")
+        raise UsageError(
+            f"{what}: suite() must return a bench.spec.Suite, not {type(suite).__name__}."
+        )
     return suite
 
 
@@ -197,7 +214,10 @@ def parameters(ref: SuiteRef) -> dict[str, Parameter]:
     defaults = {}
     for name, argument in inspect.signature(_function(ref)).parameters.items():
         if not isinstance(argument.default, Parameter):
-            needed = f"suite()'s argument '{name}' needs a default that is a number, a text, or True or False"
+            needed = (
+                f"suite()'s argument '{name}' needs a default that is a number, a text, or True or "
+                "False"
+            )
             raise UsageError(f"The suite file '{ref.file or ref.name}': {needed}.")
         defaults[name] = argument.default
     return defaults
@@ -209,14 +229,18 @@ def _function(ref: SuiteRef) -> Callable[..., object]:
         return partial(module.suite, ref.file or ref.name.partition(":")[2])
     function: Callable[..., object] | None = getattr(module, "suite", None)
     if not inspect.isfunction(function):
-        raise UsageError(f"The suite file '{module.__file__}' has no function suite() that returns a Suite.")
+        raise UsageError(
+            f"The suite file '{module.__file__}' has no function suite() that returns a Suite."
+        )
     return function
 
 
 def _module(ref: SuiteRef) -> ModuleType:
     if prefix := _library(ref.name):
         return _library_module(prefix)
-    return _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
+    return (
+        _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
+    )
 
 
 @cache
@@ -229,8 +253,9 @@ def _import_file(path: Path) -> ModuleType:
         code = compile(path.read_bytes(), str(path), "exec")
     if "suite" not in code.co_names:  # it may be a training, which must not run
         raise UsageError(
-            f"The suite file '{path}' has no function suite() that returns a Suite, so it was not run. A training "
-            f"script is measured as it is by: python run_bench.py script --inject fp32,amp-bf16 -- {path.name}"
+            f"The suite file '{path}' has no function suite() that returns a Suite, so it was not "
+            "run. A training script is measured as it is by: python run_bench.py script --inject "
+            f"fp32,amp-bf16 -- {path.name}"
         )
     sys.modules[module.__name__] = module
     with _blaming(f"The suite file '{path}' cannot be loaded", str(path)):
@@ -248,11 +273,17 @@ def _blaming(what: str, file: str) -> Iterator[None]:
     except UsageError as error:
         raise UsageError(f"{what}: {error}") from error
     except BaseException as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == file
+        ]
         if isinstance(error, SyntaxError):
             lines.append(error.lineno)
         line = f"line {lines[-1]}: " if lines else ""
-        raise UsageError(f"{what}: {line}{type(error).__name__}: {str(error).rstrip('.')}.") from error
+        raise UsageError(
+            f"{what}: {line}{type(error).__name__}: {str(error).rstrip('.')}."
+        ) from error
 
 
 def _convert(option: str, name: str, text: str, default: Parameter) -> Parameter:

@@ -35,35 +35,39 @@ from bench.spec.request import Request
 from bench.spec.text import print_plain
 from bench.spec.trial import SuiteRef, Trial
 
+# Timeout of the connection to the head node.
 CONNECT_S = 5.0
-"""Timeout of the connection to the head node."""
 THREADS = "OMP_NUM_THREADS"
+# How Ray's resources name accelerators.
 RESOURCE = "accelerator_type:"
-"""How Ray's resources name accelerators."""
+# One node where all fit on one, else as few as possible.
 STRATEGY = "PACK"
-"""One node where all fit on one, else as few as possible."""
+# How long to wait for accelerators before saying so.
 PATIENCE_S = 10.0
-"""How long to wait for accelerators before saying so."""
 
 
 class RayLauncher(Launcher):
     """Runs trials on an existing Ray cluster, one at a time on the accelerators of each type.
 
-    It holds the accelerators from beginning to end. If a node is lost, trials on its accelerator fail from then on. It
-    keeps no checkpoints, since they would stay on a node.
+    It holds the accelerators from beginning to end. If a node is lost, trials on its accelerator
+    fail from then on. It keeps no checkpoints, since they would stay on a node.
     """
 
     overlapping = True
     """Trials on different accelerators do not disturb each other."""
 
-    def __init__(self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]) -> None:
+    def __init__(
+        self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]
+    ) -> None:
         """Connect, send the project's code to the cluster, and take the accelerators; wait while others have them.
 
         Args:
-            address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this machine.
-            accelerators: types to measure, as Ray names them; ``V100+V100`` trains on two together. None is one of
-                each type in the cluster.
-            suite_files: the user's own suite files, sent to the nodes with the other modules of their folders.
+            address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this
+                machine.
+            accelerators: types to measure, as Ray names them; ``V100+V100`` trains on two together.
+                None is one of each type in the cluster.
+            suite_files: the user's own suite files, sent to the nodes with the other modules of
+            their folders.
 
         Raises:
             UsageError: Ray is missing, no cluster answers, or it lacks the accelerators.
@@ -73,7 +77,9 @@ class RayLauncher(Launcher):
         self._held: dict[str, list[Accelerator]] = {}
         """By type, those of a node one after another."""
         self._groups: list[Any] = []
-        with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:  # which Ray uploads when it connects
+        with tempfile.TemporaryDirectory(
+            prefix="ampmeter-"
+        ) as folder:  # which Ray uploads when it connects
             self._files = stage(Path(folder), suite_files)
             self._ray = connect(address, Path(folder))
         try:
@@ -83,11 +89,13 @@ class RayLauncher(Launcher):
             for placement in self._placements:
                 kind, count = placement.members[0], len(placement.members)
                 most[kind] = max(count, most.get(kind, 0))
-                room = sum(int(node.get("GPU") or node[RESOURCE + kind]) for node in nodes.get(kind, ()))
+                room = sum(
+                    int(node.get("GPU") or node[RESOURCE + kind]) for node in nodes.get(kind, ())
+                )
                 if room < count:
                     raise UsageError(
-                        f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its types are: "
-                        f"{', '.join(sorted(nodes))}."
+                        f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its "
+                        f"types are: {', '.join(sorted(nodes))}."
                     )
             for kind, count in most.items():
                 has_gpus = any(node.get("GPU") for node in nodes[kind])
@@ -117,7 +125,10 @@ class RayLauncher(Launcher):
             actors.append(actor.remote(os.environ.get(THREADS)))
         locations = [actor.locate.remote() for actor in actors]
         if len(self._ray.wait(locations, num_returns=count, timeout=PATIENCE_S)[0]) < count:
-            print_plain(f"Waiting for {count} {kind}: Ray has lent all of them, or the node is still starting.")
+            print_plain(
+                f"Waiting for {count} {kind}: Ray has lent all of them, or the node is still "
+                "starting."
+            )
         held = []
         for actor, location in zip(actors, locations, strict=True):
             node, host = self._get(kind, location)
@@ -160,7 +171,8 @@ class RayLauncher(Launcher):
         if any(value != first for value in answers.values()):
             text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
             raise UsageError(
-                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the same data and suites."
+                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the "
+                "same data and suites."
             )
         return first
 
@@ -179,7 +191,9 @@ class RayLauncher(Launcher):
         members = trial.cell.placement.members
         held = self._held[members[0]][: len(members)]
 
-        def forward(message: Any) -> None:  # the trial's own id: on the node, its placement has another name
+        def forward(
+            message: Any,
+        ) -> None:  # the trial's own id: on the node, its placement has another name
             on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
 
         try:
@@ -210,7 +224,9 @@ class RayLauncher(Launcher):
             ranks.append(self._rank(each, there, device, meeting))
         return ranks
 
-    def _rank(self, held: Accelerator, trial: Trial, device: Device, meeting: Rendezvous | None) -> Rank:
+    def _rank(
+        self, held: Accelerator, trial: Trial, device: Device, meeting: Rendezvous | None
+    ) -> Rank:
         """Return the rank of a trial on an accelerator, which is the only one that its actor sees."""
         local = ("0" if device.is_gpu else "cpu") + (f"@{meeting.world}" if meeting else "")
         there = replace(trial, cell=replace(trial.cell, placement=Placement(name=local)))
@@ -269,8 +285,9 @@ def connect(address: str | None, code: Path) -> Any:
         )
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"No Ray cluster answers at '{address}' ({first_line(error)}). Make this machine a node of it with "
-            "ray start --address=HEAD:6379, and name its head with --on ray://HEAD:6379."
+            f"No Ray cluster answers at '{address}' ({first_line(error)}). Make this machine a "
+            "node of it with ray start --address=HEAD:6379, and name its head with --on "
+            "ray://HEAD:6379."
         ) from error
     return ray
 
@@ -282,7 +299,9 @@ def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
         For each suite file its path within the folder.
     """
     for package in ("bench", "suites"):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     paths = {}
     for number, name in enumerate(suite_files):
         file, copies = Path(name).resolve(), folder / "own" / str(number)
@@ -306,8 +325,8 @@ def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, f
                 by_type.setdefault(name.removeprefix(RESOURCE), []).append(node["Resources"])
     if not by_type:
         raise UsageError(
-            "The cluster has no accelerator that Ray knows the type of. Name it when a node is started: "
-            "ray start --resources '{\"accelerator_type:V100\": 1}' ..."
+            "The cluster has no accelerator that Ray knows the type of. Name it when a node is "
+            "started: ray start --resources '{\"accelerator_type:V100\": 1}' ..."
         )
     return by_type
 
@@ -336,7 +355,8 @@ class AcceleratorActor(LocalLauncher):
 
     def __init__(self, threads: str | None) -> None:
         """Prepare this process, with ``OMP_NUM_THREADS`` of the machine that started the run if it is set there."""
-        # The fork server starts a new interpreter, which would import the main script of this process: Ray's.
+        # The fork server starts a new interpreter, which would import the main script of this
+        # process: Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
         # Ray sets it to the number of CPUs that the actor requested.
         os.environ.pop(THREADS, None)
@@ -366,14 +386,17 @@ class AcceleratorActor(LocalLauncher):
 
         return str(ray.util.get_node_ip_address()), free_port()
 
-    def stream(self, trial: Trial, device: Device, rendezvous: Rendezvous | None) -> Iterator[Message | Ending]:
+    def stream(
+        self, trial: Trial, device: Device, rendezvous: Rendezvous | None
+    ) -> Iterator[Message | Ending]:
         """Run the accelerator's rank of a trial, and yield its records as they come, its ending last."""
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
         def execute() -> None:
             try:
                 messages.put(self.run_rank(trial, device, rendezvous, messages.put))
-            except Exception as error:  # such as a process of an earlier trial that does not end; else the loop below
+            # such as a process of an earlier trial that does not end; else the loop below
+            except Exception as error:
                 messages.put(Ending(kind="lost", text=first_line(error)))  # would wait forever
 
         threading.Thread(target=execute, daemon=True).start()

@@ -1,7 +1,7 @@
 """The report of runs: verdicts, tables and figures on one page; and their figures as frames, for other programs.
 
-It reads CSVs only and never imports torch, so a run made on a GPU machine is reported anywhere. Its libraries are
-imported when a report is asked for.
+It reads CSVs only and never imports torch, so a run made on a GPU machine is reported anywhere. Its
+libraries are imported when a report is asked for.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ if TYPE_CHECKING:
     from bench.report.page import Report
 
 
-def report(runs: list[Path], out: Path, *, published: bool = False, figures: Choice = "overview") -> Report:
+def report(
+    runs: list[Path], out: Path, *, published: bool = False, figures: Choice = "overview"
+) -> Report:
     """Write report.md, report.html and the figures (SVG and PNG) into ``out``.
 
     Args:
         runs: folders of runs; several are merged, their rows kept apart by run.
         out: the report's folder, created if it does not exist.
         published: whether to show published figures, too.
-        figures: ``overview`` draws one figure of all devices of a recipe where there would be many of single devices,
-            ``all`` each device, ``none`` nothing at all.
+        figures: ``overview`` draws one figure of all devices of a recipe where there would be many
+            of single devices, ``all`` each device, ``none`` nothing at all.
 
     Returns:
         The report's contents: verdicts, tables, figures, and what failed.
 
     Raises:
-        UsageError: a folder is no run, is of another schema version, or holds no finished trial; or published
-            figures are asked for, and there are none.
+        UsageError: a folder is no run, is of another schema version, or holds no finished trial; or
+            published figures are asked for, and there are none.
     """
     from bench.report.page import publish
     from bench.report.reading.load import load
@@ -54,7 +56,8 @@ def load(*folders: str | Path) -> Results:
         folders: folders that runs wrote, or folders of such folders.
 
     Raises:
-        UsageError: there is none, or one is no run, of another schema version, damaged or without a finished trial.
+        UsageError: there is none, or one is no run, of another schema version, damaged or without a
+            finished trial.
     """
     from bench.report.analysis.summary import summarise
     from bench.report.frames import results

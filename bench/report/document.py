@@ -15,11 +15,12 @@ from bench.report.parts import parts
 from bench.report.reading.load import Run, Runs
 from bench.stats import Interval
 
+# Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys
+# may be added.
 VERSION = 5
-"""Version of the documents. It is raised when a key is removed, renamed or changes its meaning; keys may be added."""
 
+# The frames in whose records what is unknown is left out; so are those with details.
 LARGE = ("trials", "epochs", "blocks")
-"""The frames in whose records what is unknown is left out; so are those with details."""
 
 
 def head(kind: str) -> dict[str, Any]:

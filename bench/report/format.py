@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 MIB = 2**20
+# A ratio whose interval's half width is a larger share of it has two decimals, others have three.
 WIDE = 0.03
-"""A ratio whose interval's half width is a larger share of it has two decimals, others have three."""
 GIB = 2**30
+# More names than this are counted, not listed.
 NAMED = 4
-"""More names than this are counted, not listed."""
 
 
 def known(value: object) -> bool:
@@ -34,7 +34,9 @@ def number(value: float, digits: int = 4) -> str:
     if not known(value):
         return UNKNOWN
     scientific = f"{value:.{digits - 1}e}"
-    size = int(scientific.partition("e")[2] or 0)  # after rounding: 0.998 of two digits is 1.0; infinity has none
+    size = int(
+        scientific.partition("e")[2] or 0
+    )  # after rounding: 0.998 of two digits is 1.0; infinity has none
     text = scientific if size < -4 else f"{value:,.{max(0, digits - 1 - size)}f}"
     return text.replace("-", "−")
 
@@ -43,7 +45,11 @@ def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
     if not known(value):
         return UNKNOWN
-    return (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}").replace("e-0", "e-").replace("-", "−")
+    return (
+        (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}")
+        .replace("e-0", "e-")
+        .replace("-", "−")
+    )
 
 
 def source(data: str) -> str:
@@ -127,13 +133,17 @@ def percent(share: float) -> str:
 
 def share(part: Interval) -> str:
     """Write how large a share of 1 is, whatever its sign, with half of its interval: 8 % ± 22 %."""
-    within = "" if part.low is None or part.high is None else f" ± {50 * (part.high - part.low):.0f} %"
+    within = (
+        "" if part.low is None or part.high is None else f" ± {50 * (part.high - part.low):.0f} %"
+    )
     return f"{percent(abs(part.center))}{within}"
 
 
 def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
     """Choose a column's unit by its largest value: its name, its bytes, and the decimals it is shown with."""
-    return ("GiB", GIB, 2) if known(largest_bytes) and largest_bytes >= 10 * GIB else ("MiB", MIB, 1)
+    return (
+        ("GiB", GIB, 2) if known(largest_bytes) and largest_bytes >= 10 * GIB else ("MiB", MIB, 1)
+    )
 
 
 def processes(count: int) -> str:

@@ -16,32 +16,45 @@ import pandas as pd
 from bench.report.reading.load import Runs
 from bench.spec.text import quoted
 
+# A value of an object. None is unknown; figures that are not finite are None too, for JSON has no
+# such numbers.
 Json = str | int | float | bool | None
-"""A value of an object. None is unknown; figures that are not finite are None too, for JSON has no such numbers."""
-INTERNAL = ("rank", "generation", "in_common", "disturbed", "power_capped", "timed_processes", "diverged_seeds", "slug")
-"""Columns of the summary that only a report needs; so are those of what each arm measured."""
+# Columns of the summary that only a report needs; so are those of what each arm measured.
+INTERNAL = (
+    "rank",
+    "generation",
+    "in_common",
+    "disturbed",
+    "power_capped",
+    "timed_processes",
+    "diverged_seeds",
+    "slug",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
     """Runs as frames, the rows of all runs in each, with the column ``run``.
 
-    Units are in the columns' names. Words have the dtype ``string``, those of blocks ``category``, numbers a dtype of
-    numpy; what is unknown is missing, an unknown word is empty.
+    Units are in the columns' names. Words have the dtype ``string``, those of blocks ``category``,
+    numbers a dtype of numpy; what is unknown is missing, an unknown word is empty.
     """
 
     summary: pd.DataFrame
     """One row for each precision of each cell: speed, memory, energy and training side by side."""
     trials: pd.DataFrame
-    """One row for each trial and precision, those of ablations last; of a trial that was tried again, the last rows."""
+    """One row for each trial and precision, those of ablations last; of a trial that was tried
+    again, the last rows."""
     epochs: pd.DataFrame
     """One row for each epoch of each training, with the columns of its cell."""
     blocks: pd.DataFrame
     """One row for each timed block, with its phase and the columns of its cell."""
     details: Mapping[str, pd.DataFrame]
-    """The rows of the other CSVs with details, such as ``numerics_figures``, by their names, in the same way."""
+    """The rows of the other CSVs with details, such as ``numerics_figures``, by their names, in the
+    same way."""
     telemetry: pd.DataFrame
-    """One row for each reading of a GPU: its clocks, power, temperature and memory, see telemetry.csv."""
+    """One row for each reading of a GPU: its clocks, power, temperature and memory, see
+    telemetry.csv."""
 
 
 def results(runs: Runs, summary: pd.DataFrame) -> Results:

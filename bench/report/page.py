@@ -28,26 +28,26 @@ from bench.report.tables import diagnostics, measurements
 from bench.report.tables.table import RECIPE, Entry, Material, Table
 from bench.spec.precisions import precision_rank
 
+# The list of the figures and CSVs of the report in a folder.
 FILES = "files.json"
-"""The list of the figures and CSVs of the report in a folder."""
 SUMMARY = "summary.csv"
 HOW_TO_READ = (
     "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
     "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
     "so the ratio of two steps differs from the speedup by chance. Intervals are 95 % over fresh processes. With "
     '"one process", an interval holds within that process only; another process may land outside it.',
-    "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how far fp32 measured "
-    "against itself was from 1 on this machine (1 % where that was not measured). SAME: the interval lies within 1 %. "
-    "INCONCLUSIVE: none of these.",
-    "Steps are timed on data already on the device; those of an ablation on data in host memory, those of a script "
-    "with its own loading. Time per epoch includes loading data: where it gains less than the step does, look at the "
-    "time spent waiting for data.",
-    "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one precision "
-    "alone in its process.",
+    "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how "
+    "far fp32 measured against itself was from 1 on this machine (1 % where that was not "
+    "measured). SAME: the interval lies within 1 %. INCONCLUSIVE: none of these.",
+    "Steps are timed on data already on the device; those of an ablation on data in host memory, "
+    "those of a script with its own loading. Time per epoch includes loading data: where it gains "
+    "less than the step does, look at the time spent waiting for data.",
+    "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one "
+    "precision alone in its process.",
     '"–": not measured, or a difference too small to be resolved. A word such as oom, unsupported, nonfinite, invalid, '
     "timeout or failed replaces a figure that could not be measured; the notes say why.",
-    "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs that differ only in "
-    "their seed differ, too, in accuracy by some tenths of a point.",
+    "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs "
+    "that differ only in their seed differ, too, in accuracy by some tenths of a point.",
 )
 
 
@@ -80,15 +80,16 @@ class Report:
     stalled: list[str]
     """Why there is no advice although something is faster."""
     lists: dict[str, list[str]]
-    """Sentences under headings: on data missing and on other differences between the runs, on what no device supports
-    or holds, and the warnings while measuring."""
+    """Sentences under headings: on data missing and on other differences between the runs, on what
+    no device supports or holds, and the warnings while measuring."""
     speedups: list[Chart] = field(default_factory=list)
     """The figures that are shown first: speedup against batch size, of each workload."""
     headline: list[Chart] = field(default_factory=list)
     """The other figures of all workloads."""
     sections: list[Section] = field(default_factory=list)
     reproduce: list[dict[str, str]]
-    """The ``label`` and the ``command`` of each run; its environment is in the table of machines."""
+    """The ``label`` and the ``command`` of each run; its environment is in the table of
+    machines."""
     precisions: list[str]
     """Those of the page's bar."""
     unfolded: dict[str, Table | None]
@@ -112,11 +113,13 @@ class Report:
         return beside
 
 
-def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
+def publish(
+    runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview"
+) -> Report:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
-    It is written into a folder of its own and moved when it is whole, so an interruption leaves the previous report.
-    The arguments are those of ``bench.report.report``.
+    It is written into a folder of its own and moved when it is whole, so an interruption leaves the
+    previous report. The arguments are those of ``bench.report.report``.
     """
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".report-", dir=out) as scratch:
@@ -135,7 +138,9 @@ def publish(runs: Runs, out: Path, *, with_published: bool = False, figures: dev
     return report
 
 
-def compose(runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview") -> Report:
+def compose(
+    runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview"
+) -> Report:
     """Build the report, and write its figures and summary.csv into ``out``."""
     summary = summarise(runs.trials)
     (out / SUMMARY).write_text(as_csv(arms(summary)), encoding="utf-8", errors="backslashreplace")
@@ -178,14 +183,22 @@ def _add_evidence(report: Report, material: Material, out: Path) -> None:
         report.findings[:] = [replace(group, charts=[]) for group in report.findings]
     else:
         _add_figures(report, sections, material, out)
-    report.sections.extend(part for part in sections.values() if part.tables or part.remarks or part.plots)
+    report.sections.extend(
+        part for part in sections.values() if part.tables or part.remarks or part.plots
+    )
 
 
-def _add_figures(report: Report, sections: dict[str, Section], material: Material, out: Path) -> None:
+def _add_figures(
+    report: Report, sections: dict[str, Section], material: Material, out: Path
+) -> None:
     """Draw each figure, and add it where it belongs; what is of no section has an empty title."""
-    from bench.report.figures.draw import draw  # only here, for matplotlib takes half a second to import
+    from bench.report.figures.draw import (
+        draw,
+    )  # only here, for matplotlib takes half a second to import
 
-    described: list[tuple[str, Chart | str | None]] = [*devices.charts(material.summary, material.figures)]
+    described: list[tuple[str, Chart | str | None]] = [
+        *devices.charts(material.summary, material.figures)
+    ]
     for phase in parts().values():
         described += phase.charts(material)
     for title, chart in described:
@@ -202,7 +215,10 @@ def _add_figures(report: Report, sections: dict[str, Section], material: Materia
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
     """Return what the header says of the whole: how many devices and models, when, and with which torch."""
-    texts = [counted(summary[column].nunique(), what) for column, what in (("label", "device"), ("suite", "model"))]
+    texts = [
+        counted(summary[column].nunique(), what)
+        for column, what in (("label", "device"), ("suite", "model"))
+    ]
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
     if dates:
         texts.append(" to ".join(dict.fromkeys([dates[0], dates[-1]])))

@@ -1,6 +1,7 @@
 """What a report shows of a phase: the ``REPORT`` of ``report.py`` in its folder, which a phase may have.
 
-A report looks for these files, and so needs no list of phases. They import no torch, and a run does not import them.
+A report looks for these files, and so needs no list of phases. They import no torch, and a run does
+not import them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from bench.report.tables.table import Entry, Material, Table
 from bench.spec.optional import optional_folders
 from bench.spec.phases import PHASES
 
+# The place of figures of the whole report; the others have the title of their section, as
+# ``Entry.section``.
 OVERVIEW = ""
-"""The place of figures of the whole report; the others have the title of their section, as ``Entry.section``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +46,8 @@ class Findings:
 
     findings: Sequence[Finding]
     heading: str = ""
-    """The heading of the phase's findings; those without one stand next to the answers, without figures and tables."""
+    """The heading of the phase's findings; those without one stand next to the answers, without
+    figures and tables."""
     title: str = ""
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
@@ -57,7 +60,8 @@ class PhaseReport:
 
     tables: Sequence[Entry] = ()
     charts: Callable[[Material], Iterable[tuple[str, Chart | str | None]]] = lambda _: ()
-    """Describes the figures, each with its place: ``OVERVIEW`` or a section's title. A text is a remark there."""
+    """Describes the figures, each with its place: ``OVERVIEW`` or a section's title. A text is a
+    remark there."""
     findings: Callable[[Material], Iterable[Findings]] = lambda _: ()
     document: Callable[[Runs], Mapping[str, Any]] = lambda _: {}
     """Returns the keys that it adds to the JSON document of a report."""

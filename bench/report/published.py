@@ -12,27 +12,42 @@ from bench.report.tables.table import Table, figures, table, words
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[2] / "results" / "published"
-FIGURES = ["n_gpus", "batch_size", "epochs", "times_as_fast", "time_per_epoch_s", "total_time_s", "samples_per_s"]
+FIGURES = [
+    "n_gpus",
+    "batch_size",
+    "epochs",
+    "times_as_fast",
+    "time_per_epoch_s",
+    "total_time_s",
+    "samples_per_s",
+]
 FIGURES += ["tokens_per_s", "memory_mb", "storage_mb", "accuracy_pct", "map50_pct"]
+# Columns in which rows agree that differ in the precision alone; what a source does not state is
+# equal.
 CELL = ["source", "model", "dataset", "setup", "gpu", "n_gpus", "variant", "batch_size"]
-"""Columns in which rows agree that differ in the precision alone; what a source does not state is equal."""
 SECTION = "Published figures"
 ABOUT = (
-    "Measured by others: one figure each, without an interval. They may differ from yours in more than the device, as "
-    "in data, epochs, software and batch size. Their speedup over the fp32 of the same source is that of the time per "
-    "epoch, else of the throughput, or as the source states it."
+    "Measured by others: one figure each, without an interval. They may differ from yours in more "
+    "than the device, as in data, epochs, software and batch size. Their speedup over the fp32 of "
+    "the same source is that of the time per epoch, else of the throughput, or as the source "
+    "states it."
 )
 
 
 def load_published() -> pd.DataFrame:
     """Read published.csv, with each row's ``speedup`` and changes in what was learned, over fp32 of the same cell.
 
-    Changes are in points: ``accuracy_change``, and of a detector's mean average precision ``map50_change``.
+    Changes are in points: ``accuracy_change``, and of a detector's mean average precision
+    ``map50_change``.
     """
     empty = dict.fromkeys(FIGURES, "")
     types = dict.fromkeys(FIGURES, float)
-    rows = pd.read_csv(FOLDER / "published.csv", dtype=types, keep_default_na=False, na_values=empty)
-    rows["time_per_epoch_s"] = rows["time_per_epoch_s"].fillna(rows["total_time_s"] / rows["epochs"])
+    rows = pd.read_csv(
+        FOLDER / "published.csv", dtype=types, keep_default_na=False, na_values=empty
+    )
+    rows["time_per_epoch_s"] = rows["time_per_epoch_s"].fillna(
+        rows["total_time_s"] / rows["epochs"]
+    )
     is_fp32 = rows["precision"] == BASELINE
     fp32 = rows[CELL].merge(rows[is_fp32].drop_duplicates(CELL), on=CELL, how="left")
     fp32.loc[is_fp32, FIGURES] = np.nan

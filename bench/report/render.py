@@ -23,12 +23,12 @@ from bench.spec.metrics import ACCURACY, LOSS, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
 TEMPLATES = Path(__file__).with_name("templates")
+# Rows of the longest table that the page does not fold on its own.
 LONGEST = 20
-"""Rows of the longest table that the page does not fold on its own."""
+# Most lines of a list in report.md, and findings of a recipe in a terminal; the page has them all.
 MOST = 6
-"""Most lines of a list in report.md, and findings of a recipe in a terminal; the page has them all."""
+# Most lines on what failed in a terminal.
 MOST_FAILURES = 8
-"""Most lines on what failed in a terminal."""
 
 
 def render(report: Any) -> dict[str, str]:
@@ -48,7 +48,10 @@ def render(report: Any) -> dict[str, str]:
         "most": MOST,
     }
     templates = environment()
-    return {name: templates.get_template(f"{name}.j2").render(values) for name in ("report.md", "report.html")}
+    return {
+        name: templates.get_template(f"{name}.j2").render(values)
+        for name in ("report.md", "report.html")
+    }
 
 
 def terminal(report: Any, page: Path) -> str:
@@ -83,7 +86,9 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
         answer = line.answer
         return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
-    others = [name for name, metric in METRICS.items() if metric.shown_as == "share" and metric != MEMORY]
+    others = [
+        name for name, metric in METRICS.items() if metric.shown_as == "share" and metric != MEMORY
+    ]
     return [
         words("device", lambda line: line.answer.names["label"]),
         words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
@@ -99,7 +104,12 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
 
 def in_words(findings: Sequence[Findings]) -> str:
     """Return what a terminal shows of findings."""
-    return environment().get_template("findings.txt.j2").render(findings=findings, most=None).rstrip("\n")
+    return (
+        environment()
+        .get_template("findings.txt.j2")
+        .render(findings=findings, most=None)
+        .rstrip("\n")
+    )
 
 
 @cache
@@ -130,5 +140,9 @@ def colours(precisions: list[str]) -> str:
 
 def markdown(text: str) -> str:
     """Escape text for markdown, a table's cell included."""
-    flat = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", html.escape(re.sub(r"\s+", " ", str(text)), quote=False))
+    flat = re.sub(
+        r"([\\`*|~$]|\](?=[(\[:]))",
+        r"\\\1",
+        html.escape(re.sub(r"\s+", " ", str(text)), quote=False),
+    )
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)

@@ -22,10 +22,11 @@ KINDS = {
     tuple: "list",
     dict: "JSON object",
 }
+# The CSVs that have the same rows whatever the phase.
 SHARED = {"blocks.csv": Block, "epochs.csv": EpochResult, "telemetry.csv": Sample}
-"""The CSVs that have the same rows whatever the phase."""
+# The CSVs that may have millions of rows.
 LARGE = ("blocks.csv", "telemetry.csv")
-"""The CSVs that may have millions of rows."""
+# Units by the end of a column's name; the longest end counts.
 UNITS = {
     "_ms": "ms",
     "_s": "s",
@@ -39,9 +40,8 @@ UNITS = {
     "_per_s": "1/s",
     "_j_per_step": "J",
 }
-"""Units by the end of a column's name; the longest end counts."""
+# The sign that joins the words of a list.
 LIST = "+"
-"""The sign that joins the words of a list."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +57,8 @@ class Field:
     words: tuple[str, ...] = ()
     """The only valid words; none if any is valid."""
     record: type | None = None
-    """The record that has the field, and its description as the field's docstring; None where it is derived."""
+    """The record that has the field, and its description as the field's docstring; None where it is
+    derived."""
 
     @property
     def unit(self) -> str:
@@ -94,7 +95,9 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
         kind = KINDS[get_origin(kind) or kind]
         if column.may_diverge or (kind != "number" and not words):
             required = False
-        yield Field(name=field.name, kind=kind, column=column, required=required, words=words, record=record)
+        yield Field(
+            name=field.name, kind=kind, column=column, required=required, words=words, record=record
+        )
 
 
 def _own(phase: Phase, *, stored: bool) -> dict[str, Field]:
@@ -124,10 +127,11 @@ def _columns() -> dict[str, dict[str, Field]]:
     return columns
 
 
+# The columns of each CSV, in order.
 COLUMNS = _columns()
-"""The columns of each CSV, in order."""
+# The CSVs with one row for each arm of each trial of a phase; the others hold their details, and
+# telemetry.
 OF_PHASES = tuple(phase.file for phase in MEASURING.values())
-"""The CSVs with one row for each arm of each trial of a phase; the others hold their details, and telemetry."""
 
 
 def cells(*parts: Any) -> dict[str, object]:
@@ -137,7 +141,9 @@ def cells(*parts: Any) -> dict[str, object]:
     """
     row: dict[str, object] = {}
     for part in parts:
-        for field in dataclasses.fields(part):  # the values are plain: dataclasses.asdict would make deep copies
+        for field in dataclasses.fields(
+            part
+        ):  # the values are plain: dataclasses.asdict would make deep copies
             value = getattr(part, field.name)
             if dataclasses.is_dataclass(value):
                 row |= cells(value)

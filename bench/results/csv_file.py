@@ -16,10 +16,10 @@ from bench.spec.errors import UsageError
 from bench.spec.text import plain, unquoted
 
 PAIR = ["trial", "precision"]
+# The cells of numbers that are not known.
 UNKNOWN = ["", "nan", "NaN"]
-"""The cells of numbers that are not known."""
+# The smallest number by ``Column.sign``.
 LEAST = {"": -np.inf, "≥ 0": 0.0, "> 0": np.nextafter(0, 1)}
-"""The smallest number by ``Column.sign``."""
 
 
 def read(path: Path) -> pd.DataFrame:
@@ -29,7 +29,8 @@ def read(path: Path) -> pd.DataFrame:
         path: the file; a missing one is empty.
 
     Returns:
-        The columns of ``COLUMNS``: numbers as float64, others as texts, which are categories in large files.
+        The columns of ``COLUMNS``: numbers as float64, others as texts, which are categories in
+        large files.
 
     Raises:
         UsageError: it is damaged, or another program's.
@@ -68,12 +69,14 @@ def read(path: Path) -> pd.DataFrame:
             frame[name] = cells.map(texts).astype(words)
             is_valid = frame[name].isin([text for text in texts.values() if _is_valid(text, field)])
         if not is_valid.all():
-            first = int(is_valid.to_numpy().argmin())  # a row is one line, and the header is the first
+            first = int(
+                is_valid.to_numpy().argmin()
+            )  # a row is one line, and the header is the first
             cell = cells.iloc[first]
             text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
             raise UsageError(
-                f"'{path}', line {first + 2}: {name} cannot be '{text[:40]}', it must be: {field.values}. "
-                "Restore the file, or remove the line."
+                f"'{path}', line {first + 2}: {name} cannot be '{text[:40]}', it must be: "
+                f"{field.values}. Restore the file, or remove the line."
             )
     return frame
 
@@ -82,7 +85,9 @@ def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
     """Return rows in some columns: numbers as float64, others as texts. What is missing is empty."""
     types = {name: float if field.kind == "number" else object for name, field in columns.items()}
     words = {name: "" for name, kind in types.items() if kind is object}
-    return rows.reindex(columns=[*types]).astype(types).fillna(words).copy()  # in one piece, which is faster
+    return (
+        rows.reindex(columns=[*types]).astype(types).fillna(words).copy()
+    )  # in one piece, which is faster
 
 
 def _are_valid(numbers: pd.Series, field: Field) -> pd.Series:

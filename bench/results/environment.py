@@ -9,13 +9,16 @@ from typing import Any, Literal, NamedTuple
 
 from bench.results.records import Device, Environment
 
+# Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of
+# bfloat16 products.
 OVERRIDES = (
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
     "NVIDIA_TF32_OVERRIDE",
     "CUBLAS_EMULATE_SINGLE_PRECISION",
     "CUBLAS_EMULATION_STRATEGY",
 )
-"""Variables that change behind the program's back how fp32 is multiplied: in TF32, or as sums of bfloat16 products."""
+# Variables that may change figures, by how their names begin; folders do not, and would tell whose
+# they are.
 RECORDED = (
     "ATEN_CPU_CAPABILITY",
     "CUBLAS",
@@ -39,7 +42,6 @@ RECORDED = (
     "TORCHINDUCTOR_",
     "TORCH_NCCL_",
 )
-"""Variables that may change figures, by how their names begin; folders do not, and would tell whose they are."""
 
 
 class Circumstance(NamedTuple):
@@ -53,6 +55,7 @@ class Circumstance(NamedTuple):
     """The kind of devices that it matters for."""
 
 
+# By the key in the environment of run.json, of ``version`` in run.json itself.
 MACHINE = {
     "version": Circumstance("ampmeter", "Another version may measure, or choose, in another way."),
     "host": Circumstance("host"),
@@ -62,22 +65,29 @@ MACHINE = {
     "torchvision": Circumstance("torchvision"),
     "cuda": Circumstance("CUDA", "Its libraries hold the matrix products.", on="cuda"),
     "cudnn": Circumstance("cuDNN", "It holds the convolutions, and chooses among them.", on="cuda"),
-    "driver": Circumstance("driver", "It sets clocks and power, and compiles some kernels.", on="cuda"),
-    "openmp": Circumstance("OpenMP's spinning", "Next to other programs it can change a CPU's step a lot.", on="cpu"),
+    "driver": Circumstance(
+        "driver", "It sets clocks and power, and compiles some kernels.", on="cuda"
+    ),
+    "openmp": Circumstance(
+        "OpenMP's spinning", "Next to other programs it can change a CPU's step a lot.", on="cpu"
+    ),
     "removed_variables": Circumstance("overrides removed"),
     "variables": Circumstance("environment variables", "They may change how libraries compute."),
 }
-"""By the key in the environment of run.json, of ``version`` in run.json itself."""
+# Of a device; several that train together have no power limit of their own.
 DEVICE = {
     "name": Circumstance("device"),
     "memory_total_bytes": Circumstance("memory", unit="bytes"),
     "power_limit_w": Circumstance("power limit", "Less power means lower clocks under load.", "W"),
-    "sm_clock_limit_mhz": Circumstance("clock limit", "The same name stands for boards of other clocks.", "MHz"),
-    "memory_clock_limit_mhz": Circumstance("memory clock limit", "Memory traffic is slower or faster by it.", "MHz"),
+    "sm_clock_limit_mhz": Circumstance(
+        "clock limit", "The same name stands for boards of other clocks.", "MHz"
+    ),
+    "memory_clock_limit_mhz": Circumstance(
+        "memory clock limit", "Memory traffic is slower or faster by it.", "MHz"
+    ),
     "cores": Circumstance("cores"),
     "threads": Circumstance("threads", "A CPU's step time follows it."),
 }
-"""Of a device; several that train together have no power limit of their own."""
 
 
 def remove_overrides() -> tuple[str, ...]:
@@ -100,13 +110,16 @@ def merge(surveys: Mapping[str, Sequence[tuple[str, Environment]]]) -> Environme
     Facts in which nodes differ are joined by commas.
 
     Args:
-        surveys: by placement, of each of its accelerators the node's id, and its survey, which has one device.
+        surveys: by placement, of each of its accelerators the node's id, and its survey, which has
+            one device.
     """
     devices, machines = list[Device](), list[Environment]()
     for placement, of_placement in surveys.items():
         by_node = dict(of_placement)
         joint = Device.joint([environment.devices[0] for _, environment in of_placement])
-        device = replace(joint, placement=placement, energy=joint.energy if len(by_node) == 1 else None)
+        device = replace(
+            joint, placement=placement, energy=joint.energy if len(by_node) == 1 else None
+        )
         devices.append(device)
         machines += [replace(environment, devices=(device,)) for environment in by_node.values()]
     common: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Records: what a run writes to its CSVs, what it ran on, and the messages that carry results between processes.
 
-Each field of a record that reaches a CSV is a column there: its docstring is the column's description in
-results/README.md, its type and its ``Column`` say which values are valid. Every quantity has its unit in its name;
-unknown is None.
+Each field of a record that reaches a CSV is a column there: its docstring is the column's
+description in results/README.md, its type and its ``Column`` say which values are valid. Every
+quantity has its unit in its name; unknown is None.
 """
 
 from __future__ import annotations
@@ -36,16 +36,20 @@ SignedBytes = Annotated[int, Column(sign="")]
 Diverging = Annotated[float, Column(sign="", may_diverge=True)]
 Derived = Annotated[float, Column(sign="", stored=False)]
 DerivedCount = Annotated[int, Column(sign="", stored=False)]
-Status = Literal["ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"]
+Status = Literal[
+    "ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"
+]
+# The statuses whose figures count.
 MEASURED: tuple[Status, ...] = ("ok", "unconverged")
-"""The statuses whose figures count."""
+# Outcomes of the memory phase after which the other phases of the cell leave a precision out.
 UNFIT: tuple[Status, ...] = ("oom", "unsupported", "nonfinite", "timeout", "failed")
-"""Outcomes of the memory phase after which the other phases of the cell leave a precision out."""
+# The statuses that are not final: ``--resume`` tries such a trial again.
 TRIED_AGAIN: tuple[Status, ...] = ("timeout", "failed")
-"""The statuses that are not final: ``--resume`` tries such a trial again."""
 DeviceKind = Literal["cuda", "cpu"]
+# The kinds of figure of the numerics phase.
 Kind = Literal["step", "gradient", "error", "activation", "module", "output_gradient"]
-"""The kinds of figure of the numerics phase."""
+# The classes of work of a step: matrix products, convolutions and attention on matrix units (tensor
+# cores) or not; what changes only the type or the order of numbers; the time in which nothing runs.
 WorkClass = Literal[
     "matrix units",
     "other products",
@@ -59,12 +63,11 @@ WorkClass = Literal[
     "idle",
     "unknown",
 ]
-"""The classes of work of a step: matrix products, convolutions and attention on matrix units (tensor cores) or not;
-what changes only the type or the order of numbers; the time in which nothing runs."""
+# Variables that say how long OpenMP's threads spin while they wait for each other.
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-"""Variables that say how long OpenMP's threads spin while they wait for each other."""
 
-# A row of a phase's CSV: what was asked, how the trial of one precision ended, the phase's own figures, and what ran.
+# A row of a phase's CSV: what was asked, how the trial of one precision ended, the phase's own
+# figures, and what ran.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,21 +85,22 @@ class Identity:
     architecture: str
     """The device's generation."""
     placement: Name
-    """Where it ran: `cpu`, or a GPU's CUDA index; several that train together with `+` between, and after `@` on how
-    many nodes each (`0+1@2` is four GPUs)."""
+    """Where it ran: `cpu`, or a GPU's CUDA index; several that train together with `+` between, and
+    after `@` on how many nodes each (`0+1@2` is four GPUs)."""
     batch_size: Count
     """Samples in a step; fit: the largest that fits."""
     precision: Name
-    """How numbers were held and multiplied, with its options after a colon; `fp32` is the baseline; of a script the
-    name of the arm."""
+    """How numbers were held and multiplied, with its options after a colon; `fp32` is the baseline;
+    of a script the name of the arm."""
     techniques: tuple[str, ...]
-    """What else the arm was trained with, such as channels-last, joined by +; of an ablation in the order in which the
-    steps add them."""
+    """What else the arm was trained with, such as channels-last, joined by +; of an ablation in the
+    order in which the steps add them."""
     ablation: bool | None
-    """Yes of a step of an ablation: its batches come from host memory, and gradients are zeroed without set-to-none."""
+    """Yes of a step of an ablation: its batches come from host memory, and gradients are zeroed
+    without set-to-none."""
     data: Name
-    """Where training samples come from, as `--data` names it; memory and speed are measured on random batches of the
-    same shape."""
+    """Where training samples come from, as `--data` names it; memory and speed are measured on
+    random batches of the same shape."""
     replicate: int | None
     """Which fresh process this was, from 0, where a phase is repeated in fresh processes."""
     seed: int | None
@@ -104,11 +108,12 @@ class Identity:
     status: Status
     """How the trial ended, see above."""
     detail: str
-    """Why the status is not ok: what, the line of the suite's file, and the file within the run's folder that holds all
-    that its process printed; of an arm measured alone: why the arms failed together; fit: the batch sizes tried;
-    train: that a checkpoint could not be read and training began anew; memory: that the loss was NaN or infinite;
-    numerics: the loss of the first and of the last step; all phases but fit and floor: which
-    products ran in a narrower type than the precision's, or that autocast left much in fp32."""
+    """Why the status is not ok: what, the line of the suite's file, and the file within the run's
+    folder that holds all that its process printed; of an arm measured alone: why the arms failed
+    together; fit: the batch sizes tried; train: that a checkpoint could not be read and training
+    began anew; memory: that the loss was NaN or infinite; numerics: the loss of the first and of
+    the last step; all phases but fit and floor: which products ran in a narrower type than the
+    precision's, or that autocast left much in fp32."""
     started: str
     """When the trial began, UTC, ISO 8601."""
 
@@ -117,8 +122,9 @@ class Identity:
 class Switches:
     """The precision switches, and the error of a matrix product under them.
 
-    Measured after the arm's last step: the fp32 switches and matmul_error. Copied from the precision, and no proof
-    that they had an effect: autocast and loss_scaling. What was computed in which type is in ``Operations``.
+    Measured after the arm's last step: the fp32 switches and matmul_error. Copied from the
+    precision, and no proof that they had an effect: autocast and loss_scaling. What was computed in
+    which type is in ``Operations``.
     """
 
     fp32_matmul: str | None = None
@@ -128,15 +134,16 @@ class Switches:
     fp32_rnn: str | None = None
     """The same of recurrent layers."""
     cudnn_benchmark: bool | None = None
-    """Whether cuDNN chooses the algorithms of convolutions by trying them (torch.backends.cudnn.benchmark), as read
-    back; torch's own state is no, and so is that of `default`."""
+    """Whether cuDNN chooses the algorithms of convolutions by trying them
+    (torch.backends.cudnn.benchmark), as read back; torch's own state is no, and so is that of
+    `default`."""
     autocast: str | None = None
     """The type of the precision's autocast; empty without autocast."""
     loss_scaling: bool | None = None
     """Whether the loss is scaled."""
     matmul_error: Diverging | None = None
-    """Relative error of an fp32 matrix product against float64; about 1e-6 or less is IEEE fp32, about 3e-4
-    TF32."""
+    """Relative error of an fp32 matrix product against float64; about 1e-6 or less is IEEE fp32,
+    about 3e-4 TF32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,15 +151,16 @@ class Operations:
     """Operations of one training step, as seen by a dispatch pass outside the timing."""
 
     compute_dtypes: str = ""
-    """Types that matrix products and convolutions computed in, forward and backward, during one step, each with its
-    share of their FLOPs, such as `bfloat16:98% float32:2%`; `?` where a product's FLOPs are not known, and
-    `flops_per_step` is then empty; of suites TF32 is written as float32."""
+    """Types that matrix products and convolutions computed in, forward and backward, during one
+    step, each with its share of their FLOPs, such as `bfloat16:98% float32:2%`; `?` where a
+    product's FLOPs are not known, and `flops_per_step` is then empty; of suites TF32 is written as
+    float32."""
     flops_per_step: float | None = None
-    """FLOPs of matrix products and convolutions in one training step, forward and backward, a multiply-add counted as
-    two; of several devices, the sum."""
+    """FLOPs of matrix products and convolutions in one training step, forward and backward, a
+    multiply-add counted as two; of several devices, the sum."""
     attention: str = ""
-    """Backends that scaled_dot_product_attention used in that step, each with its calls, such as `flash:4`; empty where
-    there was none."""
+    """Backends that scaled_dot_product_attention used in that step, each with its calls, such as
+    `flash:4`; empty where there was none."""
     other_modules: str = ""
     """Modules that computed products in a narrower type than the precision's."""
 
@@ -162,7 +170,8 @@ class Conversion:
     """The linear layers of a model at precisions that convert them: how many were, and of which sizes."""
 
     converted_layers: tuple[str, ...]
-    """Linear layers that torchao replaced, to multiply in the precision's narrow type, joined by +."""
+    """Linear layers that torchao replaced, to multiply in the precision's narrow type, joined by
+    +."""
     kept_layers: dict[str, str]
     """Linear layers that were not, each with the reason, as a JSON object."""
 
@@ -174,9 +183,10 @@ class Ran:
     wall_s: float | None = None
     """How long the trial took, start-up included."""
     compile_s: float | None = None
-    """Time of the steps until none compiled, less that of as many ordinary ones, by torch.compile or by torchao's
-    optimizers (inference: the forward pass alone, for batches and for single samples). Each arm begins with an empty
-    cache; 0 where another arm of the process had compiled the same."""
+    """Time of the steps until none compiled, less that of as many ordinary ones, by torch.compile
+    or by torchao's optimizers (inference: the forward pass alone, for batches and for single
+    samples). Each arm begins with an empty cache; 0 where another arm of the process had compiled
+    the same."""
     switches: Switches = Switches()
     operations: Operations | None = None
     conversion: Conversion | None = None
@@ -194,7 +204,8 @@ class TrialResult(Ran):
     started: str = ""
     """When the trial began, UTC, ISO 8601."""
     row: Any = None
-    """The phase's own figures, of the type that its ``PHASE.row`` names; None where there are none."""
+    """The phase's own figures, of the type that its ``PHASE.row`` names; None where there are
+    none."""
 
 
 # Rows of the other CSVs.
@@ -263,7 +274,8 @@ class EpochResult:
     start_s: float | None = None
     """When its training began, seconds since 1970, on the clock of telemetry.csv."""
     figures: dict[str, float | None] = field(default_factory=dict)
-    """Figures of the suite's own `evaluate` on the test set, as a JSON object; null is one that is not finite."""
+    """Figures of the suite's own `evaluate` on the test set, as a JSON object; null is one that is
+    not finite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -325,7 +337,8 @@ class Device:
     name: str
     """The vendor's name, such as NVIDIA H200 or AMD EPYC."""
     architecture: str
-    """The generation that tables group by, such as Hopper, or the CPU's widest matrix instructions."""
+    """The generation that tables group by, such as Hopper, or the CPU's widest matrix
+    instructions."""
     compute_capability: str | None = None
     """CUDA compute capability as major.minor."""
     memory_total_bytes: int | None = None
@@ -353,7 +366,8 @@ class Device:
     native_bf16: bool | None = None
     """Whether it multiplies bfloat16 in hardware; None: unknown."""
     energy: str | None = None
-    """Where a GPU's energy is read from: ``counter``, or ``power`` where the GPU reports only power; None: unknown."""
+    """Where a GPU's energy is read from: ``counter``, or ``power`` where the GPU reports only
+    power; None: unknown."""
     unsupported: dict[str, str] | None = None
     """The precisions that this device or build cannot do, each with the reason."""
     lacking: tuple[str, ...] = ()
@@ -368,7 +382,8 @@ class Device:
     def joint(devices: Sequence[Device]) -> Device:
         """Return devices that train together as one, with the rates of the slowest; one alone is returned as it is.
 
-        The placement of several is the caller's to tell, and whether the source of their energy is the same.
+        The placement of several is the caller's to tell, and whether the source of their energy is
+        the same.
         """
         if len(devices) == 1:
             return devices[0]
@@ -384,7 +399,9 @@ class Device:
                 unsupported[name] = precision.single_device
         return replace(
             slowest,
-            name=f"{len(devices)} × {names[0]}" if len(names) == 1 and slowest.is_gpu else " + ".join(names),
+            name=f"{len(devices)} × {names[0]}"
+            if len(names) == 1 and slowest.is_gpu
+            else " + ".join(names),
             names=names,
             architecture=" + ".join(architectures),
             memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
@@ -437,13 +454,16 @@ class Environment:
     openmp: str | None = None
     """How long OpenMP's threads spin while they wait, as NAME=VALUE."""
     machines: tuple[Environment, ...] = ()
-    """The environment of each node of a cluster, with its devices; the fields above describe all nodes together."""
+    """The environment of each node of a cluster, with its devices; the fields above describe all
+    nodes together."""
     removed_variables: tuple[str, ...] = ()
-    """Environment variables that override how fp32 is multiplied, unset for the run, as NAME=VALUE."""
+    """Environment variables that override how fp32 is multiplied, unset for the run, as
+    NAME=VALUE."""
     variables: tuple[str, ...] = ()
     """Other environment variables that may change figures, as NAME=VALUE."""
     left_out: tuple[str, ...] = ()
-    """For each visible GPU that nobody named and that this torch build has no kernels for, a sentence."""
+    """For each visible GPU that nobody named and that this torch build has no kernels for, a
+    sentence."""
 
 
 # What a process says of its work.
@@ -466,16 +486,18 @@ class Ending:
     """How a process ended, its last word: ``done`` with a value, or why not."""
 
     kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a process
-    or known without one; ``import`` if no process can import its libraries; ``lost`` if what ran the process was lost,
-    and not by its fault."""
+    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a
+    process or known without one; ``import`` if no process can import its libraries; ``lost`` if
+    what ran the process was lost, and not by its fault."""
     value: Any = None
     text: str = ""
     log: str = ""
     """All that a process that failed has printed."""
     secondary: bool = False
-    """Whether the process failed because it lost another rank of its trial, whose own error may arrive later."""
+    """Whether the process failed because it lost another rank of its trial, whose own error may
+    arrive later."""
 
 
+# What a process of a trial sends: its progress, the rows of its details, and a ``TrialResult`` for
+# each arm.
 Message = object
-"""What a process of a trial sends: its progress, the rows of its details, and a ``TrialResult`` for each arm."""

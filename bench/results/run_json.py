@@ -19,8 +19,9 @@ from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.trial import SuiteRef, Trial
 
+# Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes
+# its meaning.
 FORMAT = 10
-"""Version of run.json and of the CSVs. It is raised when a part is renamed or removed, or changes its meaning."""
 
 
 class PlannedTrial(Struct, frozen=True, kw_only=True):
@@ -88,7 +89,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.is_file():
         raise UsageError(
-            f"There is no run in '{folder}': it has no run.json. Give a folder that a run wrote, such as results/NAME."
+            f"There is no run in '{folder}': it has no run.json. Give a folder that a run wrote, "
+            "such as results/NAME."
         )
     try:
         # not msgspec's reader: a folder's name may have bytes that are no UTF-8
@@ -97,11 +99,16 @@ def read_run(folder: Path) -> dict[str, Any]:
             advice = "it takes another version of ampmeter"
             if run.get("format") == FORMAT - 1:
                 advice = f"convert it with python perf/convert_results.py '{folder}'"
-            raise UsageError(f"The run in '{folder}' is not of format {FORMAT}, which this version reads: {advice}.")
+            raise UsageError(
+                f"The run in '{folder}' is not of format {FORMAT}, which this version reads: "
+                f"{advice}."
+            )
         msgspec.convert(run, RunFile, dec_hook=_built)
     except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors are ValueErrors
         why = str(error).rstrip(".")
-        raise UsageError(f"'{path}' cannot be read: {why}. Restore the file, or start a new run.") from error
+        raise UsageError(
+            f"'{path}' cannot be read: {why}. Restore the file, or start a new run."
+        ) from error
     return run
 
 
@@ -118,4 +125,7 @@ def _built(kind: type, value: Any) -> Any:
 
 def text_of(run: Mapping[str, Any]) -> str:
     """Return what run.json is to hold."""
-    return json.dumps(run, indent=2, default=lambda value: msgspec.to_builtins(value, enc_hook=str)) + "\n"
+    return (
+        json.dumps(run, indent=2, default=lambda value: msgspec.to_builtins(value, enc_hook=str))
+        + "\n"
+    )

@@ -1,9 +1,10 @@
 """The CSV store of a run: appends rows as trials end, and tells what has been measured, for --resume.
 
-A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of trials. When a trial
-ends, the rows of its details are appended to their files, and then its own, in one write, to its phase's CSV; each file
-is flushed to disk before the next. So a trial has ended if its phase's CSV has its rows. Details of other trials do not
-count: readers leave them out, and when such a trial is stored its own take their place.
+A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of
+trials. When a trial ends, the rows of its details are appended to their files, and then its own, in
+one write, to its phase's CSV; each file is flushed to disk before the next. So a trial has ended if
+its phase's CSV has its rows. Details of other trials do not count: readers leave them out, and when
+such a trial is stored its own take their place.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 
+# The columns that name an arm.
 ARM = ["precision", "techniques", "ablation"]
-"""The columns that name an arm."""
+# In a row's detail, between why a process failed and the file with all that it printed.
 LOG = "; log: "
-"""In a row's detail, between why a process failed and the file with all that it printed."""
 
+# A row of a CSV by its columns, as it is written.
 Row = dict[str, Any]
-"""A row of a CSV by its columns, as it is written."""
 
 
 class CsvFile:
@@ -58,7 +59,9 @@ class CsvFile:
         if not self.header:
             self._replace(pd.DataFrame(columns=[*COLUMNS[self.path.name]]))
         text = io.StringIO()
-        csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(rows)
+        csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(
+            rows
+        )
         left = text.getvalue().encode()
         with self.path.open("r+b", buffering=0) as file:  # fails where somebody deleted it
             size = file.seek(0, os.SEEK_END)
@@ -88,7 +91,9 @@ class CsvFile:
         data = whole_lines(self.path)[0]
         if not data.strip():
             return pd.DataFrame()
-        return pd.read_csv(io.BytesIO(data), dtype=object, keep_default_na=False, nrows=rows, usecols=columns)
+        return pd.read_csv(
+            io.BytesIO(data), dtype=object, keep_default_na=False, nrows=rows, usecols=columns
+        )
 
 
 class Store:
@@ -116,15 +121,18 @@ class Store:
     ) -> None:
         """Store a trial that has ended: its records and readings of GPUs, then a row of its phase's CSV for each arm.
 
-        They take the place of an earlier attempt at the trial; where its arms fit together, also of those that were
-        measured apart before.
+        They take the place of an earlier attempt at the trial; where its arms fit together, also of
+        those that were measured apart before.
 
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
         phase = PHASES[trial.phase]
         arms = {arm.name: arm for arm in trial.arms}
-        rows = [cells(each, self._identity(trial, device, each, arms[each.precision])) for each in results]
+        rows = [
+            cells(each, self._identity(trial, device, each, arms[each.precision]))
+            for each in results
+        ]
         replaced = {trial.id}
         if not any(result.status == "oom" for result in results):
             replaced.update(alone.id for alone in trial.apart())
@@ -138,7 +146,9 @@ class Store:
                     self._files[name].append(details)
             self._files[phase.file].append(rows)
 
-    def _identity(self, trial: Trial, device: Device, result: TrialResult, arm: AblationStep) -> Identity:
+    def _identity(
+        self, trial: Trial, device: Device, result: TrialResult, arm: AblationStep
+    ) -> Identity:
         cell, key = trial.cell, PHASES[trial.phase].key
         return Identity(
             trial=trial.id,
@@ -192,12 +202,12 @@ class Store:
         """Return the error that ends the run."""
         if isinstance(error, FileNotFoundError):
             return UsageError(
-                f"The run's folder '{self.folder}' was deleted or moved. Move it back, and go on with "
-                f"--resume {self.folder}, or start the run again."
+                f"The run's folder '{self.folder}' was deleted or moved. Move it back, and go on "
+                f"with --resume {self.folder}, or start the run again."
             )
         return UsageError(
-            f"The run's folder '{self.folder}' cannot be written: {error.strerror or error}. What was stored before is "
-            f"still there. Make room, and go on with --resume {self.folder}."
+            f"The run's folder '{self.folder}' cannot be written: {error.strerror or error}. What "
+            f"was stored before is still there. Make room, and go on with --resume {self.folder}."
         )
 
 
@@ -206,7 +216,8 @@ class StoredResults:
     """What a run has measured so far."""
 
     statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
-    """By the id of each trial, the status of each arm by its name; arms that are tried again have none."""
+    """By the id of each trial, the status of each arm by its name; arms that are tried again have
+    none."""
     batch_sizes: dict[str, int] = field(default_factory=dict)
     """The batch size of each trial that earlier processes have stored, by its id."""
 

@@ -11,14 +11,15 @@ from bench.results.records import Message, Status, TrialResult
 from bench.results.store import LOG
 from bench.spec.trial import Trial
 
+# Most characters of a row's detail: the beginning and the end of an error say what it is.
 LONGEST = 1000
-"""Most characters of a row's detail: the beginning and the end of an error say what it is."""
+# The statuses of rows by the kind of ending; of all others it is ``failed``.
 STATUSES: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
-"""The statuses of rows by the kind of ending; of all others it is ``failed``."""
+# Endings after which an arm is not tried again in its cell: it would crash again, or hang for as
+# long again.
 BROKEN = ("died", "timeout")
-"""Endings after which an arm is not tried again in its cell: it would crash again, or hang for as long again."""
+# Endings that are an arm's fault: of several arms, whose is shown by trying each apart.
 FAILED = (*BROKEN, "error")
-"""Endings that are an arm's fault: of several arms, whose is shown by trying each apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

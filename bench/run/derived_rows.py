@@ -1,6 +1,7 @@
 """The rows of a run that goes on, with the columns that follow from what was stored (``Phase.derive``).
 
-A trial that has just ended is shown with them; those before decide whether further processes are needed.
+A trial that has just ended is shown with them; those before decide whether further processes are
+needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from bench.spec.trial import Trial
 YES_OR_NO = {"yes": True, "no": False}
 
 
-def with_derived(trial: Trial, results: Sequence[TrialResult], records: Sequence[object]) -> list[TrialResult]:
+def with_derived(
+    trial: Trial, results: Sequence[TrialResult], records: Sequence[object]
+) -> list[TrialResult]:
     """Return the results of a trial with what follows from its records, as reports derive it."""
     phase = PHASES[trial.phase]
     measured = [result for result in results if result.row is not None]

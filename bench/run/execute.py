@@ -86,8 +86,9 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
 def _deadline_s(within_s: float | None, begun_s: float) -> float:
     """Return when measuring is to end, on the monotonic clock, so that the report ends in time.
 
-    The report is left as long as the preparation took, which imports libraries, too, and was longer on this project's
-    machines, quiet or loaded; and twice its usual time at least, because a trial ends up to 2 s after its deadline.
+    The report is left as long as the preparation took, which imports libraries, too, and was longer
+    on this project's machines, quiet or loaded; and twice its usual time at least, because a trial
+    ends up to 2 s after its deadline.
     """
     if within_s is None:
         return math.inf

@@ -21,14 +21,14 @@ from bench.spec.errors import UsageError
 from bench.spec.request import Request
 
 LOCK = "run.lock"
+# Most characters of suites in the name of a folder.
 LONGEST = 80
-"""Most characters of suites in the name of a folder."""
+# Parts of a request that are no option's own field, by what sets them.
 WITHOUT_OPTION = {
     "largest_batch": "--batch-sizes max",
     "protocol": "--rigorous, --target-ci or --time-budget",
     "script": "the script's command",
 }
-"""Parts of a request that are no option's own field, by what sets them."""
 
 
 def choose_folder(request: Request) -> tuple[Request, Path | None]:
@@ -48,7 +48,11 @@ def choose_folder(request: Request) -> tuple[Request, Path | None]:
     # A run that was killed before it wrote anything leaves its lock.
     if out.exists() and any(path.name != LOCK for path in out.iterdir()):
         is_run = (out / "run.json").exists()
-        way = f"Use --resume {out} to go on with it, or another --out" if is_run else "Use another --out"
+        way = (
+            f"Use --resume {out} to go on with it, or another --out"
+            if is_run
+            else "Use another --out"
+        )
         raise UsageError(f"'{out}' exists already. {way}.")
     return request, out
 
@@ -57,7 +61,9 @@ def _stored_request(given: Request, folder: Path) -> Request:
     """Return the request of the run in a folder, with those options of a bare ``--resume`` that it takes."""
     run = read_run(folder)
     if not run.get("request", {}).get("suites"):
-        raise UsageError(f"'{folder / 'run.json'}' lacks request.suites. Restore it, or start a new run.")
+        raise UsageError(
+            f"'{folder / 'run.json'}' lacks request.suites. Restore it, or start a new run."
+        )
     changes: dict[str, Any] = {"out": None, "within_s": None}
     for name, option in run_options().items():
         if option.with_resume and getattr(given, name) is not None:
@@ -95,8 +101,8 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
         for name in COLUMNS:
             if (folder / name).exists():
                 raise UsageError(
-                    f"There is '{folder / name}', but no run.json that says what was asked: restore it, or use another "
-                    "folder."
+                    f"There is '{folder / name}', but no run.json that says what was asked: "
+                    "restore it, or use another folder."
                 )
         return {}
     earlier, now = read_run(folder), json.loads(text_of(describe(prepared)))
@@ -110,8 +116,8 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
         differing.append("--seeds")
     if differing:
         raise UsageError(
-            f"The run in '{folder}' differs in {', '.join(differing)}. Repeat its own options, or only "
-            f"--resume {folder}, on the same machine and data; or start a new run with --out."
+            f"The run in '{folder}' differs in {', '.join(differing)}. Repeat its own options, or "
+            f"only --resume {folder}, on the same machine and data; or start a new run with --out."
         )
     return earlier
 
@@ -142,7 +148,9 @@ def seeds(run: Mapping[str, Any]) -> set[int]:
 def new_folder(prepared: PreparedRun) -> Path:
     """Make a folder that is named after a run's suites, its devices and the time."""
     suites = dict.fromkeys(ref.name for ref in prepared.suites)
-    devices = dict.fromkeys(device.name if device.is_gpu else "cpu" for device in prepared.environment.devices)
+    devices = dict.fromkeys(
+        device.name if device.is_gpu else "cpu" for device in prepared.environment.devices
+    )
     what, where = "+".join(suites)[:LONGEST], "+".join(devices).lower()
     name = re.sub(r"[^\w.+=-]+", "-", f"{what}-{where}-{datetime.now():%Y%m%d-%H%M%S}")
     folder = Path("results") / name
@@ -156,8 +164,8 @@ def new_folder(prepared: PreparedRun) -> Path:
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which must exist.
 
-    The lock names its owner's process, host and start. An owner that has ended on this host does not hold it any more;
-    whether one on another host has ended cannot be known.
+    The lock names its owner's process, host and start. An owner that has ended on this host does
+    not hold it any more; whether one on another host has ended cannot be known.
 
     Raises:
         UsageError: another process holds it.
@@ -166,13 +174,15 @@ def locked(folder: Path) -> Iterator[None]:
     from filelock import SoftFileLock, Timeout  # not needed for --help
 
     path = folder / LOCK
-    lock = SoftFileLock(path, timeout=0.2, poll_interval=0.05)  # so long an owner that just ended is one
+    lock = SoftFileLock(
+        path, timeout=0.2, poll_interval=0.05
+    )  # so long an owner that just ended is one
     try:
         lock.acquire()
     except Timeout as error:
         raise UsageError(
-            f"The run in '{folder}' is in use: '{path}' names the process and its host. Wait until that has ended; if "
-            "it has, and left the file behind, remove it."
+            f"The run in '{folder}' is in use: '{path}' names the process and its host. Wait until "
+            "that has ended; if it has, and left the file behind, remove it."
         ) from error
     try:
         yield

@@ -7,16 +7,16 @@ from collections import defaultdict
 from bench.planning.plan import Plan
 from bench.spec.trial import Trial
 
+# How long a trial of a script's arm takes, by its phase, in profiled processes: a round starts two
+# of each arm, which take some five times the steps of a profiled one, and as long to start.
 SCRIPT = {"memory": 1.0, "speed": 4.0, "explain": 2.0}
-"""How long a trial of a script's arm takes, by its phase, in profiled processes: a round starts two of each arm, which
-take some five times the steps of a profiled one, and as long to start."""
 
 
 class Forecast:
     """The plan's estimates, times what trials of the same phase that have ended took over theirs.
 
-    A trial without an estimate takes as long as such trials of its phase that have ended. The first process of a script
-    tells how long all of its trials take.
+    A trial without an estimate takes as long as such trials of its phase that have ended. The first
+    process of a script tells how long all of its trials take.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -25,7 +25,8 @@ class Forecast:
         self._estimates_s: list[float] = []
         """The estimate of each trial; 1 s of one that was not estimated."""
         self._left_s: dict[tuple[str, bool], float] = defaultdict(float)
-        """By kind, the estimates of trials that are left, and of those that have ended; and how long these took."""
+        """By kind, the estimates of trials that are left, and of those that have ended; and how
+        long these took."""
         self._ended_s: dict[tuple[str, bool], float] = defaultdict(float)
         self._took_s: dict[tuple[str, bool], float] = defaultdict(float)
         for trial, seconds in zip(plan.trials, plan.seconds, strict=True):

@@ -24,8 +24,8 @@ from bench.spec.techniques import find
 from bench.spec.text import print_plain
 from bench.spec.trial import SuiteRef, Trial
 
+# Training images of the sources whose number is known without them.
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
-"""Training images of the sources whose number is known without them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,19 +40,24 @@ class PreparedRun:
     data: tuple[PreparedData, ...] = ()
     """Each source of the plan once."""
     replan: Callable[[Largest], Plan] | None = None
-    """Makes the complete plan once the largest batches are known; None if the plan is complete already."""
+    """Makes the complete plan once the largest batches are known; None if the plan is complete
+    already."""
 
 
 def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     """Load the suites, describe the machine, prepare the data and make the plan.
 
     Raises:
-        UsageError: this machine cannot run the request; only downloads and decoded images have been written.
+        UsageError: this machine cannot run the request; only downloads and decoded images have been
+            written.
     """
     suites = suite_registry.select(request)
     check_phases(request)
     if request.start is not None and not request.start.is_file():
-        raise UsageError(f"--from takes a checkpoint, as in results/RUN/checkpoints/; there is no '{request.start}'.")
+        raise UsageError(
+            "--from takes a checkpoint, as in results/RUN/checkpoints/; there is no "
+            f"'{request.start}'."
+        )
     for suite in suites.values():
         choose_source(suite, request)  # before it takes time
     print_plain("Looking at the devices.")
@@ -77,7 +82,9 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
             footprints[ref] = _estimate(launcher, "bench.training.estimates:footprint", ref)
 
     def make(largest: Largest | None = None) -> Plan:
-        plan = make_plan(request, suites, data, environment, flops, largest=largest, footprints=footprints)
+        plan = make_plan(
+            request, suites, data, environment, flops, largest=largest, footprints=footprints
+        )
         check_batches(plan, data)
         return plan
 
@@ -103,7 +110,9 @@ def check_phases(request: Request) -> None:
     """Refuse what a phase cannot answer, before anything is fetched."""
     for name in request.phases:
         if name not in PHASES:
-            raise UsageError(f"This ampmeter cannot measure {name}: bench/phases/ has no folder of that name.")
+            raise UsageError(
+                f"This ampmeter cannot measure {name}: bench/phases/ has no folder of that name."
+            )
         PHASES[name].check(request)
 
 
@@ -139,7 +148,9 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
     source = parse(request.data or data.source)
     if not data.tokens and (source.kind == "text" or (source.kind == "markov" and data.is_image)):
         needs = "images" if data.is_image else "vectors"
-        raise UsageError(f"--data {source.kind} gives tokens, and {suite.name} is trained on {needs}.")
+        raise UsageError(
+            f"--data {source.kind} gives tokens, and {suite.name} is trained on {needs}."
+        )
     if data.is_image or (data.tokens and source.kind in ("markov", "synthetic", "text")):
         return source
     return parse(data.source if data.tokens else "synthetic")
@@ -174,8 +185,8 @@ def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
         size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
         if PHASES[trial.phase].trains_on_data and samples is not None and size > samples:
             raise UsageError(
-                f"The batch size {size} is larger than the {samples} training images of {trial.cell.data}. "
-                "Name smaller --batch-sizes."
+                f"The batch size {size} is larger than the {samples} training images of "
+                f"{trial.cell.data}. Name smaller --batch-sizes."
             )
         if trial.phase not in SEARCHES:  # which try only multiples
             _check_pieces(trial)
@@ -189,8 +200,9 @@ def _check_pieces(trial: Trial) -> None:
     pieces = devices * parts
     if size % pieces:
         raise UsageError(
-            f"The batch size {size} cannot be divided into {pieces} equal parts, one for each device and each part of "
-            f"grad-accumulation. Name --batch-sizes that are multiples of {pieces}."
+            f"The batch size {size} cannot be divided into {pieces} equal parts, one for each "
+            "device and each part of grad-accumulation. Name --batch-sizes that are multiples of "
+            f"{pieces}."
         )
 
 
@@ -201,7 +213,10 @@ def warn_of_environment(environment: Environment) -> list[str]:
         warnings.append(f"{name} was set, and changes what fp32 computes; unset for the run.")
     for text in environment.variables:
         if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", text):
-            warnings.append(f"{text} is set: the host waits for each kernel, so steps take longer than without it.")
+            warnings.append(
+                f"{text} is set: the host waits for each kernel, so steps take longer than without "
+                "it."
+            )
     return warnings
 
 
@@ -212,7 +227,8 @@ def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> list[s
         source, left_out = prepared.source, prepared.left_out
         if left_out:
             warnings.append(
-                f"{source}: {len(left_out):,} unreadable images are left out, the first is '{left_out[0]}'."
+                f"{source}: {len(left_out):,} unreadable images are left out, the first is "
+                f"'{left_out[0]}'."
             )
         if request.data and request.data.partition(":")[0] != source.kind:
             warnings.append(f"{ref.name} is trained on {source} data whatever --data says.")
@@ -222,7 +238,9 @@ def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> list[s
 def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
     """Warn of precisions that a CPU emulates, with what becomes of them."""
     warnings = []
-    measured = {(trial.cell.placement.name, name) for trial in plan.trials for name in trial.precisions}
+    measured = {
+        (trial.cell.placement.name, name) for trial in plan.trials for name in trial.precisions
+    }
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name):
@@ -231,7 +249,10 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
             if (device.placement, name) not in measured:
                 fate = f"is left out; --precisions {BASELINE},{name} measures it all the same"
             slower = (device.fp32_gflops or 0.0) / (device.bf16_gflops or 1.0)
-            warnings.append(f"bf16 is emulated on {device.name}: {slower:.0f} times slower than fp32. {name} {fate}.")
+            warnings.append(
+                f"bf16 is emulated on {device.name}: {slower:.0f} times slower than fp32. {name} "
+                f"{fate}."
+            )
     return warnings
 
 
@@ -247,7 +268,8 @@ def warn_of_what_does_nothing(environment: Environment, request: Request, plan: 
     others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if idle and others:
         warnings.append(
-            f"No effect on {', '.join(others)}, which use batches that are on the device already: {', '.join(idle)}."
+            f"No effect on {', '.join(others)}, which use batches that are on the device already: "
+            f"{', '.join(idle)}."
         )
     has_baseline = False
     for trial in plan.trials:

@@ -17,8 +17,8 @@ from bench.spec.phase import Advice
 from bench.spec.phases import PHASES
 from bench.spec.text import print_plain
 
+# The variable that tells a run that its report is not wanted.
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
-"""The variable that tells a run that its report is not wanted."""
 REPORTS = Path("reports")
 
 
@@ -43,7 +43,10 @@ def report(
     out = out or REPORTS / report_name(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     if out.resolve() in runs:
-        raise UsageError(f"'{out}' is the folder of a run, whose files a report would mix with its own: name another.")
+        raise UsageError(
+            f"'{out}' is the folder of a run, whose files a report would mix with its own: name "
+            "another."
+        )
     try:
         contents = reporter.report(runs, out, published=published, figures=figures)
     except OSError as error:
@@ -98,9 +101,10 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     if trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
         wanted = ",".join(str(seed) for seed in sorted(seeds | {*range(ACCURACY.fewest)}))
         first = (
-            f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict on accuracy needs, "
+            f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict "
+            "on accuracy needs, "
         )
     return (
-        f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python run_bench.py list` "
-        "names suites and precisions."
+        f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python "
+        "run_bench.py list` names suites and precisions."
     )

@@ -45,7 +45,8 @@ def _run_on(placements: set[Placement], session: Session) -> None:
     """Run the plan's trials on some placements; then, cell by cell in turns, processes until there are enough."""
     of_memory = memory_trials(session.plan)
     more: list[tuple[int, Trial]] = []
-    """The next process of each cell that may need more, with the number of the plan's trial that takes as long."""
+    """The next process of each cell that may need more, with the number of the plan's trial that
+    takes as long."""
     for number, planned in enumerate(session.plan.trials):
         placement, phase = planned.cell.placement, PHASES[planned.phase]
         if placement not in placements:
@@ -63,8 +64,15 @@ def _run_on(placements: set[Placement], session: Session) -> None:
             session.forecast.end(number, took_s if is_left and measured is not None else None)
     while more:
         number, planned = more.pop(0)
-        last, is_enough = replace(planned, replicate=planned.replicate - 1), PHASES[planned.phase].is_enough
-        if is_enough is None or "oom" in session.statuses(last).values() or is_enough(last, session.measured):
+        last, is_enough = (
+            replace(planned, replicate=planned.replicate - 1),
+            PHASES[planned.phase].is_enough,
+        )
+        if (
+            is_enough is None
+            or "oom" in session.statuses(last).values()
+            or is_enough(last, session.measured)
+        ):
             continue
         with session.lock:
             session.total += 1
@@ -84,8 +92,8 @@ def _measure(trial: Trial, number: int, session: Session) -> Trial | None:
         session: the run.
 
     Returns:
-        The trial without the arms that have crashed or hung in its cell, which get a row that says so. None if all
-        have, or if there is not enough time.
+        The trial without the arms that have crashed or hung in its cell, which get a row that says
+        so. None if all have, or if there is not enough time.
     """
     phase = PHASES[trial.phase]
     try:
@@ -97,8 +105,8 @@ def _measure(trial: Trial, number: int, session: Session) -> Trial | None:
             trial = _without_broken(trial, session)
         if not trial.arms:
             return None
-        # The phase itself leads its trials where one process may not do: arms that fail together are tried apart, and
-        # the search for the largest batch takes as many as it needs.
+        # The phase itself leads its trials where one process may not do: arms that fail together
+        # are tried apart, and the search for the largest batch takes as many as it needs.
         conduct = phase.conduct or once
         conduct(trial, session)
     except OutOfTimeError:

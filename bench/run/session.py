@@ -48,15 +48,18 @@ class Session:
     measured: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By the id of a trial the rows of its measured arms, with what follows from their details."""
     broken: dict[tuple[Cell, str], tuple[Status, str]] = field(default_factory=dict)
-    """The arms that crashed or hung in a cell, with the status and the reason of their further rows."""
+    """The arms that crashed or hung in a cell, with the status and the reason of their further
+    rows."""
     undecided: dict[str, None] = field(default_factory=dict)
     """What the deadline left open, such as ``speed of mlp on cpu``."""
     numbers: dict[str, int] = field(default_factory=dict)
     """The number of the trial that runs on each placement."""
     total: int = 0
-    """How many trials there are as far as is known: the plan's, and the processes that were added."""
+    """How many trials there are as far as is known: the plan's, and the processes that were
+    added."""
     lock: RLock = field(default_factory=RLock)
-    """Guards the store, the display and the forecast where trials of different accelerators run concurrently."""
+    """Guards the store, the display and the forecast where trials of different accelerators run
+    concurrently."""
 
     def statuses(self, trial: Trial) -> Mapping[str, Status]:
         """Return the statuses of a trial's arms, by name; none of a trial that has not ended."""
@@ -124,7 +127,9 @@ class Session:
         try:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, errors="backslashreplace")
-        except OSError as error:  # on a full disk that is often why the trial failed, and so would the next
+        except (
+            OSError
+        ) as error:  # on a full disk that is often why the trial failed, and so would the next
             raise self.store.lost(error) from error
 
     def keep(self, attempt: Attempt) -> None:
@@ -139,7 +144,9 @@ class Session:
                 self.broken[trial.cell, result.precision] = result.status, reason
         self.store_results(trial, attempt.results, attempt.records)
 
-    def store_results(self, trial: Trial, results: Sequence[TrialResult], records: Sequence[Message] = ()) -> None:
+    def store_results(
+        self, trial: Trial, results: Sequence[TrialResult], records: Sequence[Message] = ()
+    ) -> None:
         """Store a trial's results, and show them."""
         device = self.devices[trial.cell.placement.name]
         with self.lock:

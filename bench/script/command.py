@@ -21,16 +21,21 @@ examples:
   run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
 In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
 """
+# The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's
+# defaults are.
 UNCHANGED = "as-is"
-"""The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's defaults are."""
+# What can be entered from outside a script.
 INJECTED = (UNCHANGED, "fp32", "tf32", "amp-bf16", "amp-fp16")
-"""What can be entered from outside a script."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arms, and those options of a run that a script's has, too."""
-    parser.usage = "run_bench.py script [options] (--arm NAME=OPTIONS ... | --inject PRECISIONS) -- COMMAND"
-    parser.description = "Measure a training script as it is, once for each arm, in fresh processes that take turns."
+    parser.usage = (
+        "run_bench.py script [options] (--arm NAME=OPTIONS ... | --inject PRECISIONS) -- COMMAND"
+    )
+    parser.description = (
+        "Measure a training script as it is, once for each arm, in fresh processes that take turns."
+    )
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.argument_default = argparse.SUPPRESS
@@ -40,21 +45,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME=OPTIONS",
         type=partial(assignment, "--arm"),
-        help="an arm, and the options that it adds to the command; repeatable, the first is the reference",
+        help=(
+            "an arm, and the options that it adds to the command; repeatable, the first is the "
+            "reference"
+        ),
     )
     arms.add_argument(
         "--inject",
         metavar="PRECISIONS",
         type=partial(listed(_injected), "--inject"),
-        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the reference is "
-        f"{BASELINE}, or {UNCHANGED} where that is not named",
+        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the reference "
+        f"is {BASELINE}, or {UNCHANGED} where that is not named",
     )
     for field in fields(Script):
         if "option" in field.metadata:
             add_option(parser, field.name, field.metadata["option"])
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="one round of processes")
-    depth.add_argument("--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)")
+    depth.add_argument(
+        "--rigorous", action="store_true", help="ten rounds at least, up to ±0.5 %% (--target-ci)"
+    )
     for name, option in run_options().items():
         if option.in_scripts:
             add_option(parser, name, option)
@@ -76,7 +86,8 @@ def make_script_request(options: argparse.Namespace) -> Request:
     """Return the request that measures a script.
 
     Raises:
-        UsageError: there are not two arms and a command, or an arm's name or options cannot be used.
+        UsageError: there are not two arms and a command, or an arm's name or options cannot be
+            used.
     """
     given = vars(options)
     inject = "inject" in given
@@ -87,15 +98,21 @@ def make_script_request(options: argparse.Namespace) -> Request:
         raise UsageError(f"script compares arms: give {more}, each with a name of its own.")
     for name, words in arms:
         if "/" in name:
-            raise UsageError(f"The arm '{name}' is a name in results and files: give it one without a slash.")
+            raise UsageError(
+                f"The arm '{name}' is a name in results and files: give it one without a slash."
+            )
         try:
             shlex.split(words)
         except ValueError as error:
             raise UsageError(f"The options of the arm '{name}' cannot be read: {error}.") from error
     if BASELINE in names[1:]:
-        raise UsageError(f"The first arm is the reference: put {BASELINE} first, or give it another name.")
+        raise UsageError(
+            f"The first arm is the reference: put {BASELINE} first, or give it another name."
+        )
     if not options.words:
-        raise UsageError("The command is missing: put it after two dashes, as in -- train.py --epochs 1.")
+        raise UsageError(
+            "The command is missing: put it after two dashes, as in -- train.py --epochs 1."
+        )
     if any("cpu+" in name for name in given.get("gpus") or ()):
         raise UsageError("A script starts its processes itself, as with torchrun: name --gpus cpu.")
     own = {field.name: given[field.name] for field in fields(Script) if field.name in given}

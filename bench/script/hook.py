@@ -1,9 +1,10 @@
 """Records the training steps of a script that knows nothing of it, inside the script's own process.
 
-The launcher copies this file as ``sitecustomize.py`` into a folder on PYTHONPATH, so that it reaches every Python
-process that the script starts: the children of torchrun, of accelerate launch and of ``multiprocessing``. It imports
-nothing of this package but the overlay and the loss scaling, which are copied beside it. A process that trains has a
-record of its events; ``bench.script.steps`` makes figures of them.
+The launcher copies this file as ``sitecustomize.py`` into a folder on PYTHONPATH, so that it
+reaches every Python process that the script starts: the children of torchrun, of accelerate launch
+and of ``multiprocessing``. It imports nothing of this package but the overlay and the loss scaling,
+which are copied beside it. A process that trains has a record of its events; ``bench.script.steps``
+makes figures of them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ try:
 except ModuleNotFoundError:  # not the copy in a script's process
     from bench.script import overlay
 
+# The variable with the settings, as JSON: those that ``bench.script.launcher`` writes.
 VARIABLE = "AMPMETER_HOOK"
-"""The variable with the settings, as JSON: those that ``bench.script.launcher`` writes."""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
+# Beginnings of the names of operators that are products, too.
 FUSED = ("_scaled_dot_product_", "_linear_pointwise", "_convolution_pointwise", "mkldnn_rnn_layer")
-"""Beginnings of the names of operators that are products, too."""
+# How often the number of steps is written, for the launcher.
 BEAT_S = 5.0
-"""How often the number of steps is written, for the launcher."""
+# Exit code of a process that ended itself because it cannot be measured.
 REFUSED = 3
-"""Exit code of a process that ended itself because it cannot be measured."""
+# After so many backward passes without a step of an optimizer a process is ended: none accumulates
+# as many.
 MOST_PASSES = 1000
-"""After so many backward passes without a step of an optimizer a process is ended: none accumulates as many."""
 
 
 class Recorder:
@@ -88,7 +90,9 @@ class Recorder:
             event.record()
         now = time.perf_counter()
         self.calls += 1
-        if not self.has_gradient and self.steps:  # of the step before: SAM, Muon and Adam, or a script's bug
+        if (
+            not self.has_gradient and self.steps
+        ):  # of the step before: SAM, Muon and Adam, or a script's bug
             self.steps[-1].update(s=now, event=event)
             return
         first = next(parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -124,8 +128,8 @@ class Recorder:
     def begins(self) -> None:
         """Note that a backward pass begins.
 
-        The process ends if all steps were measured: the last one is whole. It also ends if no step was seen in many
-        passes, for the script may go on for ever.
+        The process ends if all steps were measured: the last one is whole. It also ends if no step
+        was seen in many passes, for the script may go on for ever.
         """
         if len(self.steps) >= self.total:
             self.finish()
@@ -134,7 +138,8 @@ class Recorder:
         self.passes += 1
         if not self.steps and self.passes == MOST_PASSES:
             self.refuse(
-                f"no optimizer of torch took a step in {self.passes} backward passes: has it its own update rule?"
+                f"no optimizer of torch took a step in {self.passes} backward passes: has it its "
+                "own update rule?"
             )
 
     def note_loss(self, tensors: Any) -> None:
@@ -221,7 +226,9 @@ def install(recorder: Recorder) -> None:
         spec: Any = importlib.util.spec_from_file_location("ampmeter_observe", place)
         observe = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(observe)
-        recorder.observer = observe.LoopObserver(recorder.trace, recorder.steps, **recorder.settings["explain"])
+        recorder.observer = observe.LoopObserver(
+            recorder.trace, recorder.steps, **recorder.settings["explain"]
+        )
     callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
     watch_steps(recorder)
     watch_backward(recorder)
@@ -277,7 +284,10 @@ def watch_backward(recorder: Recorder) -> None:
     @overlay.wrap(torch.amp.GradScaler, "scale")
     def _(old, self, outputs):
         if scaling is not None and self is not scaling.scaler and self.is_enabled():
-            recorder.refuse("it scales its loss itself: give the option that turns that on in --arm, not --inject")
+            recorder.refuse(
+                "it scales its loss itself: give the option that turns that on in --arm, not "
+                "--inject"
+            )
         result = old(self, outputs)
         recorder.scaled = (result, outputs)
         recorder.is_scaled |= self.is_enabled()
@@ -299,7 +309,8 @@ def watch_backward(recorder: Recorder) -> None:
             recorder.begins()
             if scaling is not None:
                 scaling.warnings.add(
-                    "torch.autograd.grad runs without the loss scale: small gradients may become zero there"
+                    "torch.autograd.grad runs without the loss scale: small gradients may become "
+                    "zero there"
                 )
         return old(*args, **kwargs)
 
@@ -318,7 +329,9 @@ def watch_forward(recorder: Recorder) -> None:
 
     def enter(forward: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the outermost forward under the injected autocast."""
-        if not torch.is_grad_enabled():  # by name: a teacher's in each step is no evaluation of the model's
+        if (
+            not torch.is_grad_enabled()
+        ):  # by name: a teacher's in each step is no evaluation of the model's
             recorder.marks.add(f"evaluation of {name}")
         recorder.is_updating = False
         inside.forward = True
@@ -437,7 +450,9 @@ def products_mode(recorder: Recorder) -> Any:
             """Let dynamo compile under it, and see the operators that compiled code calls."""
             return True
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             name = getattr(func, "overloadpacket", func).__name__
             if (name in PRODUCTS or name.startswith(FUSED)) and not recorder.is_updating:
                 tensor = next(each for each in args if isinstance(each, torch.Tensor))
@@ -456,7 +471,9 @@ def uses_tf32(*, convolution: bool) -> bool:
 
     old = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
     switch = getattr(old, "conv", old) if convolution else old
-    return bool(switch.fp32_precision == "tf32" if hasattr(switch, "fp32_precision") else old.allow_tf32)
+    return bool(
+        switch.fp32_precision == "tf32" if hasattr(switch, "fp32_precision") else old.allow_tf32
+    )
 
 
 def reset_peak() -> None:
@@ -478,8 +495,8 @@ def status_bytes(name: str) -> int:
     return 0
 
 
+# What is to be done when a module has been imported.
 HOOKS = {"torch": install, "safetensors": redirect_safetensors, "numpy": seed_numpy}
-"""What is to be done when a module has been imported."""
 
 
 class Waiting:
@@ -492,7 +509,8 @@ class Waiting:
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
         """Return the module's spec, with a loader that calls the function afterwards.
 
-        A caller may look for a module without importing it, so the function stays until the module is imported.
+        A caller may look for a module without importing it, so the function stays until the module
+        is imported.
         """
         if name not in self.functions:
             return None

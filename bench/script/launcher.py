@@ -40,29 +40,30 @@ from bench.spec.request import Request, Script
 from bench.spec.trial import Trial
 from bench.worker.failures import exit_cause, last_words, oom_kills, printed
 
+# Modules that run inside the script, by the names that they have there.
 BESIDE = {
     "script/hook.py": "sitecustomize.py",
     "script/overlay.py": "ampmeter_overlay.py",
     "script/scaling.py": "ampmeter_scaling.py",
     "phases/explain/observe.py": "ampmeter_observe.py",
 }
-"""Modules that run inside the script, by the names that they have there."""
+# As in the hook.
 VARIABLE = "AMPMETER_HOOK"
-"""As in the hook."""
 POLL_S = 0.05
+# How long the other ranks may take to write their records after the first has ended.
 LATE_S = 5.0
-"""How long the other ranks may take to write their records after the first has ended."""
+# Steps of an arm's profiled process after its warm-up.
 CENSUS_STEPS = 10
-"""Steps of an arm's profiled process after its warm-up."""
+# Share of a step, in per cent, from which waiting for data is warned of.
 WAIT_PCT = 20.0
-"""Share of a step, in per cent, from which waiting for data is warned of."""
 UNSEEN = (
-    "no step of a torch optimizer was seen: the script ended without one, has an update rule of its own, or its Python "
-    "was started with -I, -E or -S, under which it loads nothing from outside"
+    "no step of a torch optimizer was seen: the script ended without one, has an update rule of "
+    "its own, or its Python was started with -I, -E or -S, under which it loads nothing from "
+    "outside"
 )
 
+# What the hook wrote of a process.
 Record = dict[str, Any]
-"""What the hook wrote of a process."""
 
 
 class ScriptLauncher(LocalLauncher):
@@ -74,7 +75,9 @@ class ScriptLauncher(LocalLauncher):
         self.script = script
         self._loads_pct: list[float] = []
         """Of the processes of a round: the share of the cores that other programs took."""
-        self._compiled = tempfile.TemporaryDirectory(prefix="ampmeter-compiled-", ignore_cleanup_errors=True)
+        self._compiled = tempfile.TemporaryDirectory(
+            prefix="ampmeter-compiled-", ignore_cleanup_errors=True
+        )
 
     def close(self) -> None:
         """Remove the code that torch compiled."""
@@ -112,7 +115,9 @@ class ScriptLauncher(LocalLauncher):
             raise RefusedError(f"the script computes in 16 bits itself: {computed}")
         warnings = list(record["warnings"])
         if "float16" in record["computed"] and not record["is_scaled"]:
-            warnings.append("computes in float16 without torch's GradScaler: small gradients may become zero")
+            warnings.append(
+                "computes in float16 without torch's GradScaler: small gradients may become zero"
+            )
         before = self._profiled(reference)
         if name != reference and before:
             warnings += steps.compared(record, before)
@@ -145,7 +150,11 @@ class ScriptLauncher(LocalLauncher):
             length = steps.period([step["optimizer"] for step in record["steps"][begin:]])
             try:
                 for row in figures_of(
-                    record, step_ms=plain.step_ms, wait_pct=plain.wait_pct, length=length, gpu=device.is_gpu
+                    record,
+                    step_ms=plain.step_ms,
+                    wait_pct=plain.wait_pct,
+                    length=length,
+                    gpu=device.is_gpu,
                 ):
                     on_message(Explained(trial=trial.id, precision=name, **row))
             except ValueError as error:
@@ -183,7 +192,9 @@ class ScriptLauncher(LocalLauncher):
                 timings = [steps.timing(record, self.script.warmup) for record in records]
                 slowest = max(timings, key=lambda each: each.step_ms)
                 if timed[reference] and slowest.shape != timed[reference][0].shape:
-                    raise RefusedError("its optimizer steps and backward passes are others than the reference's")
+                    raise RefusedError(
+                        "its optimizer steps and backward passes are others than the reference's"
+                    )
             except RefusedError as error:
                 if name == reference:
                     raise RefusedError(f"the reference {reference} failed: {error}") from error
@@ -191,7 +202,15 @@ class ScriptLauncher(LocalLauncher):
                 continue
             timed[name].append(slowest)
             for block in slowest.blocks:
-                on_message(replace(block, trial=trial.id, precision=name, round=trial.replicate, position=position))
+                on_message(
+                    replace(
+                        block,
+                        trial=trial.id,
+                        precision=name,
+                        round=trial.replicate,
+                        position=position,
+                    )
+                )
         return [failed.get(name) or self._timed(name, timed[name]) for name in trial.precisions]
 
     def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
@@ -212,7 +231,8 @@ class ScriptLauncher(LocalLauncher):
         if timings[0].grew:
             least, most = timings[0].grew
             warnings.append(
-                f"its backward passes in a step grew from {least} to {most} while it was timed; steps with {most} count"
+                f"its backward passes in a step grew from {least} to {most} while it was timed; "
+                f"steps with {most} count"
             )
         result = self._result(name, speed, warnings)
         if any(each.diverged for each in timings):
@@ -232,7 +252,13 @@ class ScriptLauncher(LocalLauncher):
         )
 
     def _run_arm(
-        self, trial: Trial, name: str, device: Device, on_message: OnMessage, count: int, **observed: Any
+        self,
+        trial: Trial,
+        name: str,
+        device: Device,
+        on_message: OnMessage,
+        count: int,
+        **observed: Any,
     ) -> list[Record]:
         """Run one process of an arm to the end of its measured steps; return the record of each rank.
 
@@ -252,7 +278,9 @@ class ScriptLauncher(LocalLauncher):
         total = self.script.warmup + count
 
         def show(step: int) -> None:
-            on_message(Progress(text=f"{name}: step {step} of {total}", done=min(1.0, step / total)))
+            on_message(
+                Progress(text=f"{name}: step {step} of {total}", done=min(1.0, step / total))
+            )
 
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             home = Path(folder)
@@ -304,9 +332,17 @@ class ScriptLauncher(LocalLauncher):
         if hung or (exit_code and not _is_complete(records)):
             cause, how = exit_cause(exit_code, kills)
             how = f"no sign of life for {trial.silence_s:g} s" if hung else f"ended {how}"
-            kind = "timeout" if hung else "oom" if cause == "oom" or "OutOfMemoryError" in text else "error"
+            kind = (
+                "timeout"
+                if hung
+                else "oom"
+                if cause == "oom" or "OutOfMemoryError" in text
+                else "error"
+            )
             last = last_words(text)
-            raise RefusedError(f"{how}; it printed last: {last}" if last else how, kind=kind, log=text)
+            raise RefusedError(
+                f"{how}; it printed last: {last}" if last else how, kind=kind, log=text
+            )
         if not records:
             raise RefusedError(UNSEEN)
         return records  # which may have few steps, or lack those of other ranks
@@ -333,7 +369,8 @@ class ScriptLauncher(LocalLauncher):
     def _environment(self, device: Device, home: Path) -> dict[str, str]:
         """Return the environment of a script: the hook first on its path, this package not, and only its devices.
 
-        What it and its libraries write for themselves goes to its own folders; compiled code lasts as long as the run.
+        What it and its libraries write for themselves goes to its own folders; compiled code lasts
+        as long as the run.
         """
         paths = [str(home / "site")]
         for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
@@ -371,7 +408,9 @@ def _is_complete(records: list[Record]) -> bool:
     return bool(whole) and len(whole) >= whole[0]["world"]
 
 
-def _wait(process: subprocess.Popen[bytes], home: Path, silence_s: float, show: Callable[[int], None]) -> bool:
+def _wait(
+    process: subprocess.Popen[bytes], home: Path, silence_s: float, show: Callable[[int], None]
+) -> bool:
     """Wait until the records are complete, or the process and what it started have ended.
 
     Returns:

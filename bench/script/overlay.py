@@ -1,9 +1,10 @@
 """Redirects the files that a script writes to a folder of its own, and reads them from there.
 
-The launcher copies this file beside the hook, which installs it in every Python process that a script starts. It sees
-what goes through ``open``, ``os``, torch and safetensors, but neither other programs nor libraries that open files in
-C++. For these, folders are made where the script asks for them; the launcher removes those that stay empty. Caches, in
-hidden folders of the home folder and where ``CACHES`` say, are written as ever.
+The launcher copies this file beside the hook, which installs it in every Python process that a
+script starts. It sees what goes through ``open``, ``os``, torch and safetensors, but neither other
+programs nor libraries that open files in C++. For these, folders are made where the script asks for
+them; the launcher removes those that stay empty. Caches, in hidden folders of the home folder and
+where ``CACHES`` say, are written as ever.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+# Variables that name folders of caches.
 CACHES = (
     *(
         "XDG_CACHE_HOME",
@@ -29,12 +31,11 @@ CACHES = (
     ),
     *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"),
 )
-"""Variables that name folders of caches."""
 SYSTEM = ("/dev", "/proc", "/sys")
+# Functions of ``os`` that take a path first, and change nothing.
 READERS = ("stat", "lstat", "access", "readlink", "listxattr", "getxattr")
-"""Functions of ``os`` that take a path first, and change nothing."""
+# Those that change no contents: of the user's own files and folders they change nothing.
 ATTRIBUTES = ("chmod", "utime", "setxattr", "chown")
-"""Those that change no contents: of the user's own files and folders they change nothing."""
 
 _open, _lstat, _scandir = builtins.open, os.lstat, os.scandir
 
@@ -60,12 +61,14 @@ class Overlay:
         """Prepare to redirect.
 
         Args:
-            home: the launcher's folder for this process; what the script writes in it is not redirected.
+            home: the launcher's folder for this process; what the script writes in it is not
+                redirected.
             refuse: ends the process, with what it was about to do.
         """
         self.redirected = os.path.join(home, "redirected")
         self.made = os.path.join(home, "made")
-        """The file with the folders that the script's processes have made, which the launcher removes if empty."""
+        """The file with the folders that the script's processes have made, which the launcher
+        removes if empty."""
         self.refuse = refuse
         here = os.path.join(os.getcwd(), "")
         left_alone = [os.path.join(folder, "") for folder in (home, *SYSTEM)]
@@ -74,7 +77,9 @@ class Overlay:
             if os.environ.get(name):
                 caches.append(os.path.join(os.path.abspath(os.environ[name]), ""))
         for start in caches:
-            if not here.startswith(start):  # a script in a hidden folder writes no caches beside itself
+            if not here.startswith(
+                start
+            ):  # a script in a hidden folder writes no caches beside itself
                 left_alone.append(start)
         self.left_alone = tuple(left_alone)
 
@@ -160,7 +165,9 @@ def install(overlay: Overlay) -> None:
         whole = os.path.join(os.path.dirname(os.path.abspath(target)), source)
         if not overlay.twin(target) or os.path.lexists(target):
             old(source, target, *args, **kwargs)
-        elif not os.path.isdir(whole):  # a copy: what is written through a link would change the user's
+        elif not os.path.isdir(
+            whole
+        ):  # a copy: what is written through a link would change the user's
             shutil.copyfile(overlay.reading(whole), overlay.writing(target))
 
     def made(old, path, *args, **kwargs):

@@ -48,9 +48,13 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
             reference=arms[0].precision,
         )
         silence_s = request.trial_timeout_s or SILENCE_S
-        common = Trial(cell=cell, phase="speed", arms=arms, protocol=request.protocol, silence_s=silence_s)
+        common = Trial(
+            cell=cell, phase="speed", arms=arms, protocol=request.protocol, silence_s=silence_s
+        )
         trials += [replace(common, phase="memory", arms=(arm,)) for arm in arms]
-        trials += [replace(common, replicate=number) for number in range(request.protocol.replicates)]
+        trials += [
+            replace(common, replicate=number) for number in range(request.protocol.replicates)
+        ]
         if script.explain:
             trials.append(replace(common, phase="explain"))
     return PreparedRun(
@@ -69,4 +73,7 @@ def _check(script: Script) -> None:
     if main.suffix == ".py" and not main.is_file():
         raise UsageError(f"There is no script '{main}'.")
     if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:
-        raise UsageError(f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the like.")
+        raise UsageError(
+            f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the "
+            "like."
+        )

@@ -1,13 +1,15 @@
 """Loss scaling entered into a script from outside: it trains in float16 as with a GradScaler of its own.
 
-The launcher copies this file beside the hook, which installs it for ``--inject amp-fp16``. torch's own GradScaler does
-the work: it scales the loss of a backward pass, skips steps with infinities, and updates the scale.
+The launcher copies this file beside the hook, which installs it for ``--inject amp-fp16``. torch's
+own GradScaler does the work: it scales the loss of a backward pass, skips steps with infinities,
+and updates the scale.
 
-A script that knows nothing of loss scaling may read gradients wherever it likes: it clips them, logs their norm, or
-throws them away. So they are unscaled right after each backward pass, and scaled again before one that adds to them. A
-factor is a power of two, so nothing is rounded. Where gradients are not accumulated, that costs what GradScaler costs.
-The scale is updated before the first backward pass after a step: what is unscaled already does not depend on when.
-A script that discards infinite gradients by zeros in place of None keeps its loss scale.
+A script that knows nothing of loss scaling may read gradients wherever it likes: it clips them,
+logs their norm, or throws them away. So they are unscaled right after each backward pass, and
+scaled again before one that adds to them. A factor is a power of two, so nothing is rounded. Where
+gradients are not accumulated, that costs what GradScaler costs. The scale is updated before the
+first backward pass after a step: what is unscaled already does not depend on when. A script that
+discards infinite gradients by zeros in place of None keeps its loss scale.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 AGAIN = (
-    "gradients that a backward pass adds to are scaled again before it: that takes longer than a GradScaler of the "
-    "script's own"
+    "gradients that a backward pass adds to are scaled again before it: that takes longer than a "
+    "GradScaler of the script's own"
 )
 
 
@@ -35,7 +37,8 @@ class Scaling:
         """What to say of the script in the row of its arm."""
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.found: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
-        """For each optimizer with a backward pass since its last step, whether gradients are infinite, by device."""
+        """For each optimizer with a backward pass since its last step, whether gradients are
+        infinite, by device."""
         self.is_due = False
         """Whether the scale is to be updated, because an optimizer has stepped."""
         self.is_stepping = False
@@ -61,7 +64,9 @@ class Scaling:
         for optimizer in self.optimizers:
             if gradients_of(optimizer):
                 found = inverse.new_zeros(())
-                self.found[optimizer] = self.scaler._unscale_grads_(optimizer, inverse, found, False)
+                self.found[optimizer] = self.scaler._unscale_grads_(
+                    optimizer, inverse, found, False
+                )
 
     def _update(self) -> None:
         """Update the scale after a step, and where the script threw infinite gradients away, as it may do."""
@@ -91,10 +96,14 @@ class Scaling:
                 continue
             seen.add(node)
             leaf = getattr(node, "variable", None)
-            if leaf is not None and not isinstance(leaf, torch.nn.Parameter) and id(leaf) not in known:
+            if (
+                leaf is not None
+                and not isinstance(leaf, torch.nn.Parameter)
+                and id(leaf) not in known
+            ):
                 self.refuse(
-                    f"it takes the gradient of a tensor of shape {tuple(leaf.shape)} that no optimizer has, which "
-                    "loss scaling from outside would scale"
+                    f"it takes the gradient of a tensor of shape {tuple(leaf.shape)} that no "
+                    "optimizer has, which loss scaling from outside would scale"
                 )
             left += [following for following, _ in node.next_functions]
 
@@ -135,9 +144,14 @@ class Scaling:
                 others |= {id(parameter) for parameter in parameters_of(other)}
         for parameter in parameters_of(optimizer):
             if type(parameter).__name__ in ("DTensor", "FlatParameter"):
-                self.refuse("its parameters are sharded: loss scaling cannot be entered from outside")
+                self.refuse(
+                    "its parameters are sharded: loss scaling cannot be entered from outside"
+                )
             if id(parameter) in others:
-                self.refuse("two optimizers have one parameter: loss scaling from outside would unscale it twice")
+                self.refuse(
+                    "two optimizers have one parameter: loss scaling from outside would unscale "
+                    "it twice"
+                )
 
     def _stepping(self, take: Callable[..., Any]) -> Callable[..., Any]:
         """Return a step that scales, in the place of an optimizer's own."""
@@ -148,7 +162,9 @@ class Scaling:
             if self.is_stepping:  # called by the GradScaler
                 return take(optimizer)
             if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-                self.refuse("LBFGS evaluates its closure several times, which loss scaling cannot follow")
+                self.refuse(
+                    "LBFGS evaluates its closure several times, which loss scaling cannot follow"
+                )
             loss = None
             if closure is not None:
                 with torch.enable_grad():

@@ -11,22 +11,22 @@ from typing import Any
 
 from bench.results.records import Block
 
+# The types of products that mixed precision is about.
 NARROW = ("bfloat16", "float16")
-"""The types of products that mixed precision is about."""
+# Share by which first losses may differ by rounding.
 LOSSES = 0.03
-"""Share by which first losses may differ by rounding."""
+# How many losses must not be finite: a new GradScaler skips up to four steps in a row.
 LAST = 5
-"""How many losses must not be finite: a new GradScaler skips up to four steps in a row."""
+# Share by which the first steps are slower than the later ones where a script is still warming up.
 SLOWER = 0.05
-"""Share by which the first steps are slower than the later ones where a script is still warming up."""
+# Steps are looked at in so many windows for that; the later half of them is taken to be steady.
 WINDOWS = 10
-"""Steps are looked at in so many windows for that; the later half of them is taken to be steady."""
+# Why an iteration does not count that belongs to the warm-up.
 WARMING = "warm-up"
-"""Why an iteration does not count that belongs to the warm-up."""
+# Why an iteration does not count that has fewer of them than those at the end.
 GROWING = "fewer backward passes"
-"""Why an iteration does not count that has fewer of them than those at the end."""
+# Fewest steps that show one iteration: the order of its optimizers must repeat three times.
 FEWEST = 4
-"""Fewest steps that show one iteration: the order of its optimizers must repeat three times."""
 
 
 class RefusedError(Exception):
@@ -46,11 +46,14 @@ class Timing:
     """The measured iterations of one process."""
 
     blocks: tuple[Block, ...]
-    """Each iteration, the optimizer steps until their order repeats; the launcher fills in the trial and the arm."""
+    """Each iteration, the optimizer steps until their order repeats; the launcher fills in the
+    trial and the arm."""
     step_ms: float
-    """The mean of an iteration that counts: what comes in bursts, such as data, has its share in it."""
+    """The mean of an iteration that counts: what comes in bursts, such as data, has its share in
+    it."""
     warming: int
-    """Iterations at the beginning in which the script was still warming up, or accumulated fewer gradients."""
+    """Iterations at the beginning in which the script was still warming up, or accumulated fewer
+    gradients."""
     steady: bool
     """Whether step times had settled in the first half of the iterations."""
     wait_pct: float | None
@@ -60,7 +63,8 @@ class Timing:
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
     grew: tuple[int, ...]
-    """The least and the most backward passes of an iteration where these grew while it was timed; else empty."""
+    """The least and the most backward passes of an iteration where these grew while it was timed;
+    else empty."""
     diverged: bool
     """Whether the loss is not finite at the end."""
 
@@ -74,14 +78,17 @@ def period(optimizers: Sequence[int]) -> int:
     for length in range(1, len(optimizers) // 3 + 1):
         if optimizers[length:] == optimizers[:-length]:
             return length
-    raise RefusedError("its optimizers take turns in no order that repeats within the measured steps")
+    raise RefusedError(
+        "its optimizers take turns in no order that repeats within the measured steps"
+    )
 
 
 def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
     """Return how many times at the beginning are slower than what follows, half of them at most; and whether that ends.
 
-    A window of them is slower if its median exceeds that of the later half by ``SLOWER``, and by more than the later
-    half scatters. More warm-up than was asked for is seen only afterwards: the first windows may be alike.
+    A window of them is slower if its median exceeds that of the later half by ``SLOWER``, and by
+    more than the later half scatters. More warm-up than was asked for is seen only afterwards: the
+    first windows may be alike.
     """
     half = len(times_ms) // 2
     usual = median(times_ms[half:])
@@ -99,8 +106,8 @@ def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
 def growth(passes: Sequence[tuple[int, ...]]) -> int:
     """Return how many iterations at the beginning have fewer backward passes than most of the last quarter.
 
-    Some scripts accumulate more and more gradients while the learning rate warms up. A single iteration with fewer
-    passes is the rest of an epoch.
+    Some scripts accumulate more and more gradients while the learning rate warms up. A single
+    iteration with fewer passes is the rest of an epoch.
     """
     final = Counter(passes[-(len(passes) // 4 + 1) :]).most_common(1)[0][0]
     begin = passes.index(final)
@@ -111,9 +118,9 @@ def growth(passes: Sequence[tuple[int, ...]]) -> int:
 def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     """Return the measured iterations of one process.
 
-    A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its iteration out, unless half of them
-    or more have it: then it is part of the step. So are left out those at the beginning that are slower than what
-    follows, or have fewer backward passes.
+    A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its iteration out,
+    unless half of them or more have it: then it is part of the step. So are left out those at the
+    beginning that are slower than what follows, or have fewer backward passes.
 
     Args:
         record: from the hook.
@@ -125,15 +132,17 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     steps = record["steps"][warmup - 1 :]
     if len(steps) < FEWEST:
         raise RefusedError(
-            f"the script ended after {len(record['steps'])} optimizer steps, before enough were measured: let it train "
-            "longer, or lower --steps and --warmup"
+            f"the script ended after {len(record['steps'])} optimizer steps, before enough were "
+            "measured: let it train longer, or lower --steps and --warmup"
         )
     length = period([step["optimizer"] for step in steps[1:]])
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
     discarded = rare_marks(parts)
     counted = [place for place, pause in enumerate(discarded) if not pause]
     if not counted:
-        raise RefusedError("each measured step has a pause in it, such as evaluation or the start of an epoch")
+        raise RefusedError(
+            "each measured step has a pause in it, such as evaluation or the start of an epoch"
+        )
     passes: list[tuple[int, ...]] = []
     for place in counted:
         passes.append(tuple(step["backwards"] for step in parts[place][1:]))
@@ -162,7 +171,9 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
             discarded=why,
         )
         blocks.append(block)
-    losses = [loss for loss in losses_of(steps) if math.isfinite(loss)]  # not those of steps that a GradScaler skips
+    losses = [
+        loss for loss in losses_of(steps) if math.isfinite(loss)
+    ]  # not those of steps that a GradScaler skips
     return Timing(
         blocks=tuple(blocks),
         step_ms=fmean(timed_ms),
@@ -225,9 +236,16 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
         raise RefusedError(f"its optimizers are {here}, the reference's {there}: another training")
     computed = types(record["computed"])
     if computed == types(reference["computed"]):
-        raise RefusedError(f"these options changed nothing that was computed: {computed or 'no products'}, as before")
+        raise RefusedError(
+            f"these options changed nothing that was computed: {computed or 'no products'}, as "
+            "before"
+        )
     loss = record["steps"][0]["loss"]
     loss_before = reference["steps"][0]["loss"]
-    if None not in (loss, loss_before) and not math.isclose(loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6):
-        return [f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding"]
+    if None not in (loss, loss_before) and not math.isclose(
+        loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6
+    ):
+        return [
+            f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding"
+        ]
     return []

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROWS, COLUMNS = 24, 80
+# Ctrl-D: a script that asks for input gets none, and does not wait for it.
 END_OF_INPUT = b"\x04"
-"""Ctrl-D: a script that asks for input gets none, and does not wait for it."""
+# How long to wait for the last of what was printed.
 END_S = 5.0
-"""How long to wait for the last of what was printed."""
 
 
 @contextmanager
@@ -21,7 +21,8 @@ def terminal(log: Path) -> Iterator[int]:
     """Open a terminal of the usual size, whose output is appended to a file as it comes.
 
     Yields:
-        The descriptor that processes take as standard input, output and error; they have ended when the block ends.
+        The descriptor that processes take as standard input, output and error; they have ended when
+        the block ends.
     """
     ours, theirs = os.openpty()
     attributes = termios.tcgetattr(theirs)

@@ -14,7 +14,8 @@ class DataSource:
     """Where the samples come from: ``--data`` and ``--data-dir``."""
 
     kind: Literal["cifar10", "digits", "markov", "synthetic", "suite", "script", "folder", "text"]
-    """``suite`` is the suite's own batches, and ``script`` a training script's data: ``--data`` names neither."""
+    """``suite`` is the suite's own batches, and ``script`` a training script's data: ``--data``
+    names neither."""
     path: str | None = None
     """The folder of ``folder:PATH``, or the file of ``text:FILE``, absolute."""
     directory: str = "data"
@@ -49,9 +50,13 @@ class DataSource:
             raise UsageError(f"--data must be {allowed}, not '{word}'.")
         path = Path(name)
         if kind == "text" and not elsewhere and not path.is_file():
-            raise UsageError(f"There is no file '{name}'. Give text:FILE, whose bytes are the tokens.")
+            raise UsageError(
+                f"There is no file '{name}'. Give text:FILE, whose bytes are the tokens."
+            )
         if kind == "folder" and not elsewhere and not path.is_dir():
-            raise UsageError(f"There is no folder '{name}'. Give folder:PATH with train/ and test/.")
+            raise UsageError(
+                f"There is no folder '{name}'. Give folder:PATH with train/ and test/."
+            )
         return DataSource(kind=kind, path=str(path.resolve()), directory=home)  # type: ignore[arg-type]
 
 
@@ -61,7 +66,8 @@ class PreparedData:
 
     source: DataSource
     classes: int | None = None
-    """Number of classes, or size of the vocabulary, that the source really has; None where it is the suite's."""
+    """Number of classes, or size of the vocabulary, that the source really has; None where it is
+    the suite's."""
     train_samples: int | None = None
     """Images to train on; None where the number of batches in an epoch is the suite's."""
     train_tokens: int | None = None
@@ -69,6 +75,7 @@ class PreparedData:
     validation_tokens: int | None = None
     """Bytes of it that are validated on, its last ones."""
     fingerprint: str | None = None
-    """Identifies a folder's images or a text on every machine; None for data that are the same everywhere."""
+    """Identifies a folder's images or a text on every machine; None for data that are the same
+    everywhere."""
     left_out: tuple[str, ...] = ()
     """The images that cannot be read."""

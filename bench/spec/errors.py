@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable
 
+# Likeness, by difflib's ratio, from which on a word is suggested for another: of depth and width it
+# is 0.60, of fp16 and amp-fp16 0.67.
 SIMILAR = 0.65
-"""Likeness, by difflib's ratio, from which on a word is suggested for another: of depth and width it is 0.60, of fp16
-and amp-fp16 0.67."""
 
 
 class UsageError(Exception):
@@ -32,7 +32,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def unknown(kind: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error that there is nothing of a kind by some name."""
-    return UsageError(f"There is no {kind} '{word}'.{nearest(word, known)} Available: {', '.join(known) or 'none'}.")
+    return UsageError(
+        f"There is no {kind} '{word}'.{nearest(word, known)} Available: "
+        f"{', '.join(known) or 'none'}."
+    )
 
 
 def require(condition: bool, field: str, allowed: str, value: object) -> None:

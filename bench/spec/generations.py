@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# By the first compute capability of each (CUDA C++ Programming Guide, "Compute Capabilities").
 NVIDIA = {
     (3, 0): "Kepler",
     (5, 0): "Maxwell",
@@ -14,7 +15,6 @@ NVIDIA = {
     (10, 0): "Blackwell",
     (13, 0): "newer than Blackwell",
 }
-"""By the first compute capability of each (CUDA C++ Programming Guide, "Compute Capabilities")."""
 _ORDER = tuple(NVIDIA.values())
 
 

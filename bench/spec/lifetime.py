@@ -1,8 +1,8 @@
 """How a process ends with the one that started it, however that ends: by the kernel, even if it hangs in C code.
 
-Linux's parent-death signal (prctl(2), PR_SET_PDEATHSIG) is sent when the *thread* that started the process ends. So it
-is asked for only where that is the main thread, or as long as the thread is known to wait. Other systems have none:
-nothing happens there.
+Linux's parent-death signal (prctl(2), PR_SET_PDEATHSIG) is sent when the *thread* that started the
+process ends. So it is asked for only where that is the main thread, or as long as the thread is
+known to wait. Other systems have none: nothing happens there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
+# The variable that tells the fork server its launcher's id: the launcher may be gone before the
+# server can ask.
 LAUNCHER = "AMPMETER_LAUNCHER"
-"""The variable that tells the fork server its launcher's id: the launcher may be gone before the server can ask."""
 _libc: Any = ctypes.CDLL(None)
 
 
@@ -70,7 +71,10 @@ def group_members(group: int) -> list[int]:
         os.killpg(group, 0)
         for process in psutil.process_iter(["status"]):
             with suppress(ProcessLookupError):
-                if process.info["status"] != psutil.STATUS_ZOMBIE and os.getpgid(process.pid) == group:
+                if (
+                    process.info["status"] != psutil.STATUS_ZOMBIE
+                    and os.getpgid(process.pid) == group
+                ):
                     members.append(process.pid)
     return members
 

@@ -28,42 +28,48 @@ class Metric:
     instead_of: str = ""
     """The metric in whose place this one counts where the two differ, see ``analysis.judge``."""
     unless: str = ""
-    """The column of a metric that takes its place: an arm that has that one is not compared by this one."""
+    """The column of a metric that takes its place: an arm that has that one is not compared by this
+    one."""
     gain: str = ""
-    """The column with the logarithm of each process's gain over fp32, from ABBA rounds; with ``_error``, its standard
-    error."""
+    """The column with the logarithm of each process's gain over fp32, from ABBA rounds; with
+    ``_error``, its standard error."""
     better: Literal["more", "less"] = "less"
     scale: Literal["ratio", "difference"] = "ratio"
     """How a change is taken: arm ÷ other, or arm − other in the metric's unit."""
     replicate: Literal["process", "seed", "once"] = "process"
-    """The independent unit. A metric that is read once has no chance in it, only the instrument's resolution."""
+    """The independent unit. A metric that is read once has no chance in it, only the instrument's
+    resolution."""
     seed_is_input: bool = False
-    """Whether a seed decides what is learned, in whichever run. Of a time it only tells which trainings are paired."""
+    """Whether a seed decides what is learned, in whichever run. Of a time it only tells which
+    trainings are paired."""
     alike: tuple[str, ...] = ()
     """Columns of that CSV that both sides must agree in."""
     is_described: bool = False
-    """Whether its label, unit, direction and margin are the suite's, in columns of that CSV, see ``of``."""
+    """Whether its label, unit, direction and margin are the suite's, in columns of that CSV, see
+    ``of``."""
     margin: float = 0.01
-    """A change within it does not matter: a share, or in the metric's unit. Fixed before anything is measured."""
+    """A change within it does not matter: a share, or in the metric's unit. Fixed before anything
+    is measured."""
     has_noise: bool = False
     """Whether the A/A noise of its cell is what a change must exceed, instead of the margin."""
     cpu_resolution: float = 0.0
-    """On a CPU, figures of two processes that differ by less cannot be distinguished, and less than it may read 0."""
+    """On a CPU, figures of two processes that differ by less cannot be distinguished, and less than
+    it may read 0."""
     fewest: int = 2
     """With fewer replicates there is no verdict."""
     shown_as: Literal["ratio", "speedup", "share"] = "ratio"
-    """The form of a change in the summary: the arm's figure divided by fp32's; how many times as good it is; or the
-    share by which it is higher."""
+    """The form of a change in the summary: the arm's figure divided by fp32's; how many times as
+    good it is; or the share by which it is higher."""
     figure: str = ""
     """The column of the summary with the figure; by default the first of its columns."""
     change: str = ""
-    """The column of the summary with the change from fp32, by default ``NAME_ratio``, or ``NAME_change``; with ``_low``
-    and ``_high``, its interval."""
+    """The column of the summary with the change from fp32, by default ``NAME_ratio``, or
+    ``NAME_change``; with ``_low`` and ``_high``, its interval."""
     compared: bool = True
     """Whether ``compare`` compares it."""
     tabled: bool = False
-    """Whether tables, figures and JSON have places of its own for it. Of any other metric they have general columns,
-    panels and keys."""
+    """Whether tables, figures and JSON have places of its own for it. Of any other metric they have
+    general columns, panels and keys."""
     short: str = ""
     """The unit where there is little room; by default the unit itself."""
     decimals: int = 2
@@ -71,7 +77,11 @@ class Metric:
 
     def __post_init__(self) -> None:
         change = "ratio" if self.scale == "ratio" else "change"
-        defaults = {"figure": self.columns[0], "change": f"{self.name}_{change}", "short": self.unit}
+        defaults = {
+            "figure": self.columns[0],
+            "change": f"{self.name}_{change}",
+            "short": self.unit,
+        }
         for field, value in defaults.items():
             if not getattr(self, field):
                 object.__setattr__(self, field, value)
@@ -82,11 +92,23 @@ class Metric:
         if not self.is_described or not isinstance(label, str) or not label or not margin > 0:
             return self
         decimals = max(2, 1 - math.floor(math.log10(margin)))
-        return replace(self, label=label, unit=unit, short=unit, better=better, margin=margin, decimals=decimals)
+        return replace(
+            self,
+            label=label,
+            unit=unit,
+            short=unit,
+            better=better,
+            margin=margin,
+            decimals=decimals,
+        )
 
     def is_possible(self, values: Any) -> Any:
         """Say which of some values can be its own: a ratio needs more than 0, or a resolution that 0 lies within."""
-        return values >= 0 if self.cpu_resolution else values > (0 if self.scale == "ratio" else -math.inf)
+        return (
+            values >= 0
+            if self.cpu_resolution
+            else values > (0 if self.scale == "ratio" else -math.inf)
+        )
 
     @property
     def sign(self) -> int:
@@ -103,7 +125,9 @@ class Metric:
         """The margin with its unit: 1 %, or 0.5 points."""
         if self.is_described and not self.short:
             return "the suite's"
-        return f"{100 * self.margin:g} %" if self.scale == "ratio" else f"{self.margin:g} {self.unit}"
+        return (
+            f"{100 * self.margin:g} %" if self.scale == "ratio" else f"{self.margin:g} {self.unit}"
+        )
 
     @property
     def status(self) -> str:
@@ -129,7 +153,11 @@ class Metric:
     @property
     def title(self) -> str:
         """The label, with the unit of its changes where they have one."""
-        return f"{self.label} ({self.unit})" if self.scale == "difference" and self.unit else self.label
+        return (
+            f"{self.label} ({self.unit})"
+            if self.scale == "difference" and self.unit
+            else self.label
+        )
 
     @property
     def header(self) -> str:
@@ -138,5 +166,5 @@ class Metric:
         return self.title + ("" if self.replicate == "once" else f" [{level} % interval]")
 
 
+# The columns of train.csv that describe a suite's own figure of merit.
 QUALITY_OF = ("quality_name", "quality_unit", "quality_better", "quality_margin")
-"""The columns of train.csv that describe a suite's own figure of merit."""

@@ -12,12 +12,17 @@ for phase in PHASES.values():
     for metric in phase.metrics:
         _declared.append(replace(metric, phase=phase.name))
 _declared.sort(key=lambda metric: metric.place)
+# By name, in the order in which tables have them.
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _declared}
-"""By name, in the order in which tables have them."""
 
 
 SPEED, THROUGHPUT, MEMORY = METRICS["speed"], METRICS["throughput"], METRICS["memory"]
-EPOCH, ACCURACY, LOSS, QUALITY = METRICS["epoch"], METRICS["accuracy"], METRICS["loss"], METRICS["quality"]
+EPOCH, ACCURACY, LOSS, QUALITY = (
+    METRICS["epoch"],
+    METRICS["accuracy"],
+    METRICS["loss"],
+    METRICS["quality"],
+)
 
 
 def compared() -> list[Metric]:

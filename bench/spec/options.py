@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from bench.spec.errors import UsageError
 
+# Converts a word, given the option's name and the word, or raises a UsageError that names the
+# option.
 Reader = Callable[[str, str], Any]
-"""Converts a word, given the option's name and the word, or raises a UsageError that names the option."""
 
 
 def word(_option: str, text: str) -> str:
@@ -40,13 +41,16 @@ class Option:
     in_scripts: bool = False
     """Whether the command ``script`` has it, too."""
     repeated: Literal["always", "same", "never"] = "always"
-    """Whether a command that is printed as the next step has it: only where it measures the ``same`` of a recipe, or
-    ``never`` where it says how long the run may take, or where it is stored."""
+    """Whether a command that is printed as the next step has it: only where it measures the
+    ``same`` of a recipe, or ``never`` where it says how long the run may take, or where it is
+    stored."""
     changes_nothing: bool = False
     """Whether a run may go on with another value: the question stays the same."""
 
 
-def option(help: str, metavar: str = "", read: Reader = word, *, default: Any = None, **more: Any) -> Any:
+def option(
+    help: str, metavar: str = "", read: Reader = word, *, default: Any = None, **more: Any
+) -> Any:
     """Return a dataclass's field that an ``Option`` sets."""
     return field(default=default, metadata={"option": Option(help, metavar, read, **more)})
 
@@ -56,13 +60,17 @@ def path(_option: str, text: str) -> Path:
     return Path(text)
 
 
-def listed(read: Reader, split: Callable[[str], list[str]] = lambda text: text.split(",")) -> Reader:
+def listed(
+    read: Reader, split: Callable[[str], list[str]] = lambda text: text.split(",")
+) -> Reader:
     """Return a reader that splits at commas, reads each word, and drops repetitions."""
 
     def read_list(option: str, text: str) -> tuple[Any, ...]:
         words = [word.strip() for word in split(text)]
         if not all(words):
-            raise UsageError(f"{option} has an empty word in '{text}': put one comma between two values.")
+            raise UsageError(
+                f"{option} has an empty word in '{text}': put one comma between two values."
+            )
         return tuple(dict.fromkeys(read(option, word) for word in words))
 
     return read_list
@@ -73,7 +81,9 @@ def whole(least: int, also: str = "") -> Reader:
 
     def read_whole(option: str, text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text) or int(text) < least:
-            raise UsageError(f"{option} takes whole numbers from {least} to 999999999{also}, not '{text}'.")
+            raise UsageError(
+                f"{option} takes whole numbers from {least} to 999999999{also}, not '{text}'."
+            )
         return int(text)
 
     return read_whole

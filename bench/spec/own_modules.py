@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# The folder that holds this project's packages.
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds this project's packages."""
+# The variable that keeps Python from looking for modules in the working folder first.
 SAFE_PATH = "PYTHONSAFEPATH"
-"""The variable that keeps Python from looking for modules in the working folder first."""
 
 
 @contextmanager
 def own_modules_first() -> Iterator[None]:
     """Let the processes that multiprocessing starts meanwhile find this project's modules first.
 
-    They look in the working folder, and then along this process's ``sys.path``, on which a suite's folder comes first:
-    a ``bench.py`` or ``suites`` of the user's would be executed in the place of this project's.
+    They look in the working folder, and then along this process's ``sys.path``, on which a suite's
+    folder comes first: a ``bench.py`` or ``suites`` of the user's would be executed in the place of
+    this project's.
     """
     before = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"

@@ -13,8 +13,10 @@ FOLDER = Path(__file__).resolve().parents[1] / "phases"
 _found: list[Phase] = []
 for path in FOLDER.glob("*/__init__.py"):
     _found.append(importlib.import_module(f"bench.phases.{path.parent.name}").PHASE)
-PHASES: dict[str, Phase] = {phase.name: phase for phase in sorted(_found, key=lambda phase: phase.order)}
-"""By name, in the order in which they run within a cell."""
+# By name, in the order in which they run within a cell.
+PHASES: dict[str, Phase] = {
+    phase.name: phase for phase in sorted(_found, key=lambda phase: phase.order)
+}
 
 
 def _with(flag: str) -> tuple[str, ...]:
@@ -22,15 +24,15 @@ def _with(flag: str) -> tuple[str, ...]:
     return tuple(name for name, phase in PHASES.items() if getattr(phase, flag))
 
 
+# The choices of ``--phases``.
 SELECTABLE = tuple(name for name, phase in PHASES.items() if phase.option == "--phases")
-"""The choices of ``--phases``."""
+# The options of phases' own, such as ``--name``, each with the phases that it adds.
 SWITCHES = {phase.option: (name,) for name, phase in PHASES.items() if phase.help}
-"""The options of phases' own, such as ``--name``, each with the phases that it adds."""
+# The phases that plan ablations.
 ABLATIONS = _with("is_ablation")
-"""The phases that plan ablations."""
+# The phases that measure, and so have a CSV.
 MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablation}
-"""The phases that measure, and so have a CSV."""
+# The phases that search a batch size.
 SEARCHES = _with("searches")
-"""The phases that search a batch size."""
+# The phases that run where neither option says otherwise.
 USUAL = _with("default")
-"""The phases that run where neither option says otherwise."""

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 from bench.spec.errors import require
 
-PLACEMENT = re.compile(r"(cpu(\+cpu)*|[0-9]+(\+[0-9]+)*|[A-Z][\w.-]*(\+[A-Z][\w.-]*)*)(@([2-9]|[1-9][0-9]{1,3}))?")
-"""The names of ``Placement``: equal devices joined by a plus, and a number of nodes above 1."""
+# The names of ``Placement``: equal devices joined by a plus, and a number of nodes above 1.
+PLACEMENT = re.compile(
+    r"(cpu(\+cpu)*|[0-9]+(\+[0-9]+)*|[A-Z][\w.-]*(\+[A-Z][\w.-]*)*)(@([2-9]|[1-9][0-9]{1,3}))?"
+)
+# The word of ``--gpus`` for each GPU of this machine, alone.
 EVERY_GPU = "all"
-"""The word of ``--gpus`` for each GPU of this machine, alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
     """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
 
-    Devices joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each on its shard of every batch.
-    ``0+1@2`` is four GPUs, two on each of two nodes.
+    Devices joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each on its shard of
+    every batch. ``0+1@2`` is four GPUs, two on each of two nodes.
     """
 
     name: str
@@ -27,7 +29,12 @@ class Placement:
         allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
         require(PLACEMENT.fullmatch(self.name) is not None, "--gpus", allowed, self.name)
         gpus = [int(word) for word in self.local.split("+") if word.isdigit()]
-        require(len({*gpus}) == len(gpus), "--gpus", "devices that are each named once, as in 0+1", self.name)
+        require(
+            len({*gpus}) == len(gpus),
+            "--gpus",
+            "devices that are each named once, as in 0+1",
+            self.name,
+        )
 
     @property
     def on_cluster(self) -> bool:

@@ -1,7 +1,7 @@
 """The registry of precisions: everything that differs between them, and how their names are parsed.
 
-To add a precision, add an entry to ``PRECISIONS``; if it does what no precision does yet, add that to
-bench/training/amp.py.
+To add a precision, add an entry to ``PRECISIONS``; if it does what no precision does yet, add that
+to bench/training/amp.py.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from bench.spec.errors import UsageError, unknown
 from bench.spec.options import Reader, number, whole
 from bench.spec.suite import Parameter
 
+# Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has
+# it.
 Feature = Literal["", "tf32", "cudnn-tf32", "fp16", "bf16", "fp8"]
-"""Arithmetic that a device has or lacks; bench/devices tells which has what. Empty: every device has it."""
+# Types that are no fp32.
 NARROW = re.compile(r"tf32|b?float16|float[48]_\w+")
-"""Types that are no fp32."""
+# An arm with autocast is hardly narrow where more of its products than this are in fp32: even if
+# the others took no time, all together would be 4 times as fast at most.
 MOST_WIDE_PCT = 25.0
-"""An arm with autocast is hardly narrow where more of its products than this are in fp32: even if the others took no
-time, all together would be 4 times as fast at most."""
+# How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of
+# mantissa) in matrix products, convolutions and recurrent layers; or as torch does when nobody has
+# touched a switch, which is TF32 in cuDNN's convolutions and recurrent layers, and IEEE fp32 in
+# matrix products.
 Fp32 = Literal["ieee", "tf32", "default"]
-"""How fp32 numbers are multiplied: in IEEE fp32; rounded to TF32 (8 bits of exponent, 10 of mantissa) in matrix
-products, convolutions and recurrent layers; or as torch does when nobody has touched a switch, which is TF32 in cuDNN's
-convolutions and recurrent layers, and IEEE fp32 in matrix products."""
+# Recipes of torchao's float8 training, by its names.
 Conversion = Literal["tensorwise", "rowwise"]
-"""Recipes of torchao's float8 training, by its names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,8 @@ class Precision:
     """How numbers are stored and multiplied: one arm of a comparison."""
 
     name: str
-    """The name on the command line and in every table, with the options that differ from the defaults."""
+    """The name on the command line and in every table, with the options that differ from the
+    defaults."""
     summary: str
     """A description in one line."""
     autocast: Literal["float16", "bfloat16"] | None = None
@@ -45,14 +48,16 @@ class Precision:
     weights: Literal["float16", "bfloat16"] | None = None
     """The type of the weights, and of everything computed with them; None is fp32."""
     master: bool = False
-    """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in fp32."""
+    """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in
+    fp32."""
     conversion: Conversion | None = None
     """How torchao converts linear layers before training: what their products are scaled by."""
     keep: str = ""
-    """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in ``head+blocks.*.norm``."""
+    """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in
+    ``head+blocks.*.norm``."""
     multiple: int = 1
-    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a training batch; a layer of
-    other sizes stays as it is."""
+    """What the sizes of a converted layer are multiples of, and the samples, or tokens, of a
+    training batch; a layer of other sizes stays as it is."""
     fp32: Fp32 = "ieee"
     """How fp32 numbers are multiplied."""
     loss_scaling: bool = False
@@ -101,14 +106,16 @@ class Precision:
 
 
 BASELINE = "fp32"
+# The largest scale that fp32 holds.
 LARGEST = 2.0**127
-"""The largest scale that fp32 holds."""
+# The oldest torchao with all that is taken from it to convert layers, and the oldest torch that it
+# loads its compiled kernels with (``torchao/__init__.py``).
 TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
-"""The oldest torchao with all that is taken from it to convert layers, and the oldest torch that it loads its compiled
-kernels with (``torchao/__init__.py``)."""
+# What the sizes of float8 products must be multiples of (torch._scaled_mm). Gradients of weights
+# are products over the rows of a batch.
 FLOAT8_MULTIPLE = 16
-"""What the sizes of float8 products must be multiples of (torch._scaled_mm). Gradients of weights are products over the
-rows of a batch."""
+# By name, in the order of every table. Colors are Okabe and Ito's (those of torchao: Tol's),
+# distinct to readers with any common color blindness.
 PRECISIONS: dict[str, Precision] = {
     precision.name: precision
     for precision in (
@@ -130,7 +137,10 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="default",
-            summary="torch's own fp32, no switch touched: TF32 in cuDNN's layers, no search for their algorithms",
+            summary=(
+                "torch's own fp32, no switch touched: TF32 in cuDNN's layers, no search for their "
+                "algorithms"
+            ),
             fp32="default",
             needs="cudnn-tf32",
             color="#cc6677",
@@ -212,8 +222,6 @@ PRECISIONS: dict[str, Precision] = {
         ),
     )
 }
-"""By name, in the order of every table. Colors are Okabe and Ito's (those of torchao: Tol's), distinct to readers
-with any common color blindness."""
 
 
 @cache
@@ -237,7 +245,11 @@ def parse_precision(word: str) -> Precision:
         if option not in plain.options:
             raise unknown(f"option of {plain.name}", option, plain.options)
         given[option] = _OPTIONS[option](f"{plain.name}:{option}", value.strip())
-    changed = [option for option in plain.options if option in given and given[option] != getattr(plain, option)]
+    changed = [
+        option
+        for option in plain.options
+        if option in given and given[option] != getattr(plain, option)
+    ]
     if not changed:
         return plain
     name = f"{plain.name}:{','.join(f'{option}={_text(given[option])}' for option in changed)}"
@@ -260,8 +272,9 @@ def find_precision(name: str) -> Precision | None:
 def unexpected_types(name: str, computed: str) -> dict[str, str]:
     """Return the types of a step's products that are not a precision's, each with its share, as in ``98%``.
 
-    They are narrower ones, and fp32 where autocast left more than ``MOST_WIDE_PCT`` in it. The rest of a mixed
-    precision may be in TF32. There are none of a script's arm that has another name, and of layers that were converted.
+    They are narrower ones, and fp32 where autocast left more than ``MOST_WIDE_PCT`` in it. The rest
+    of a mixed precision may be in TF32. There are none of a script's arm that has another name, and
+    of layers that were converted.
 
     Args:
         name: the precision's.
@@ -311,7 +324,11 @@ def _text(value: Parameter | None) -> str:
 
 
 def _scale(option: str, text: str) -> float | None:
-    return None if text == "dynamic" else number("a number above 0, or dynamic", {"": 1}, LARGEST)(option, text)
+    return (
+        None
+        if text == "dynamic"
+        else number("a number above 0, or dynamic", {"": 1}, LARGEST)(option, text)
+    )
 
 
 def _switch(option: str, text: str) -> bool:
@@ -328,6 +345,7 @@ def _globs(option: str, text: str) -> str:
     return "+".join(globs)
 
 
+# The readers of options.
 _OPTIONS: dict[str, Reader] = {
     "scale": _scale,
     "init_scale": number("a number above 0", {"": 1}, LARGEST),
@@ -335,4 +353,3 @@ _OPTIONS: dict[str, Reader] = {
     "cache": _switch,
     "keep": _globs,
 }
-"""The readers of options."""

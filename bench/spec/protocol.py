@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from bench.spec.options import duration_s, option, share
 
+# A process times an arm for this long, if the budget allows: starting and warming up take as long
+# anyway.
 PROCESS_S = 3.0
-"""A process times an arm for this long, if the budget allows: starting and warming up take as long anyway."""
+# Half-width at which a process stops timing where none is asked for: processes differ by about as
+# much.
 PROCESS_TARGET = 0.01
-"""Half-width at which a process stops timing where none is asked for: processes differ by about as much."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +23,10 @@ class Protocol:
     most_replicates: int = 10
     """And at most."""
     target_ci: float | None = option(
-        "go on to this half-width of the 95%% interval, such as 1%% (default: until it is decided what is faster)",
+        (
+            "go on to this half-width of the 95%% interval, such as 1%% (default: until it is "
+            "decided what is faster)"
+        ),
         "SHARE",
         share,
         in_scripts=True,
@@ -38,8 +43,9 @@ class Protocol:
         in_scripts=True,
     )
     fewest_rounds: int = 3
-    """Rounds that a process measures although its budget is spent, but not beyond five times the budget. In equal time
-    more processes of fewer rounds give narrower intervals; a single process needs more."""
+    """Rounds that a process measures although its budget is spent, but not beyond five times the
+    budget. In equal time more processes of fewer rounds give narrower intervals; a single process
+    needs more."""
 
     @property
     def process_s(self) -> float:

@@ -32,20 +32,26 @@ def _placement(option: str, text: str) -> str:
     placement = Placement(name=text)
     if placement.on_cluster or placement.nodes > 1:
         where = "on a cluster: --on ray --accelerators TYPES (docs/clusters.md)"
-        raise UsageError(f"{option} takes GPU indices of this machine or cpu, not '{text}'; {where}.")
+        raise UsageError(
+            f"{option} takes GPU indices of this machine or cpu, not '{text}'; {where}."
+        )
     return text
 
 
 def _launcher(option: str, text: str) -> str:
     if not re.fullmatch(r"[a-z]\w*(://[^/\s]+)?", text):
-        raise UsageError(f"{option} takes a launcher, such as ray or ray://HOST:PORT, not '{text}'.")
+        raise UsageError(
+            f"{option} takes a launcher, such as ray or ray://HOST:PORT, not '{text}'."
+        )
     return text
 
 
 def _accelerator(option: str, text: str) -> str:
     """Read a type of accelerator as Ray names it; types joined by a plus are equal."""
     if not re.fullmatch(r"([A-Z][\w.-]*)(\+\1)*", text):
-        raise UsageError(f"{option} takes types as Ray names them, such as V100 or V100,A100, not '{text}'.")
+        raise UsageError(
+            f"{option} takes types as Ray names them, such as V100 or V100,A100, not '{text}'."
+        )
     return text
 
 
@@ -64,8 +70,8 @@ def _batch_size(option: str, text: str) -> int | str:
     return size
 
 
+# Modules that start a script's processes, as torchrun and accelerate launch do.
 STARTERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-"""Modules that start a script's processes, as torchrun and accelerate launch do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,14 +81,25 @@ class Script:
     command: tuple[str, ...]
     """The words that start it, without an arm's."""
     arms: tuple[tuple[str, str], ...]
-    """The name of each arm, and the options that it adds to the command; the first is the reference."""
+    """The name of each arm, and the options that it adds to the command; the first is the
+    reference."""
     inject: bool = False
-    """Whether the arms' names are precisions that are entered from outside, instead of by options."""
-    steps: int = option("optimizer steps to time in each process (default: 50)", "N", whole(4), default=50)
-    warmup: int = option("optimizer steps to leave out before (default: 10)", "N", whole(2), default=10)
-    explain: bool = option("also say where each arm's steps spend time and memory, and why", default=False)
+    """Whether the arms' names are precisions that are entered from outside, instead of by
+    options."""
+    steps: int = option(
+        "optimizer steps to time in each process (default: 50)", "N", whole(4), default=50
+    )
+    warmup: int = option(
+        "optimizer steps to leave out before (default: 10)", "N", whole(2), default=10
+    )
+    explain: bool = option(
+        "also say where each arm's steps spend time and memory, and why", default=False
+    )
     allow_writes: bool = option(
-        "let it write its files outside {scratch}, which may overwrite yours or be resumed by the next arm",
+        (
+            "let it write its files outside {scratch}, which may overwrite yours or be resumed by "
+            "the next arm"
+        ),
         default=False,
     )
 
@@ -94,12 +111,18 @@ class Script:
             UsageError: the command has none.
         """
         for place, text in enumerate(self.command):
-            module = self.command[place + 1] if text in ("-m", "--module") and place + 1 < len(self.command) else None
+            module = (
+                self.command[place + 1]
+                if text in ("-m", "--module") and place + 1 < len(self.command)
+                else None
+            )
             if module is not None and module not in STARTERS:
                 return module
             if text.endswith(".py"):
                 return str(Path(text).resolve())
-        raise UsageError(f"'{' '.join(self.command)}' names no script: give one that ends in .py, or -m MODULE.")
+        raise UsageError(
+            f"'{' '.join(self.command)}' names no script: give one that ends in .py, or -m MODULE."
+        )
 
     @property
     def name(self) -> str:
@@ -107,8 +130,8 @@ class Script:
         return self.main.rpartition("/")[2]
 
 
+# Among the batch sizes: the largest that fits.
 MAX = "max"
-"""Among the batch sizes: the largest that fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,16 +153,22 @@ class Request:
     )
     """Empty only with ``resume``, whose run has them."""
     precisions: tuple[str, ...] | None = option(
-        f"of {', '.join(PRECISIONS)} (default: by device), with options as in amp-fp16:init_scale=1024,cache=off",
+        (
+            f"of {', '.join(PRECISIONS)} (default: by device), with options as in "
+            "amp-fp16:init_scale=1024,cache=off"
+        ),
         "NAMES",
         listed(lambda _option, text: parse_precision(text).name, split),
         repeated="same",
     )
     batch_sizes: tuple[int, ...] | None = option(
-        "such as 64,128,256, and max for the largest that fits (default: the suite's)", "SIZES", listed(_batch_size)
+        "such as 64,128,256, and max for the largest that fits (default: the suite's)",
+        "SIZES",
+        listed(_batch_size),
     )
     largest_batch: bool = False
-    """Whether to search for the largest batch that fits and measure there, as well as at ``batch_sizes``."""
+    """Whether to search for the largest batch that fits and measure there, as well as at
+    ``batch_sizes``."""
     parameters: tuple[tuple[str, str], ...] = option(
         "a suite's parameter; repeatable",
         "NAME=VALUE",
@@ -150,21 +179,30 @@ class Request:
         changes_nothing=True,
     )
     sweep: tuple[tuple[str, tuple[str, ...]], ...] = option(
-        "compare with each of a suite's parameter's values, such as width=4096,4097; repeatable: all combinations",
+        (
+            "compare with each of a suite's parameter's values, such as width=4096,4097; "
+            "repeatable: all combinations"
+        ),
         "NAME=V1,V2",
         assigned_values,
         default=(),
         repeatable=True,
     )
     techniques: tuple[str, ...] = option(
-        f"of {', '.join(TECHNIQUES)} (as in grad-accumulation=4), for all precisions alike: docs/techniques.md",
+        (
+            f"of {', '.join(TECHNIQUES)} (as in grad-accumulation=4), for all precisions alike: "
+            "docs/techniques.md"
+        ),
         "LIST",
         lambda _option, text: parse_techniques(text),
         default=(),
         repeated="same",
     )
     gpus: tuple[str, ...] | None = option(
-        "CUDA indices such as 0,1, all, or cpu; 0+1 and cpu+cpu train together (default: every GPU, else cpu)",
+        (
+            "CUDA indices such as 0,1, all, or cpu; 0+1 and cpu+cpu train together (default: every "
+            "GPU, else cpu)"
+        ),
         "LIST",
         listed(_placement),
         group="where",
@@ -182,7 +220,10 @@ class Request:
         listed(_accelerator),
     )
     phases: tuple[str, ...] = option(
-        f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; --rigorous: floor, too)",
+        (
+            f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; "
+            "--rigorous: floor, too)"
+        ),
         "LIST",
         listed(_phase),
         default=USUAL,
@@ -206,24 +247,30 @@ class Request:
     clip_grad: float | None = option(
         "clip gradients to this norm (default: the suite's)", "MAXNORM", norm, of_training=True
     )
-    keep_checkpoints: bool = option("keep the checkpoint of every epoch in the run's folder", default=False)
+    keep_checkpoints: bool = option(
+        "keep the checkpoint of every epoch in the run's folder", default=False
+    )
     start: Path | None = option(
-        "continue a training, in any precision, from a checkpoint that --keep-checkpoints kept in another run's folder",
+        (
+            "continue a training, in any precision, from a checkpoint that --keep-checkpoints "
+            "kept in another run's folder"
+        ),
         "FILE",
         _absolute,
         name="--from",
         of_training=True,
     )
     quick: bool = option(
-        "a first answer in a minute: one process, fp32 and the precision that the device should gain most by, at one "
-        "batch size; no training unless one of its options is given",
+        "a first answer in a minute: one process, fp32 and the precision that the device should "
+        "gain most by, at one batch size; no training unless one of its options is given",
         default=False,
         repeated="never",
     )
     protocol: Protocol = Protocol()
     trial_timeout_s: float | None = option(
-        "end a trial whose process says nothing for so long, such as 5m (default: ten times the longest silence that "
-        "is expected, 10m at least; 30m while compiling, searching the largest batch or training on several devices)",
+        "end a trial whose process says nothing for so long, such as 5m (default: ten times the "
+        "longest silence that is expected, 10m at least; 30m while compiling, searching the "
+        "largest batch or training on several devices)",
         "TIME",
         duration_s,
         name="--trial-timeout",
@@ -232,8 +279,8 @@ class Request:
         in_scripts=True,
     )
     within_s: float | None = option(
-        "end in this time, report included, such as 90s: speed first, then memory, then training; what is undecided "
-        "then is named, and --resume goes on",
+        "end in this time, report included, such as 90s: speed first, then memory, then training; "
+        "what is undecided then is named, and --resume goes on",
         "TIME",
         duration_s,
         name="--within",
@@ -242,10 +289,15 @@ class Request:
         repeated="never",
     )
     data: str | None = option(
-        "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)", "SOURCE", group="data"
+        "cifar10, digits, markov, synthetic, folder:PATH or text:FILE (default: the suite's)",
+        "SOURCE",
+        group="data",
     )
     data_dir: str = option(
-        "for downloads and decoded images (default: data)", "DIR", default="data", changes_nothing=True
+        "for downloads and decoded images (default: data)",
+        "DIR",
+        default="data",
+        changes_nothing=True,
     )
     script: Script | None = None
     """Of ``script`` alone, whose suite is the script's name."""

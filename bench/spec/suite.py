@@ -1,11 +1,11 @@
 """Suites: the recipes that are trained in each precision.
 
-Plain data, without torch, so that planning, ``--help`` and reporting start at once. A suite's functions import torch
-when they are called, in the process that measures.
+Plain data, without torch, so that planning, ``--help`` and reporting start at once. A suite's
+functions import torch when they are called, in the process that measures.
 
-A batch is a pair of inputs and targets, or with a suite's ``batches`` anything: a tensor, or any nesting of dicts,
-lists, tuples, named tuples, dataclasses and objects with a method ``to(device)``. Parts of a batch are named in
-messages as they are in Python: ``batch['labels']``.
+A batch is a pair of inputs and targets, or with a suite's ``batches`` anything: a tensor, or any
+nesting of dicts, lists, tuples, named tuples, dataclasses and objects with a method ``to(device)``.
+Parts of a batch are named in messages as they are in Python: ``batch['labels']``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Data:
     """The shapes of a model's input, and what is done to an image before the model sees it."""
 
     input_shape: tuple[int, ...]
-    """Shape of one sample: (channels, height, width) of an image, (features,), or (length,) of a sequence of tokens."""
+    """Shape of one sample: (channels, height, width) of an image, (features,), or (length,) of a
+    sequence of tokens."""
     classes: int | None = None
-    """Number of classes, or size of the vocabulary; None for regression. A folder of images replaces it by its own
-    count, and a text by that of the bytes."""
+    """Number of classes, or size of the vocabulary; None for regression. A folder of images
+    replaces it by its own count, and a text by that of the bytes."""
     target_shape: tuple[int, ...] | None = None
     """Shape of one regression target."""
     tokens: bool = False
@@ -54,16 +55,24 @@ class Data:
     flip: bool = False
     """Whether training images are mirrored at random."""
     validation_share: float = 0.0
-    """Share of each class's training images in a folder that is set apart, and tested on where there is no test set."""
+    """Share of each class's training images in a folder that is set apart, and tested on where
+    there is no test set."""
 
     def __post_init__(self) -> None:
         sizes = bool(self.input_shape) and min(self.input_shape) > 0
         require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
         is_either = (self.classes is None) != (self.target_shape is None)
-        require(is_either, "Data.classes", "given, or else target_shape for regression", self.classes)
+        require(
+            is_either, "Data.classes", "given, or else target_shape for regression", self.classes
+        )
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
         share = self.validation_share
-        require(0 <= share < 1, "Data.validation_share", "a share such as 0.2, from 0 and below 1", share)
+        require(
+            0 <= share < 1,
+            "Data.validation_share",
+            "a share such as 0.2, from 0 and below 1",
+            share,
+        )
 
     @property
     def tokens_per_sample(self) -> int | None:
@@ -85,22 +94,24 @@ class Quality:
     unit: str = ""
     better: Literal["more", "less"]
     margin: float
-    """A difference from fp32 within it does not matter, in the unit. Choose it before you measure."""
+    """A difference from fp32 within it does not matter, in the unit. Choose it before you
+    measure."""
 
     def __post_init__(self) -> None:
         require(self.better in ("more", "less"), "Quality.better", "more or less", self.better)
         require(self.margin > 0, "Quality.margin", "a number above 0", self.margin)
 
 
+# Stands for the data of a suite with ``batches``, which need not describe them.
 NO_DATA = Data(input_shape=(1,), target_shape=(1,))
-"""Stands for the data of a suite with ``batches``, which need not describe them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
     """A recipe: everything about a training run but its precision and its device.
 
-    Its functions are called in the measuring process, after the random seeds of torch, Python and NumPy are set.
+    Its functions are called in the measuring process, after the random seeds of torch, Python and
+    NumPy are set.
     """
 
     name: str
@@ -109,61 +120,70 @@ class Suite:
     data: Data = NO_DATA
     """May be left out where there are ``batches``."""
     model: Callable[..., nn.Module | dict[str, nn.Module]]
-    """Build the model, or a dict of several, on the CPU, in fp32. A function whose first parameter has no default, or
-    is called ``data``, gets the data's shape and number of classes. A dict is a mapping in the other functions."""
+    """Build the model, or a dict of several, on the CPU, in fp32. A function whose first parameter
+    has no default, or is called ``data``, gets the data's shape and number of classes. A dict is a
+    mapping in the other functions."""
     batches: Callable[[str, int, int], Iterable[Any] | None] | None = None
     """``batches(split, batch_size, seed)``: the batches of an epoch in host memory, as any iterable, such as a
     DataLoader. None takes them from ``data`` and ``--data``.
 
-    ``split`` is ``train`` or ``test``; return None for ``test`` where there are none. It is called anew for each epoch
-    of training, with another seed each, so that a training that is resumed goes on with the same batches; keep what
-    takes long, such as a data set, in a ``functools.cache``. torch's CPU generator is set to ``seed`` until the first
-    batch is there, so a DataLoader that shuffles is in the same order for each precision. Where the iterable has a
-    ``len``, it must hold. An epoch has two batches or more.
+    ``split`` is ``train`` or ``test``; return None for ``test`` where there are none. It is called
+    anew for each epoch of training, with another seed each, so that a training that is resumed goes
+    on with the same batches; keep what takes long, such as a data set, in a ``functools.cache``.
+    torch's CPU generator is set to ``seed`` until the first batch is there, so a DataLoader that
+    shuffles is in the same order for each precision. Where the iterable has a ``len``, it must
+    hold. An epoch has two batches or more.
 
-    The train phase reads the iterable, and reports the wait for it. The other phases put the first few batches of the
-    train split on the device, and take them in turn, in the same order for each precision. Where several devices train
-    together, each takes its part of every batch, cut along the first dimension of each tensor."""
+    The train phase reads the iterable, and reports the wait for it. The other phases put the first
+    few batches of the train split on the device, and take them in turn, in the same order for each
+    precision. Where several devices train together, each takes its part of every batch, cut along
+    the first dimension of each tensor."""
     count: Callable[[Any], int] | None = None
     """``count(batch)``: the samples of a batch. None is the first dimension of its first tensor."""
     optimizer: Callable[..., Any]
     """``optimizer(parameters)``, or ``optimizer(model)``: a ``torch.optim.Optimizer``, or a list or a dict of several.
 
-    It gets the model if its first parameter is called ``model``, or if it asks the parameters, which it gets otherwise,
-    for what only a model has, such as ``named_parameters``. Several
+    It gets the model if its first parameter is called ``model``, or if it asks the parameters,
+    which it gets otherwise, for what only a model has, such as ``named_parameters``. Several
     optimizers all take a step after each backward pass. Each must have a parameter of the model."""
     loss: Callable[[], nn.Module] | Callable[[Any, Any], Any] | None = None
     """``loss(model, batch)``, or ``loss()``; None is cross entropy, or mean square error for regression.
 
-    A function with two required parameters computes the loss of a batch: a tensor of one number, or a mapping or object
-    that has it as ``loss``. It runs within the precision's autocast. ``model`` is the module, or what torch.compile or
-    DistributedDataParallel made of it: call it, and use no other method of it. A class, or a function that can be
-    called without arguments, builds a module that is called with (output, target): then a batch must be a pair of the
-    model's input and a target."""
+    A function with two required parameters computes the loss of a batch: a tensor of one number, or
+    a mapping or object that has it as ``loss``. It runs within the precision's autocast. ``model``
+    is the module, or what torch.compile or DistributedDataParallel made of it: call it, and use no
+    other method of it. A class, or a function that can be called without arguments, builds a module
+    that is called with (output, target): then a batch must be a pair of the model's input and a
+    target."""
     step: Callable[[Any, Any], Any] | None = None
     """``step(training, batch)``: a whole training step, for what one backward pass cannot express, such as a GAN.
 
-    Call ``training.model`` and compute losses within ``training.autocast()``; ``training.update(loss, optimizer)``
-    drops the gradients of the optimizer of that name (or of all), scales the loss, computes gradients, clips them and
-    takes the step, as the precision needs it. Return the loss, or a dict of losses, whose sum is reported. A step that
-    calls ``.backward()`` or an optimizer of ``training.optimizers`` itself cannot be scaled, and is refused in
-    precisions that scale the loss. It trains on one device, and schedules step after it."""
+    Call ``training.model`` and compute losses within ``training.autocast()``;
+    ``training.update(loss, optimizer)`` drops the gradients of the optimizer of that name (or of
+    all), scales the loss, computes gradients, clips them and takes the step, as the precision needs
+    it. Return the loss, or a dict of losses, whose sum is reported. A step that calls
+    ``.backward()`` or an optimizer of ``training.optimizers`` itself cannot be scaled, and is
+    refused in precisions that scale the loss. It trains on one device, and schedules step after
+    it."""
     evaluate: Callable[[Any, Iterable[Any]], Any] | None = None
     """``evaluate(model, batches)``: figures on the test split after each epoch, instead of loss and accuracy.
 
-    Return a dict of numbers, or what has a ``compute()`` that does, such as a collection of torchmetrics; one number is
-    the ``quality``. It runs without gradients, in eval mode, under the precision's autocast; the batches lie on the
-    device. Of devices that train together, each evaluates all of them."""
+    Return a dict of numbers, or what has a ``compute()`` that does, such as a collection of
+    torchmetrics; one number is the ``quality``. It runs without gradients, in eval mode, under the
+    precision's autocast; the batches lie on the device. Of devices that train together, each
+    evaluates all of them."""
     quality: Quality | None = None
     """The one of these figures that parity is judged on, as on accuracy."""
     clip_grad: float | None = None
-    """The norm, over all parameters, to which gradients are clipped unless ``--clip-grad`` says otherwise."""
+    """The norm, over all parameters, to which gradients are clipped unless ``--clip-grad`` says
+    otherwise."""
     schedule: Callable[[Optimizer, int], LRScheduler] | None = None
-    """Build the learning-rate schedule over that many optimizer steps, stepped once a step; one for each optimizer.
-    Where there are ``batches``, they need a ``len``."""
+    """Build the learning-rate schedule over that many optimizer steps, stepped once a step; one for
+    each optimizer. Where there are ``batches``, they need a ``len``."""
     schedule_every: Literal["step", "epoch"] = "step"
-    """With ``epoch`` the schedule is over that many epochs, and stepped after each; a ReduceLROnPlateau, which needs
-    that, gets the epoch's training loss. Phases that do not train whole epochs leave the rate as it is at first."""
+    """With ``epoch`` the schedule is over that many epochs, and stepped after each; a
+    ReduceLROnPlateau, which needs that, gets the epoch's training loss. Phases that do not train
+    whole epochs leave the rate as it is at first."""
     schedule_epochs: int | None = None
     """The epochs that the schedule spans, however many are trained; None is as many."""
     batch_size: int
@@ -173,7 +193,8 @@ class Suite:
     cpu_batch_sizes: tuple[int, ...] = ()
     """The same on a CPU, where the large ones take too long; empty is ``batch_sizes``."""
     cpu_parameters: dict[str, Parameter] = field(default_factory=dict)
-    """Arguments of the suite's function where only a CPU measures and they are not named: a smaller model."""
+    """Arguments of the suite's function where only a CPU measures and they are not named: a smaller
+    model."""
     epochs: int = 1
     """Epochs of the short form, which is what is trained unless ``--epochs`` says otherwise."""
     seeds: tuple[int, ...] = (0,)
@@ -183,13 +204,15 @@ class Suite:
     source: str = ""
     """Where the recipe comes from."""
     sized: bool = False
-    """Whether the model can be built on the meta device. Planning then computes how much memory it takes: what cannot
-    fit a device is out of memory before anything is allocated, and batch sizes that nobody named are halved until they
-    should fit."""
+    """Whether the model can be built on the meta device. Planning then computes how much memory it
+    takes: what cannot fit a device is out of memory before anything is allocated, and batch sizes
+    that nobody named are halved until they should fit."""
 
     def schedule_length(self, epochs: int, steps_per_epoch: int) -> int:
         """Return the steps, or the epochs, that the schedule spans."""
-        return (self.schedule_epochs or epochs) * (1 if self.schedule_every == "epoch" else steps_per_epoch)
+        return (self.schedule_epochs or epochs) * (
+            1 if self.schedule_every == "epoch" else steps_per_epoch
+        )
 
     @property
     def model_takes_data(self) -> bool:
@@ -206,7 +229,9 @@ class Suite:
     @property
     def loss_takes_batch(self) -> bool:
         """Whether the loss is computed of (model, batch), and not by a module that is built without arguments."""
-        return self.loss is not None and not isinstance(self.loss, type) and _required(self.loss) == 2
+        return (
+            self.loss is not None and not isinstance(self.loss, type) and _required(self.loss) == 2
+        )
 
     @property
     def has_loss(self) -> bool:
@@ -214,16 +239,28 @@ class Suite:
         return self.loss is not None or self.step is None or self.batches is None
 
     def __post_init__(self) -> None:
-        is_name = re.fullmatch(r"\w+(:[\w./-]+)?", self.name) is not None  # a library's name may stand before a model's
+        is_name = (
+            re.fullmatch(r"\w+(:[\w./-]+)?", self.name) is not None
+        )  # a library's name may stand before a model's
         require(is_name, "Suite.name", "letters, digits and underscores", self.name)
         has_batches = self.data is not NO_DATA or self.batches is not None
         require(has_batches, "Suite.data", "given, unless batches are", None)
         loss = self.loss is None or isinstance(self.loss, type) or _required(self.loss) in (0, 2)
-        require(loss, "Suite.loss", "a function of (model, batch), or of nothing that builds a module", self.loss)
+        require(
+            loss,
+            "Suite.loss",
+            "a function of (model, batch), or of nothing that builds a module",
+            self.loss,
+        )
         for name in ("batch_size", "epochs", "batch_sizes", "cpu_batch_sizes"):
             value = getattr(self, name)
             for count in value if isinstance(value, tuple) else (value,):
-                require(isinstance(count, int) and count > 0, f"Suite.{name}", "whole numbers above 0", value)
+                require(
+                    isinstance(count, int) and count > 0,
+                    f"Suite.{name}",
+                    "whole numbers above 0",
+                    value,
+                )
         is_evaluated = self.quality is None or self.evaluate is not None
         require(is_evaluated, "Suite.quality", "left out without evaluate", self.quality)
 

@@ -1,7 +1,7 @@
 """The registry of techniques: what changes speed or memory at equal arithmetic, as in ``channels-last,compile``.
 
-``--techniques`` gives them to every precision. An ablation adds them to fp32 one by one, in the order that usually
-makes a training loop faster.
+``--techniques`` gives them to every precision. An ablation adds them to fp32 one by one, in the
+order that usually makes a training loop faster.
 """
 
 from __future__ import annotations
@@ -37,23 +37,33 @@ class Technique:
     """Whether it is about batches on their way to the device."""
 
 
+# By name, in the order in which names are canonical, and an ablation adds them.
 TECHNIQUES: dict[str, Technique] = {
     technique.name: technique
     for technique in (
         Technique(
             name="set-to-none",
-            summary="gradients are dropped, not zeroed, before each step (on already, as in torch itself)",
+            summary=(
+                "gradients are dropped, not zeroed, before each step (on already, as in torch "
+                "itself)"
+            ),
             implied=True,
         ),
         Technique(
             name="non-blocking",
             summary="batches are copied from pinned memory, without waiting for the copy",
-            needs_gpu="non-blocking copies go to a GPU from memory that is pinned for it; on a CPU nothing is copied",
+            needs_gpu=(
+                "non-blocking copies go to a GPU from memory that is pinned for it; on a CPU "
+                "nothing is copied"
+            ),
             input_pipeline=True,
         ),
         Technique(
             name="prefetcher",
-            summary="the next batch is copied, cast and normalised during the step: on a CUDA stream, or a thread",
+            summary=(
+                "the next batch is copied, cast and normalised during the step: on a CUDA stream, "
+                "or a thread"
+            ),
             input_pipeline=True,
         ),
         Technique(
@@ -76,8 +86,8 @@ TECHNIQUES: dict[str, Technique] = {
             needs_gpu="cuda-graphs needs a CUDA device",
             devices="one",
             clashes={
-                "checkpointing": "checkpointing saves and restores the random generator's state, which no captured "
-                "graph can do",
+                "checkpointing": "checkpointing saves and restores the random generator's state, which no "
+                "captured graph can do",
                 "compile=reduce-overhead": "compile=reduce-overhead captures CUDA graphs of its own",
                 "compile=max-autotune": "compile=max-autotune captures CUDA graphs of its own",
             },
@@ -100,7 +110,6 @@ TECHNIQUES: dict[str, Technique] = {
         ),
     )
 }
-"""By name, in the order in which names are canonical, and an ablation adds them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,10 +136,10 @@ class Techniques:
         return bool(self.compile) or self.cuda_graphs
 
 
+# The defaults of torch.
 PLAIN = Techniques()
-"""The defaults of torch."""
+# The ablation's first steps zero gradients and copy batches from pageable memory, blocking.
 ZEROED = Techniques(set_to_none=False)
-"""The ablation's first steps zero gradients and copy batches from pageable memory, blocking."""
 
 
 def find(name: str) -> Technique:
@@ -181,7 +190,9 @@ def parse_techniques(text: str) -> tuple[str, ...]:
         values = TECHNIQUES[name].values
         if name == "grad-accumulation":
             if not re.fullmatch(r"[1-9]\d{0,8}", value) or value == "1":
-                raise UsageError(f"{name} takes the number of parts of a batch, above 1, as in {name}=4.")
+                raise UsageError(
+                    f"{name} takes the number of parts of a batch, above 1, as in {name}=4."
+                )
         elif equals and value not in values:
             allowed = f"alone, or with one of {', '.join(values)}" if values else "without a value"
             raise UsageError(f"{name} is given {allowed}, not with '{value}'.")
@@ -200,8 +211,8 @@ def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
     return replace(base, **changed)  # type: ignore[arg-type]  # names are fields'
 
 
+# The techniques that every ablation adds to mixed precision.
 FIXED = ("set-to-none", "non-blocking", "prefetcher")
-"""The techniques that every ablation adds to mixed precision."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,4 +253,6 @@ class AblationStep:
         precisions = {step.precision for step in failed if not step.techniques}
         is_lost = self.techniques and self.precision in precisions and BASELINE not in precisions
         techniques = tuple(name for name in self.techniques if name not in left_out)
-        return AblationStep(precision=BASELINE if is_lost else self.precision, techniques=techniques)
+        return AblationStep(
+            precision=BASELINE if is_lost else self.precision, techniques=techniques
+        )

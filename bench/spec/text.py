@@ -1,7 +1,7 @@
 """Text from outside: names, paths and messages that may hold anything, made harmless where they are shown or stored.
 
-An escape sequence could rewrite what a terminal shows, a bidirectional override the order in which a page is read, and
-a cell that begins with an equals sign is computed by a spreadsheet.
+An escape sequence could rewrite what a terminal shows, a bidirectional override the order in which
+a page is read, and a cell that begins with an equals sign is computed by a spreadsheet.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import sys
 import textwrap
 from typing import Any
 
+# All control characters but the line feed and the tabulator.
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""All control characters but the line feed and the tabulator."""
+# Marks, embeddings, overrides and isolates of the Unicode Bidirectional Algorithm (UAX 9, section
+# 2).
 DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Marks, embeddings, overrides and isolates of the Unicode Bidirectional Algorithm (UAX 9, section 2)."""
+# Those, separators of lines and paragraphs, byte order marks, and halves of surrogate pairs, which
+# no file holds.
 UNSAFE = re.compile(f"[{CONTROLS}{DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff]")
-"""Those, separators of lines and paragraphs, byte order marks, and halves of surrogate pairs, which no file holds."""
 BREAKS = re.compile(r"[\n\t]")
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?$"
+# Text that spreadsheets take for a formula, behind any number of apostrophes; a number is none.
 FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\n])")
-"""Text that spreadsheets take for a formula, behind any number of apostrophes; a number is none."""
 
 
 def plain(text: str, *, one_line: bool = False) -> str:

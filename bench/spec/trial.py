@@ -33,7 +33,8 @@ class SuiteRef:
     digest: str = ""
     """Of the file's text: an edited recipe is another question."""
     parameters: tuple[tuple[str, Parameter], ...] = ()
-    """Arguments that override the defaults of the file's ``suite()`` function, and are part of the recipe's name."""
+    """Arguments that override the defaults of the file's ``suite()`` function, and are part of the
+    recipe's name."""
     batch_size: Parameter | None = None
     """Its argument ``batch_size`` where that is not part of the name."""
 
@@ -44,11 +45,11 @@ class SuiteRef:
         return self.name if self.file is None else f"{library}{self.file}"
 
 
+# A trial's process may say nothing for so long at least, unless ``--trial-timeout`` says otherwise.
 SILENCE_S = 600.0
-"""A trial's process may say nothing for so long at least, unless ``--trial-timeout`` says otherwise."""
+# The same while it compiles, in the search for the largest batch, and of several devices that train
+# together: those that wait for one that hangs must have the time to say which.
 COMPILING_S = SEARCHING_S = JOINT_S = 1800.0
-"""The same while it compiles, in the search for the largest batch, and of several devices that train together: those
-that wait for one that hangs must have the time to say which."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,13 +76,15 @@ class Trial:
     phase: str
     """A name of ``PHASES``."""
     arms: tuple[AblationStep, ...]
-    """What is measured, each a precision, in an ablation with the techniques added so far. Speed and explain take all
-    that the device supports, the baseline first; other phases one (``Phase.arms``)."""
+    """What is measured, each a precision, in an ablation with the techniques added so far. Speed
+    and explain take all that the device supports, the baseline first; other phases one
+    (``Phase.arms``)."""
     ablation: bool = False
-    """Whether the arms are steps of an ablation, whose batches lie in host memory; without set-to-none they zero
-    gradients."""
+    """Whether the arms are steps of an ablation, whose batches lie in host memory; without
+    set-to-none they zero gradients."""
     replicate: int = 0
-    """Which of the protocol's processes this is, in the phases that repeat their measurement in fresh ones."""
+    """Which of the protocol's processes this is, in the phases that repeat their measurement in
+    fresh ones."""
     seed: int = 0
     """Seed of weights, data order and augmentation."""
     epochs: int = 1
@@ -96,7 +99,8 @@ class Trial:
     silence_s: float = SILENCE_S
     """How long its process may say nothing before it is taken to hang."""
     unfit: str = ""
-    """Why the device's memory cannot hold any of its arms, which are then not tried; empty where it may."""
+    """Why the device's memory cannot hold any of its arms, which are then not tried; empty where it
+    may."""
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -105,7 +109,9 @@ class Trial:
 
     def techniques_of(self, arm: AblationStep) -> Techniques:
         """Return the techniques that an arm is built with."""
-        return techniques((*self.cell.techniques, *arm.techniques), ZEROED if self.ablation else PLAIN)
+        return techniques(
+            (*self.cell.techniques, *arm.techniques), ZEROED if self.ablation else PLAIN
+        )
 
     def apart(self) -> tuple[Trial, ...]:
         """Return a trial for each of its arms, where there are several that may have to be measured apart."""
@@ -115,7 +121,11 @@ class Trial:
     def id(self) -> str:
         """A readable name, unique within a run."""
         phase = PHASES[self.phase]
-        arms = "" if phase.arms == "together" and len(self.precisions) > 1 else f"-{self.precisions[0]}"
+        arms = (
+            ""
+            if phase.arms == "together" and len(self.precisions) > 1
+            else f"-{self.precisions[0]}"
+        )
         tail = f"-{phase.key[0]}{getattr(self, phase.key)}" if phase.key else ""
         return f"{self.cell_id}-{self.phase}{arms}{tail}"
 
@@ -130,7 +140,9 @@ class Trial:
         changed += "".join(f"+{technique}" for technique in cell.techniques)
         batch = "" if PHASES[self.phase].searches else f"-b{cell.batch_size}"
         ablation = "-ablation" if self.ablation else ""
-        return plain(f"{cell.suite.name}{changed}-{cell.placement.name}{ablation}{batch}", one_line=True)
+        return plain(
+            f"{cell.suite.name}{changed}-{cell.placement.name}{ablation}{batch}", one_line=True
+        )
 
     @property
     def checkpoint(self) -> Path:
@@ -143,8 +155,8 @@ class Trial:
         return Path("logs") / f"{_file_name(self.id)}.log"
 
 
+# Characters of a trial in the name of a file; file systems take 255 bytes.
 LONGEST_NAME = 150
-"""Characters of a trial in the name of a file; file systems take 255 bytes."""
 
 
 def kept_checkpoint(trial: str, epoch: int) -> Path:

@@ -1,15 +1,17 @@
 """A precision in training: fp32 switches, autocast, loss scaling, and the type of the weights.
 
-``fp32`` is really FP32 here: TF32 is off in matrix products, convolutions and recurrent layers unless the precision
-asks for it, on the GPU and in oneDNN on the CPU.
+``fp32`` is really FP32 here: TF32 is off in matrix products, convolutions and recurrent layers
+unless the precision asks for it, on the GPU and in oneDNN on the CPU.
 
-With 16-bit weights and an fp32 master copy, a step is that of *Mixed Precision Training* (Micikevicius et al., arXiv
-1710.03740, section 3): the weights are a 16-bit copy of the master's (1), the forward pass is in 16 bits (2), the loss
-in fp32 (3), which the GradScaler multiplies by its scale (4), the backward pass is in 16 bits (5), each weight's
-gradient is widened to fp32 as soon as it is complete (6), the GradScaler divides it by its scale (7), and the optimizer
-updates the master (8). Batch norm keeps fp32 weights and statistics. Without a master copy, the naive control,
-everything but the loss is in 16 bits, and the optimizer updates the 16-bit weights themselves. All of it is hooks on
-the model and the optimizer, so that the training step is the same for every precision.
+With 16-bit weights and an fp32 master copy, a step is that of *Mixed Precision Training*
+(Micikevicius et al., arXiv 1710.03740, section 3): the weights are a 16-bit copy of the master's
+(1), the forward pass is in 16 bits (2), the loss in fp32 (3), which the GradScaler multiplies by
+its scale (4), the backward pass is in 16 bits (5), each weight's gradient is widened to fp32 as
+soon as it is complete (6), the GradScaler divides it by its scale (7), and the optimizer updates
+the master (8). Batch norm keeps fp32 weights and statistics. Without a master copy, the naive
+control, everything but the loss is in 16 bits, and the optimizer updates the 16-bit weights
+themselves. All of it is hooks on the model and the optimizer, so that the training step is the same
+for every precision.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     """Return the region in which the forward pass and the loss run; a no-op for precisions without autocast."""
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
-    return torch.autocast(device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache)
+    return torch.autocast(
+        device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache
+    )
 
 
 class StaticScaler(torch.amp.GradScaler):
@@ -94,7 +98,11 @@ class Weights:
                 continue
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 exact, tensor.data = tensor.data, cast(tensor.data, self._dtype)
-                if precision.master and isinstance(tensor, nn.Parameter) and tensor.dtype != exact.dtype:
+                if (
+                    precision.master
+                    and isinstance(tensor, nn.Parameter)
+                    and tensor.dtype != exact.dtype
+                ):
                     self._masters[tensor] = nn.Parameter(exact, requires_grad=tensor.requires_grad)
                     if tensor.requires_grad:
                         tensor.register_post_accumulate_grad_hook(self._widen_gradient)
@@ -157,7 +165,9 @@ class Weights:
         if master.grad is None:
             master.grad = weight.grad.float()
         else:
-            master.grad.add_(weight.grad)  # in place, where zeroing and a captured graph expect it; the sum is in fp32
+            master.grad.add_(
+                weight.grad
+            )  # in place, where zeroing and a captured graph expect it; the sum is in fp32
         weight.grad = None
 
 

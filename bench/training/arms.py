@@ -19,7 +19,12 @@ from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import flops_by_module, observe
 from bench.planning import suite_registry
 from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
-from bench.spec.precisions import Precision, parse_precision, unexpected_types, unexpected_types_in_words
+from bench.spec.precisions import (
+    Precision,
+    parse_precision,
+    unexpected_types,
+    unexpected_types_in_words,
+)
 from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
@@ -27,12 +32,13 @@ from bench.training import amp, distributed
 from bench.training.step import Arm, build_arm
 from bench.training.techniques import compilations, fresh_compiler_cache
 
+# Batches on the device that steps take in turn.
 BATCHES = 4
-"""Batches on the device that steps take in turn."""
+# Modules that are named.
 MOST_MODULES = 3
-"""Modules that are named."""
+# A model that still compiles after so many steps of one shape is left to the timing, which discards
+# such rounds.
 MOST_COMPILED_STEPS = 8
-"""A model that still compiles after so many steps of one shape is left to the timing, which discards such rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +53,9 @@ class Context:
     techniques: Techniques
     """Those of all arms; the ablation's steps have their own."""
 
-    def build(self, name: str, *, techniques: Techniques | None = None, steps: int | None = None) -> Arm:
+    def build(
+        self, name: str, *, techniques: Techniques | None = None, steps: int | None = None
+    ) -> Arm:
         """Set the process to the precision called ``name`` and build its arm.
 
         Args:
@@ -220,8 +228,9 @@ class TrainingRunner:
     def operations(self) -> Operations:
         """Return the products of a step and the types that they run in, as far as they are known.
 
-        Call it after all that is measured, in all processes that train together: a model's layers may wait for each
-        other. It takes another batch, forward and backward, without an update, and neither compiled nor captured.
+        Call it after all that is measured, in all processes that train together: a model's layers
+        may wait for each other. It takes another batch, forward and backward, without an update,
+        and neither compiled nor captured.
         """
         observable = self.observable()
         observable.activate()
@@ -242,7 +251,10 @@ class TrainingRunner:
         try:
             return flops_by_module(observable.compute)
         except Exception as error:  # a model that cannot be observed; that it trains is known
-            print(f"{self.name}: the modules of its products are unknown: {type(error).__name__}: {error}")
+            print(
+                f"{self.name}: the modules of its products are unknown: {type(error).__name__}: "
+                f"{error}"
+            )
             return Counter()
         finally:
             self.arm.zero_grad()
@@ -258,9 +270,10 @@ class TrainingRunner:
     ) -> TrialResult:
         """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
 
-        It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where no product of
-        converted layers ran in float8. That autocast left much in fp32, for which a model may have reasons of its own,
-        or that a model multiplied in a narrower type, is only in the detail. A result that is ``nonfinite`` stays so.
+        It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where
+        no product of converted layers ran in float8. That autocast left much in fp32, for which a
+        model may have reasons of its own, or that a model multiplied in a narrower type, is only in
+        the detail. A result that is ``nonfinite`` stays so.
 
         Args:
             status: as it is otherwise.
@@ -278,11 +291,15 @@ class TrainingRunner:
             )
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
-            types = unexpected_types_in_words(precision.name, operations.compute_dtypes, operations.other_modules)
+            types = unexpected_types_in_words(
+                precision.name, operations.compute_dtypes, operations.other_modules
+            )
             status = "invalid" if missed else status
             detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"precision": self.name, "compile_s": self.compile_s} | measured
-        return TrialResult(status=status, detail=detail, switches=switches, operations=operations, **fields)
+        return TrialResult(
+            status=status, detail=detail, switches=switches, operations=operations, **fields
+        )
 
     def observable(self) -> TrainingRunner:
         """Return a runner of the same arm whose operations can be observed: neither compiled nor captured."""
@@ -291,9 +308,9 @@ class TrainingRunner:
     def compile(self, context: Context, send: Callable[[Message], None]) -> None:
         """Let the newly built arm compile before anything is observed or timed, and keep the seconds that it takes.
 
-        It runs over a batch of each shape, from an empty cache, until nothing is compiled any more. The seconds are
-        those beyond as many steps that compile nothing. Nothing is learned: batch norm's statistics and the random
-        generators are restored, and gradients are dropped.
+        It runs over a batch of each shape, from an empty cache, until nothing is compiled any more.
+        The seconds are those beyond as many steps that compile nothing. Nothing is learned: batch
+        norm's statistics and the random generators are restored, and gradients are dropped.
         """
         if not self.arm.techniques.compile:
             return

@@ -1,8 +1,9 @@
 """Checkpoints: the state of a training after an epoch, written atomically, to resume from.
 
-A checkpoint holds what the next epoch depends on: weights, the states of optimizer and schedule, the GradScaler's scale
-and, of every rank, the states of the global random generators. Data order and augmentation follow from seed and epoch.
-On a CPU, in the same precision, a resumed training ends with the same bits as one that was never interrupted.
+A checkpoint holds what the next epoch depends on: weights, the states of optimizer and schedule,
+the GradScaler's scale and, of every rank, the states of the global random generators. Data order
+and augmentation follow from seed and epoch. On a CPU, in the same precision, a resumed training
+ends with the same bits as one that was never interrupted.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class Checkpoint:
     def restore(self, arm: Arm) -> None:
         """Restore this state to ``arm``, newly built from the same suite.
 
-        The arm may be of another precision: fp32 weights are kept where there are any. Where the checkpoint holds no
-        scale, the arm keeps its new GradScaler; an arm that does not scale ignores the checkpoint's scale.
+        The arm may be of another precision: fp32 weights are kept where there are any. Where the
+        checkpoint holds no scale, the arm keeps its new GradScaler; an arm that does not scale
+        ignores the checkpoint's scale.
         """
         arm.weights.load_state_dict(self.model)
         for name, optimizer in arm.optimizers.items():
@@ -102,7 +104,9 @@ def restore_generators(states: dict[str, Any], device: torch.device) -> None:
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Return the checkpoint in ``path``, its tensors on the CPU; None where there is none that can be read."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)  # refuses all but tensors and plain values
+        state = torch.load(
+            path, map_location="cpu", weights_only=True
+        )  # refuses all but tensors and plain values
         epochs = tuple(EpochResult(**epoch) for epoch in state.pop("epochs"))
         return Checkpoint(**state, epochs=epochs)
     except FileNotFoundError:
@@ -115,5 +119,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 def stored_bytes(model: nn.Module) -> int:
     """Return the bytes of the tensors in the model's state dict."""
     state = model.state_dict(keep_vars=True).values()
-    tensors = {id(value): value for value in state if isinstance(value, Tensor)}  # weights of several layers once
+    tensors = {
+        id(value): value for value in state if isinstance(value, Tensor)
+    }  # weights of several layers once
     return sum(tensor.nbytes for tensor in tensors.values())

@@ -1,7 +1,8 @@
 """Conversions: torchao replaces linear layers.
 
-The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as the same parameters
-under the same names, so optimizers, checkpoints and evaluation in fp32 do not depend on it.
+The conversion records which layers are converted, which are not, and why. Weights stay in fp32, as
+the same parameters under the same names, so optimizers, checkpoints and evaluation in fp32 do not
+depend on it.
 
 Source: torchao.float8 (per-tensor and row-wise scaling).
 """
@@ -25,7 +26,8 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     The modules that ``stay`` are not converted.
 
     Raises:
-        UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the library refuses.
+        UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the
+            library refuses.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
     kept = {}
@@ -35,7 +37,9 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
             kept[name] = misfit
     if len(kept) == len(layers):
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
-        raise UnsupportedError(f"{precision.name} converts none of the model's linear layers ({reasons})")
+        raise UnsupportedError(
+            f"{precision.name} converts none of the model's linear layers ({reasons})"
+        )
     twin = _float8_twins(precision)
     twins: dict[Any, Any] = {}
     for name, layer in layers.items():
@@ -45,7 +49,9 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         for name, child in list(parent._modules.items()):
             if child in twins:
                 setattr(parent, name, twins[child])
-    return Conversion(converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept)
+    return Conversion(
+        converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept
+    )
 
 
 def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
@@ -58,8 +64,8 @@ def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
     return ""
 
 
+# Returns a layer's twin, with the same weights, which maps inputs (..., in) to outputs (..., out).
 Twins = Callable[[Any], nn.Module]
-"""Returns a layer's twin, with the same weights, which maps inputs (..., in) to outputs (..., out)."""
 
 
 def _require_rows(precision: Precision, rows: int) -> None:
@@ -67,7 +73,8 @@ def _require_rows(precision: Precision, rows: int) -> None:
     multiple = precision.multiple
     if rows % multiple and torch.is_grad_enabled():
         raise UnsupportedError(
-            f"{precision.name} needs samples, or tokens, in multiples of {multiple} in a batch, not {rows}"
+            f"{precision.name} needs samples, or tokens, in multiples of {multiple} in a batch, "
+            f"not {rows}"
         )
 
 

@@ -1,7 +1,7 @@
 """The ranks of a trial: joining, collectives on Python values, a common clock, data parallelism, batch norm.
 
-The timing's decisions (length of the warm-up, length of a block, when to stop) follow from a clock. Ranks that read
-one clock decide alike and stay in step.
+The timing's decisions (length of the warm-up, length of a block, when to stop) follow from a clock.
+Ranks that read one clock decide alike and stay in step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.placement import Rendezvous
 
 Value = TypeVar("Value")
+# How long a rank waits for another at most; the first step of a large model may take minutes.
 PATIENCE = timedelta(minutes=20)
-"""How long a rank waits for another at most; the first step of a large model may take minutes."""
 
 
 def announce(rendezvous: Rendezvous) -> None:
@@ -31,7 +31,9 @@ def announce(rendezvous: Rendezvous) -> None:
         "MASTER_ADDR": rendezvous.address,
         "MASTER_PORT": str(rendezvous.port),
         "RANK": str(rendezvous.rank),
-        "LOCAL_RANK": str(rendezvous.rank % rendezvous.local_world),  # ranks of one machine follow each other
+        "LOCAL_RANK": str(
+            rendezvous.rank % rendezvous.local_world
+        ),  # ranks of one machine follow each other
         "WORLD_SIZE": str(rendezvous.world),
         "LOCAL_WORLD_SIZE": str(rendezvous.local_world),
     }
@@ -41,7 +43,8 @@ def announce(rendezvous: Rendezvous) -> None:
 def join(device: torch.device, silence_s: float) -> None:
     """Join the other ranks at the address in torch.distributed's environment variables.
 
-    After ``silence_s`` without a message the trial is taken to hang; a rank that waits for another says so before.
+    After ``silence_s`` without a message the trial is taken to hang; a rank that waits for another
+    says so before.
     """
     patience = min(PATIENCE, timedelta(seconds=silence_s * 2 / 3))
     distributed.init_process_group(backend_of(device).collectives, timeout=patience)
@@ -49,7 +52,11 @@ def join(device: torch.device, silence_s: float) -> None:
 
 def ranks() -> int:
     """Return the number of ranks."""
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    return (
+        distributed.get_world_size()
+        if distributed.is_available() and distributed.is_initialized()
+        else 1
+    )
 
 
 def rank() -> int:
@@ -122,20 +129,27 @@ def parallel(model: nn.Module, device: torch.device) -> Callable[..., Any]:
 
     Every rank starts from rank 0's weights.
     """
-    return nn.parallel.DistributedDataParallel(model, device_ids=[device] if backend_of(device).is_gpu else None)
+    return nn.parallel.DistributedDataParallel(
+        model, device_ids=[device] if backend_of(device).is_gpu else None
+    )
 
 
 def synchronised_norms(model: nn.Module) -> nn.Module:
     """Return the model with torch's SyncBatchNorm, over the whole batch of all ranks, in place of its batch norms.
 
     Raises:
-        UnsupportedError: it has no batch norm, or one of another class, which might do more than normalise.
+        UnsupportedError: it has no batch norm, or one of another class, which might do more than
+            normalise.
     """
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not norms:
-        raise UnsupportedError(f"sync-bn needs a model with batch norm, and {type(model).__name__} has none")
+        raise UnsupportedError(
+            f"sync-bn needs a model with batch norm, and {type(model).__name__} has none"
+        )
     for norm in norms:
         if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
-            raise UnsupportedError(f"sync-bn replaces torch's own batch norms, and not a {type(norm).__name__}")
+            raise UnsupportedError(
+                f"sync-bn replaces torch's own batch norms, and not a {type(norm).__name__}"
+            )
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted

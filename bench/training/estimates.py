@@ -20,8 +20,8 @@ from bench.training.own_step import loss_in
 from bench.training.step import build_arm, build_model, leave_gradients, loss_of
 
 COUNTED_BATCH = 2
+# A model of very many operations is not counted to the end.
 COUNTING_S = 20
-"""A model of very many operations is not counted to the end."""
 
 
 def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
@@ -33,22 +33,28 @@ def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
 def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
     """Return the FLOPs of products in forward and backward, for one sample.
 
-    They are counted on meta tensors, which have shapes and no values. None for a model that cannot run on those, or
-    whose products' FLOPs are not known.
+    They are counted on meta tensors, which have shapes and no values. None for a model that cannot
+    run on those, or whose products' FLOPs are not known.
     """
     if suite.step is not None:
         return None
     size = COUNTED_BATCH if suite.batches is None else suite.batch_size
     try:
-        (batch,) = first_batches(suite, data, batch_size=size, count=1, device=torch.device("cpu"), seed=0)
+        (batch,) = first_batches(
+            suite, data, batch_size=size, count=1, device=torch.device("cpu"), seed=0
+        )
         samples, batch = (
             (suite.count or first_dimension)(batch),
             to_device(batch, torch.device("meta")),
         )
         with torch.device("meta"):
             model, loss = build_model(suite, data), loss_of(suite, data)[0]
-            counted = operations.observe(lambda: loss_in(loss(model, batch)).backward()).flops_per_step
-    except Exception as error:  # a user's model may raise anything, and an estimate is all that is lost
+            counted = operations.observe(
+                lambda: loss_in(loss(model, batch)).backward()
+            ).flops_per_step
+    except (
+        Exception
+    ) as error:  # a user's model may raise anything, and an estimate is all that is lost
         print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
         return None
     return None if counted is None else counted / samples
@@ -63,12 +69,18 @@ def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
     suite, meta = suite_registry.load(ref), torch.device("meta")
     with meta:
         model = build_model(suite, suite.data)
-    arm = build_arm(replace(suite, model=lambda: model), suite.data, PRECISIONS[BASELINE], meta, seed=0)
+    arm = build_arm(
+        replace(suite, model=lambda: model), suite.data, PRECISIONS[BASELINE], meta, seed=0
+    )
     for weight in model.parameters():
         weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-    for optimizer in arm.optimizers.values():  # outside of the meta device: it reads the step's number
+    for (
+        optimizer
+    ) in arm.optimizers.values():  # outside of the meta device: it reads the step's number
         optimizer.step()
-    gradient_bytes = sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
+    gradient_bytes = sum(
+        weight.grad.nbytes for weight in model.parameters() if weight.grad is not None
+    )
     states = memory.states(arm.optimizers.values())
     kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in states)
     cpu, size = (
@@ -91,4 +103,6 @@ def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
 
 
 def _give_up(_signal: int, _frame: object) -> None:
-    raise TimeoutError(f"a step of the model took more than {COUNTING_S} s without computing anything")
+    raise TimeoutError(
+        f"a step of the model took more than {COUNTING_S} s without computing anything"
+    )

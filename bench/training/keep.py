@@ -1,8 +1,9 @@
 """Modules that stay in fp32 in a narrow precision: its option ``keep``.
 
-A kept module, and all that it holds, runs with autocast off on fp32 inputs, and what it returns stays in fp32: rounding
-its output again would bring back the overflow that it is kept for. A kept module has a class of its own, derived from
-the module's, so copies of the model, checkpointing, torch.compile and DistributedDataParallel treat it as any module.
+A kept module, and all that it holds, runs with autocast off on fp32 inputs, and what it returns
+stays in fp32: rounding its output again would bring back the overflow that it is kept for. A kept
+module has a class of its own, derived from the module's, so copies of the model, checkpointing,
+torch.compile and DistributedDataParallel treat it as any module.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozen
 
     Raises:
         UsageError: a pattern matches no module.
-        UnsupportedError: the forward of one of them has been replaced, so that a class cannot wrap it.
+        UnsupportedError: the forward of one of them has been replaced, so that a class cannot wrap
+            it.
     """
     roots = matching(model, precision.keep.split("+")) if precision.keep else {}
     for name, module in roots.items():
         if "forward" in vars(module):
-            raise UnsupportedError(f"keep: the forward of {name or 'the model'} has been replaced; keep what it holds")
+            raise UnsupportedError(
+                f"keep: the forward of {name or 'the model'} has been replaced; keep what it holds"
+            )
         module.__class__ = _kept(type(module))  # type: ignore[arg-type]  # a class has a hash
         vars(module)["_autocast_device"] = device.type
     return frozenset(part for module in roots.values() for part in module.modules())
@@ -64,7 +68,9 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
         with torch.autocast(self._autocast_device, enabled=False):
             return cast(plain.forward(self, *inputs, **named), torch.float32)
 
-    return type(f"{plain.__name__}InFp32", (plain,), {"forward": forward, "__module__": plain.__module__})
+    return type(
+        f"{plain.__name__}InFp32", (plain,), {"forward": forward, "__module__": plain.__module__}
+    )
 
 
 def lies_in(name: str, other: str) -> bool:

@@ -1,7 +1,7 @@
 """A suite's own training step, for what one backward pass cannot express: a GAN, actor-critic, several losses.
 
-The step is written with ``Training``, which scales, clips and steps as each precision needs it. The harness's own step
-takes from here which tensor is the loss, and how optimizers step.
+The step is written with ``Training``, which scales, clips and steps as each precision needs it. The
+harness's own step takes from here which tensor is the loss, and how optimizers step.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class Training:
         """Run the suite's step; return its loss, or the sum of its losses, a scalar without a graph.
 
         Raises:
-            UnsupportedError: the step calls an optimizer's ``.step()`` itself, and the precision scales losses.
+            UnsupportedError: the step calls an optimizer's ``.step()`` itself, and the precision
+                scales losses.
             UsageError: it returned no loss.
         """
         self._learns, self._counted = True, 0
@@ -142,7 +143,9 @@ class Training:
         if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
-        arm.taken.called += 1 - self._counted  # the hook has counted those that the scaler let through
+        arm.taken.called += (
+            1 - self._counted
+        )  # the hook has counted those that the scaler let through
         arm.end("step")
         return loss
 
@@ -158,7 +161,8 @@ class Training:
             if not self._updating:
                 name = self._arm.precision.name
                 raise UnsupportedError(
-                    f"the step calls an optimizer's .step() itself, and {name} scales losses: use training.step"
+                    f"the step calls an optimizer's .step() itself, and {name} scales losses: use "
+                    "training.step"
                 )
 
         for optimizer in optimizers.values():
@@ -193,7 +197,9 @@ def _scalar(loss: Any, name: str) -> Tensor:
     if not isinstance(loss, Tensor):
         raise UsageError(f"{name} is a {type(loss).__name__}, and must be a tensor of one number.")
     if loss.numel() != 1:
-        raise UsageError(f"{name} has shape {tuple(loss.shape)}, and must be one number, such as its mean.")
+        raise UsageError(
+            f"{name} has shape {tuple(loss.shape)}, and must be one number, such as its mean."
+        )
     return loss
 
 

@@ -15,8 +15,9 @@ from bench.training.step import Arm
 def from_host(arm: Arm, batches: Sequence[Batch], stack: ExitStack) -> Iterator[Batch]:
     """Return batches that lie in host memory on the arm's device, in turn and again and again.
 
-    Without techniques each is copied from pageable memory when it is asked for. ``non-blocking`` pins them, and does
-    not wait for a copy; the ``prefetcher``, which ``stack`` closes, copies the next batch during the step.
+    Without techniques each is copied from pageable memory when it is asked for. ``non-blocking``
+    pins them, and does not wait for a copy; the ``prefetcher``, which ``stack`` closes, copies the
+    next batch during the step.
     """
     techniques = arm.techniques
     if techniques.non_blocking:

@@ -1,7 +1,8 @@
 """Initial weights of a torchvision model: random, ImageNet's, or those of a file.
 
-A suite offers them by an argument ``weights`` of its function: ``none``, ``imagenet`` (or ``pretrained``), or a path.
-They are downloaded once, before any trial, and every trial then reads them from the disk.
+A suite offers them by an argument ``weights`` of its function: ``none``, ``imagenet`` (or
+``pretrained``), or a path. They are downloaded once, before any trial, and every trial then reads
+them from the disk.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
 def pretrained(build: Callable[..., nn.Module], weights: str, data: Data) -> nn.Module:
     """Build a torchvision model with initial weights.
 
-    Its head, the last layer that has weights, is a new one where the number of classes differs. On the meta device,
-    where tensors have no values, none are loaded.
+    Its head, the last layer that has weights, is a new one where the number of classes differs. On
+    the meta device, where tensors have no values, none are loaded.
 
     Args:
         build: torchvision's function, called with ``num_classes``.
-        weights: ``none``, ``imagenet`` or ``pretrained`` (torchvision's default weights of this model), or the path of
-            a state dict.
+        weights: ``none``, ``imagenet`` or ``pretrained`` (torchvision's default weights of this
+            model), or the path of a state dict.
         data: has the number of classes.
 
     Raises:
@@ -77,9 +78,9 @@ def _download(name: str) -> dict[str, Tensor]:
             state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except FAILURES as error:
         raise UsageError(
-            f"The ImageNet weights of {name} are not in '{folder}' and could not be downloaded from {entry.url} "
-            f"({getattr(error, 'reason', error)}). Put {entry.url.rsplit('/', 1)[-1]} there, "
-            "or give --weights PATH or --weights none."
+            f"The ImageNet weights of {name} are not in '{folder}' and could not be downloaded "
+            f"from {entry.url} ({getattr(error, 'reason', error)}). Put "
+            f"{entry.url.rsplit('/', 1)[-1]} there, or give --weights PATH or --weights none."
         ) from error
     return state
 
@@ -88,11 +89,15 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         state: dict[str, Tensor] = dict(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError:
-        raise UsageError(f"There is no weights file '{path}'. Give --weights PATH, or --weights none.") from None
-    except Exception as error:  # nearly anything; torch's own text advises to load what may run code
         raise UsageError(
-            f"The weights file '{path}' holds no state dict. Save model.state_dict() with torch.save, or give "
-            "--weights none."
+            f"There is no weights file '{path}'. Give --weights PATH, or --weights none."
+        ) from None
+    except (
+        Exception
+    ) as error:  # nearly anything; torch's own text advises to load what may run code
+        raise UsageError(
+            f"The weights file '{path}' holds no state dict. Save model.state_dict() with "
+            "torch.save, or give --weights none."
         ) from error
     return state
 
@@ -112,4 +117,6 @@ def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
         model.load_state_dict(state)
     except RuntimeError as error:
         problems = " ".join(line.strip() for line in str(error).splitlines()[1:4])
-        raise UsageError(f"The weights of {where} are not those of this model: {problems}") from error
+        raise UsageError(
+            f"The weights of {where} are not those of this model: {problems}"
+        ) from error

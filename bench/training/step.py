@@ -1,7 +1,7 @@
 """Training and evaluation in plain sight: one step, one loop and one evaluation for every precision.
 
-What differs by precision is what ``Arm`` holds: an autocast region, a GradScaler that scales, weights that are 16-bit
-copies of a master copy, or none of these.
+What differs by precision is what ``Arm`` holds: an autocast region, a GradScaler that scales,
+weights that are 16-bit copies of a master copy, or none of these.
 """
 
 from __future__ import annotations
@@ -40,25 +40,28 @@ from bench.training.techniques import (
     require_supported,
 )
 
+# Computes the loss of (model, batch): a tensor, or an output that has it.
 Loss = Callable[[Any, Batch], Any]
-"""Computes the loss of (model, batch): a tensor, or an output that has it."""
 
 
 class TakenSteps:
     """Counts the training steps of an arm, as a hook on its optimizers: less one for each step that a GradScaler skips.
 
-    Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that makes the step a
-    no-op; these tensors are kept, and read when the count is asked for.
+    Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that
+    makes the step a no-op; these tensors are kept, and read when the count is asked for.
     """
 
     def __init__(self) -> None:
         """Begin with none.
 
-        With k optimizers the hook adds k for a training step; the code that takes the step subtracts k - 1.
+        With k optimizers the hook adds k for a training step; the code that takes the step
+        subtracts k - 1.
         """
         self.called, self._found_inf = 0, list[Tensor]()
 
-    def __call__(self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    def __call__(
+        self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    ) -> None:
         """Count one; the signature is torch's."""
         self.called += 1
         if (found_inf := getattr(optimizer, "found_inf", None)) is not None:
@@ -82,7 +85,8 @@ class Arm:
     model: nn.Module
     loss: Loss
     criterion: nn.Module | None
-    """The module of (output, target) that the loss of a pair is computed by; None where the suite computes its own."""
+    """The module of (output, target) that the loss of a pair is computed by; None where the suite
+    computes its own."""
     count: Callable[[Batch], int]
     """Returns the samples of a batch."""
     optimizers: dict[str, torch.optim.Optimizer]
@@ -95,7 +99,8 @@ class Arm:
     weights: Weights
     """The model's weights, and the master copy that the optimizer updates where there is one."""
     forward: Any
-    """The model in the training step: itself, compiled, or wrapped for several devices; of several models a mapping."""
+    """The model in the training step: itself, compiled, or wrapped for several devices; of several
+    models a mapping."""
     step: Callable[[Arm, Batch], Tensor]
     """Trains on one batch: ``training_step``, or the suite's own."""
     gradients: Callable[[Arm, Batch], Tensor]
@@ -186,20 +191,28 @@ def build_arm(
     scaler = amp.grad_scaler(precision, device)
     optimizers = build_optimizers(suite, model, weights)
     if techniques.fused_optimizer:
-        optimizers = {name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()}
+        optimizers = {
+            name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()
+        }
     schedules = []
     if suite.schedule and steps:
         schedules = [suite.schedule(each, steps) for each in optimizers.values()]
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
-        if suite.schedule_every == "step" and any(isinstance(schedule, plateau) for schedule in schedules):
-            raise UsageError("ReduceLROnPlateau looks at epochs: give the suite schedule_every='epoch'.")
+        if suite.schedule_every == "step" and any(
+            isinstance(schedule, plateau) for schedule in schedules
+        ):
+            raise UsageError(
+                "ReduceLROnPlateau looks at epochs: give the suite schedule_every='epoch'."
+            )
     taken = TakenSteps()
     if scaler.is_enabled():  # a hook costs some microseconds a step
         for optimizer in optimizers.values():
             optimizer.register_step_post_hook(taken)
     for optimizer in optimizers.values():
         weights.follow(optimizer)
-        if callable(train := getattr(optimizer, "train", None)):  # it averages the weights, as schedule-free ones do
+        if callable(
+            train := getattr(optimizer, "train", None)
+        ):  # it averages the weights, as schedule-free ones do
             train()
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():
@@ -231,9 +244,13 @@ def build_arm(
     return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
 
 
-def _forward(suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int) -> Any:
+def _forward(
+    suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int
+) -> Any:
     if distributed.ranks() > 1:
-        seed_all(seed + 7919 * distributed.rank())  # so that dropout differs between the parts of a batch
+        seed_all(
+            seed + 7919 * distributed.rank()
+        )  # so that dropout differs between the parts of a batch
         return distributed.parallel(model, device)
     if not techniques.compile:
         return model
@@ -258,7 +275,9 @@ def build_model(suite: Suite, data: Data) -> nn.Module:
     return nn.ModuleDict(model) if isinstance(model, dict) else model
 
 
-def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[str, torch.optim.Optimizer]:
+def build_optimizers(
+    suite: Suite, model: nn.Module, weights: Weights
+) -> dict[str, torch.optim.Optimizer]:
     """Build the suite's optimizers by their names; those of a list are called by their numbers, from 0.
 
     Raises:
@@ -280,8 +299,12 @@ def build_optimizers(suite: Suite, model: nn.Module, weights: Weights) -> dict[s
     known = {*map(id, model.parameters()), *map(id, weights.trained())}
     for name, optimizer in optimizers.items():
         if not hasattr(optimizer, "param_groups"):
-            raise UsageError(f"Suite.optimizer returned a {type(optimizer).__name__}, which is no optimizer.")
-        if not any(id(weight) in known for group in optimizer.param_groups for weight in group["params"]):
+            raise UsageError(
+                f"Suite.optimizer returned a {type(optimizer).__name__}, which is no optimizer."
+            )
+        if not any(
+            id(weight) in known for group in optimizer.param_groups for weight in group["params"]
+        ):
             raise UsageError(f"Suite.optimizer: {name!r} has no parameter of the model.")
         weights.substitute(optimizer)
     return optimizers
@@ -293,7 +316,10 @@ def build_loss(suite: Suite, data: Data) -> nn.Module:
     The default is cross entropy, of every token, or mean square error for regression.
     """
     if isinstance(suite.loss, nn.Module):
-        raise UsageError("Suite.loss is a module: give a function that builds it, or a function of (model, batch).")
+        raise UsageError(
+            "Suite.loss is a module: give a function that builds it, or a function of (model, "
+            "batch)."
+        )
     if suite.loss is not None:
         build: Callable[..., nn.Module] = suite.loss
         return build()
@@ -325,7 +351,10 @@ def pair_loss(criterion: nn.Module) -> Loss:
     def loss(model: Any, batch: Batch) -> Any:
         if not (isinstance(batch, list | tuple) and len(batch) == 2):
             kind = type(batch).__name__
-            raise UsageError(f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, batch).")
+            raise UsageError(
+                f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, "
+                "batch)."
+            )
         inputs, targets = batch
         return criterion(model(inputs), targets)
 
@@ -339,7 +368,8 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
         The loss, a scalar on the device that nothing has waited for; its graph is used up.
 
     Raises:
-        UsageError: the suite's loss is no tensor of one number, or the batch is not what it can be computed of.
+        UsageError: the suite's loss is no tensor of one number, or the batch is not what it can be
+            computed of.
     """
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
@@ -361,7 +391,9 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
         return _add_gradients(arm, batch)
     samples = arm.count(batch)
     if samples % parts:
-        raise ValueError(f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation")
+        raise ValueError(
+            f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation"
+        )
     size = samples // parts
     chunks = cut(
         batch,
@@ -374,7 +406,9 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
 
 def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
-    with arm.region:  # forward and loss in one region; backward runs outside it, in the types forward chose
+    with (
+        arm.region
+    ):  # forward and loss in one region; backward runs outside it, in the types forward chose
         loss = loss_in(arm.loss(arm.forward, batch))
     if parts > 1:
         loss = loss / parts
@@ -427,7 +461,10 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
 @contextmanager
 def testing(arm: Arm) -> Iterator[None]:
     """Let the model, and optimizers that train other weights than they test with, be in evaluation mode."""
-    switched: list[Any] = [arm.model, *(each for each in arm.optimizers.values() if hasattr(each, "eval"))]
+    switched: list[Any] = [
+        arm.model,
+        *(each for each in arm.optimizers.values() if hasattr(each, "eval")),
+    ]
     for each in switched:
         each.eval()
     yield
@@ -454,9 +491,9 @@ class CrossEntropies(TorchFunctionMode):
 def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
 
-    Classes are whole numbers, one for each sample, with a score for each class: the targets of a loss of (output,
-    target), or with a loss of (model, batch) those of the one call of torch's cross entropy in it. A sample whose
-    outputs hold a NaN counts as wrong.
+    Classes are whole numbers, one for each sample, with a score for each class: the targets of a
+    loss of (output, target), or with a loss of (model, batch) those of the one call of torch's
+    cross entropy in it. A sample whose outputs hold a NaN counts as wrong.
 
     Raises:
         UsageError: there is no batch.
@@ -482,7 +519,9 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
                 has_scores = outputs.dim() == 2 and outputs.shape[1] > 1
                 if has_scores and not targets.is_floating_point() and targets.shape == (size,):
                     is_right = outputs.argmax(dim=1) == targets
-                    has_nan = outputs.isnan().any(dim=1)  # the largest of NaNs would be the first class
+                    has_nan = outputs.isnan().any(
+                        dim=1
+                    )  # the largest of NaNs would be the first class
                     right += (is_right & ~has_nan).sum()
                     classified += size
             total += loss.double() * size
@@ -490,7 +529,9 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     sums = distributed.summed([float(total), int(right), count, classified], arm.device)
     loss_sum, hits, samples, classes = sums
     if not samples:
-        raise UsageError("There is no batch to test on: let batches('test', …) return None where there are none.")
+        raise UsageError(
+            "There is no batch to test on: let batches('test', …) return None where there are none."
+        )
     return loss_sum / samples, 100 * hits / samples if classes == samples else None
 
 
@@ -511,7 +552,9 @@ def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, f
     if not isinstance(output, Mapping):
         output = {judged: output}
     if suite.quality and judged not in output:
-        raise UsageError(f"evaluate returned no figure {judged!r}, which Suite.quality names: {output}.")
+        raise UsageError(
+            f"evaluate returned no figure {judged!r}, which Suite.quality names: {output}."
+        )
     return {str(name): _figure(name, value) for name, value in output.items()}
 
 
@@ -519,7 +562,9 @@ def _figure(name: str, value: Any) -> float | None:
     try:
         number = float(value + 0)  # a text is no number, whatever it spells
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"evaluate's figure {name!r} is a {type(value).__name__}, not one number.") from error
+        raise UsageError(
+            f"evaluate's figure {name!r} is a {type(value).__name__}, not one number."
+        ) from error
     return number if math.isfinite(number) else None
 
 

@@ -1,14 +1,15 @@
 """Techniques change an arm: the layout of its tensors, its optimizer, its forward pass, its activations.
 
-With activation checkpointing, blocks keep their inputs alone and compute their activations again in backward. Blocks
-are the children of the outermost nn.Sequential and nn.ModuleList that have children themselves, such as residual blocks
-and encoder layers (Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174).
+With activation checkpointing, blocks keep their inputs alone and compute their activations again in
+backward. Blocks are the children of the outermost nn.Sequential and nn.ModuleList that have
+children themselves, such as residual blocks and encoder layers (Chen et al., "Training Deep Nets
+with Sublinear Memory Cost", arXiv 1604.06174).
 
-A CUDA graph, captured once and then replayed with one launch, holds the forward pass, the loss and the backward pass,
-of all micro-batches where gradients are accumulated. Clipping, GradScaler, optimizer and schedule stay outside:
-``GradScaler.step`` reads from the device whether a gradient overflowed, which a capture forbids, and a captured
-optimizer would keep the learning rate of the capture (PyTorch's notes, "CUDA semantics", section "Usage with
-torch.cuda.amp").
+A CUDA graph, captured once and then replayed with one launch, holds the forward pass, the loss and
+the backward pass, of all micro-batches where gradients are accumulated. Clipping, GradScaler,
+optimizer and schedule stay outside: ``GradScaler.step`` reads from the device whether a gradient
+overflowed, which a capture forbids, and a captured optimizer would keep the learning rate of the
+capture (PyTorch's notes, "CUDA semantics", section "Usage with torch.cuda.amp").
 """
 
 from __future__ import annotations
@@ -37,27 +38,34 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques
 from bench.training import distributed
 
+# Versions of one model that may be compiled in a process: each arm is one, and torch gives up after
+# eight.
 COMPILED_ARMS = 64
-"""Versions of one model that may be compiled in a process: each arm is one, and torch gives up after eight."""
+# Modules of the errors of torch.compile, of which others may be subclasses.
 COMPILERS = ("torch._dynamo", "torch._inductor")
-"""Modules of the errors of torch.compile, of which others may be subclasses."""
+# Ordinary training steps before a capture, in which libraries choose algorithms and allocate
+# workspaces.
 WARM_UP = 3
-"""Ordinary training steps before a capture, in which libraries choose algorithms and allocate workspaces."""
 
 
-def require_supported(techniques: Techniques, suite: Suite, data: Data, device: torch.device) -> None:
+def require_supported(
+    techniques: Techniques, suite: Suite, data: Data, device: torch.device
+) -> None:
     """Refuse techniques that a suite or device cannot have, as far as that is known before a model is built.
 
     Raises:
         UnsupportedError: it cannot have one.
     """
     if techniques.channels_last and len(data.input_shape) != 3 and suite.batches is None:
-        raise UnsupportedError(f"channels-last is a layout of images, and {suite.name} is not trained on images")
+        raise UnsupportedError(
+            f"channels-last is a layout of images, and {suite.name} is not trained on images"
+        )
     if suite.step is not None and (
         techniques.grad_accumulation > 1 or techniques.cuda_graphs or distributed.ranks() > 1
     ):
         raise UnsupportedError(
-            f"{suite.name} has a step of its own, which trains on one device, without grad-accumulation and cuda-graphs"
+            f"{suite.name} has a step of its own, which trains on one device, without "
+            "grad-accumulation and cuda-graphs"
         )
     if techniques.compile:
         load_compiler(device.type)
@@ -67,7 +75,8 @@ def refused(error: BaseException) -> str | None:
     """Return why a technique cannot be used here, if that is the error; None for any other error."""
     if isinstance(error, UnsupportedError):
         return str(error)
-    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may not.
+    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may
+    # not.
     raised_by_compile = any(cls.__module__.startswith(COMPILERS) for cls in type(error).__mro__)
     if raised_by_compile and not is_out_of_memory(error):
         return f"compile: {type(error).__name__}: {first_line(error)}"
@@ -85,14 +94,17 @@ def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Opti
     kind = type(optimizer)
     if "fused" not in inspect.signature(kind).parameters:
         raise UnsupportedError(
-            f"fused-optimizer needs an optimizer with torch's fused=True, which {kind.__name__} lacks"
+            f"fused-optimizer needs an optimizer with torch's fused=True, which {kind.__name__} "
+            "lacks"
         )
     groups = [{**group, "fused": True, "foreach": None} for group in optimizer.param_groups]
     build: Any = kind
     try:
         copy: torch.optim.Optimizer = build(groups, lr=groups[0]["lr"], fused=True)
     except (RuntimeError, ValueError) as error:
-        raise UnsupportedError(f"fused-optimizer: {kind.__name__} says: {first_line(error)}") from error
+        raise UnsupportedError(
+            f"fused-optimizer: {kind.__name__} says: {first_line(error)}"
+        ) from error
     if scaled and isinstance(copy, torch.optim.SGD):
         _initialise_momentum(copy)
     return copy
@@ -101,31 +113,41 @@ def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Opti
 def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
     """Give every weight a momentum of zero, with which the first step is the same as without one.
 
-    torch's fused SGD allocates momentum in its first step without writing to it where the GradScaler skips that step,
-    and the next step reads whatever was in that memory.
+    torch's fused SGD allocates momentum in its first step without writing to it where the
+    GradScaler skips that step, and the next step reads whatever was in that memory.
     """
     for group in optimizer.param_groups:
         if group["momentum"] and group["dampening"]:
-            raise UnsupportedError("fused-optimizer: torch's fused SGD with dampening cannot skip its first step")
+            raise UnsupportedError(
+                "fused-optimizer: torch's fused SGD with dampening cannot skip its first step"
+            )
         for weight in group["params"] if group["momentum"] else ():
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
-def compiled(model: nn.Module, mode: str | None = None, *, one_shape: bool = True) -> Callable[..., Any]:
+def compiled(
+    model: nn.Module, mode: str | None = None, *, one_shape: bool = True
+) -> Callable[..., Any]:
     """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged.
 
-    ``mode`` is torch.compile's; None is its default. Of batches that may not have ``one_shape``, a size that changes is
-    compiled as a variable.
+    ``mode`` is torch.compile's; None is its default. Of batches that may not have ``one_shape``, a
+    size that changes is compiled as a variable.
     """
     config: Any = torch._dynamo.config
-    config.cache_size_limit = COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
-    forward: Callable[..., Any] = torch.compile(model, dynamic=False if one_shape else None, mode=mode)
+    config.cache_size_limit = (
+        COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
+    )
+    forward: Callable[..., Any] = torch.compile(
+        model, dynamic=False if one_shape else None, mode=mode
+    )
     return forward
 
 
 def compilations() -> int:
     """Return how many graphs torch.compile has compiled in this process."""
-    dynamo: Any = sys.modules.get("torch._dynamo.utils")  # not imported before something is compiled
+    dynamo: Any = sys.modules.get(
+        "torch._dynamo.utils"
+    )  # not imported before something is compiled
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
@@ -151,19 +173,25 @@ def load_compiler(kind: str) -> None:
 def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> None:
     """Checkpoint the activations of the model's blocks, in place.
 
-    Random numbers are drawn again as they were and batch norm counts each batch once, so that training is the same.
+    Random numbers are drawn again as they were and batch norm counts each batch once, so that
+    training is the same.
 
     Raises:
         UnsupportedError: the model has no blocks, or has batch norm and will be compiled.
     """
     if compiled and any(isinstance(module, _BatchNorm) for module in model.modules()):
-        raise UnsupportedError("torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice")
+        raise UnsupportedError(
+            "torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice"
+        )
     blocks: list[nn.Module] = []
     for container in _outermost(model):
-        blocks += [child for child in container.children() if next(child.children(), None) is not None]
+        blocks += [
+            child for child in container.children() if next(child.children(), None) is not None
+        ]
     if not blocks:
         raise UnsupportedError(
-            f"checkpointing wraps blocks within nn.Sequential or nn.ModuleList, and {type(model).__name__} has none"
+            "checkpointing wraps blocks within nn.Sequential or nn.ModuleList, and "
+            f"{type(model).__name__} has none"
         )
     for block in blocks:
         # A method of each block, so that a model's copy runs the copy's layers.
@@ -226,8 +254,8 @@ class GraphedStep:
         """Compute the batch's gradients; return the loss, a tensor that no later step overwrites.
 
         Raises:
-            UnsupportedError: the step has an operation that cannot be captured, such as reading a value on the host, or
-                the batch is not of the shapes that were captured.
+            UnsupportedError: the step has an operation that cannot be captured, such as reading a
+                value on the host, or the batch is not of the shapes that were captured.
         """
         if self.done < WARM_UP:
             self.done += 1
@@ -236,7 +264,9 @@ class GraphedStep:
             self.loss = self._capture(batch)
         given, shapes = tensors(batch), _shapes(batch)
         if shapes != self.shapes:
-            raise UnsupportedError(f"cuda-graphs: a graph of batches {self.shapes} cannot take {shapes}")
+            raise UnsupportedError(
+                f"cuda-graphs: a graph of batches {self.shapes} cannot take {shapes}"
+            )
         for held, tensor in zip(self.held, given, strict=True):
             held.copy_(tensor)
         self.graph.replay()
@@ -250,7 +280,9 @@ class GraphedStep:
         except RuntimeError as error:
             if (original := out_of_memory_behind(error)) is not None:
                 raise original from None
-            cause = error.__context__ or error  # ending a failed capture raises too, which hides the cause
+            cause = (
+                error.__context__ or error
+            )  # ending a failed capture raises too, which hides the cause
             reason = str(cause).strip().splitlines()[0]
             raise UnsupportedError(f"cuda-graphs: the step cannot be captured: {reason}") from error
         self.held, self.shapes = tensors(static), _shapes(static)

@@ -12,25 +12,26 @@ from pathlib import Path
 from bench.results.records import Ending
 from bench.spec.errors import UnsupportedError, UsageError
 
+# DistributedDataParallel's error in the second step if the first left some parameters without a
+# gradient.
 UNUSED = "Expected to have finished reduction in the prior iteration"
-"""DistributedDataParallel's error in the second step if the first left some parameters without a gradient."""
+# GradScaler's errors where a gradient is complex, or has 16 bits.
 UNSCALED = re.compile(r"_amp_\w+unscale\w*\" not implemented|Attempting to unscale FP16")
-"""GradScaler's errors where a gradient is complex, or has 16 bits."""
 
+# In the first line of torch's error of a loss such as BCELoss.
 UNSAFE = "unsafe to autocast"
-"""In the first line of torch's error of a loss such as BCELoss."""
+# In the first line of an error of a loader's process; the error itself is in the last line.
 FROM_LOADER = "in DataLoader worker process"
-"""In the first line of an error of a loader's process; the error itself is in the last line."""
 DUMP = re.compile(r"^(Current thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
+# How faulthandler begins.
 FATAL = re.compile(r"^Fatal Python error:", re.MULTILINE)
-"""How faulthandler begins."""
 LONGEST_LINE = 300
+# Most that is kept of a process's output: its end.
 LOG_BYTES = 2**20
-"""Most that is kept of a process's output: its end."""
+# Lets a worker or rank print its stack, even while it hangs in C code.
 STACK_SIGNAL = signal.SIGUSR2
-"""Lets a worker or rank print its stack, even while it hangs in C code."""
+# In gloo's errors, plain RuntimeErrors, when another process is gone.
 LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer")
-"""In gloo's errors, plain RuntimeErrors, when another process is gone."""
 
 
 def failure(error: BaseException) -> Ending:
@@ -42,14 +43,16 @@ def failure(error: BaseException) -> Ending:
     if UNUSED in str(error):
         return Ending(
             kind="unsupported",
-            text="some of the model's parameters take no part in a step's loss, which goes on one device and not on "
-            "several: they wait for each other's gradient of every parameter",
+            text="some of the model's parameters take no part in a step's loss, which goes on one "
+            "device and not on several: they wait for each other's gradient of every "
+            "parameter",
         )
     if UNSCALED.search(str(error)):
         return Ending(
             kind="unsupported",
-            text="the loss is scaled, and torch's GradScaler cannot unscale the gradients of complex weights, or of "
-            "weights that the model itself keeps in 16 bits: amp-bf16 scales no loss",
+            text="the loss is scaled, and torch's GradScaler cannot unscale the gradients of "
+            "complex weights, or of weights that the model itself keeps in 16 bits: amp-bf16 "
+            "scales no loss",
         )
     return Ending(kind=_kind(error), text=_described(error), secondary=_is_secondary(error))
 
@@ -68,7 +71,11 @@ def _described(error: BaseException) -> str:
     first = error
     while isinstance(error, ImportError) and first.__context__ is not None:
         first = first.__context__
-    return text if first is error else f"{text} (because of {type(first).__name__}: {_first_line(first)})"
+    return (
+        text
+        if first is error
+        else f"{text} (because of {type(first).__name__}: {_first_line(first)})"
+    )
 
 
 def _is_secondary(error: BaseException) -> bool:
@@ -110,8 +117,8 @@ def print_stacks() -> None:
 def place(output: str, file: Path) -> str:
     """Return the innermost line of a file that a traceback in a process's output names, such as ``my.py:12``, or "".
 
-    A dump by faulthandler, whose first line is the innermost, comes before a traceback, whose last line is. The file's
-    path is absolute.
+    A dump by faulthandler, whose first line is the innermost, comes before a traceback, whose last
+    line is. The file's path is absolute.
     """
     lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
     dump = DUMP.search(output)
@@ -123,7 +130,9 @@ def last_words(output: str) -> str:
     """Return the last line of a process's output before faulthandler's dump, if there is one; empty if none."""
     dump = FATAL.search(output) or DUMP.search(output)
     lines = (output[: dump.start()] if dump else output).strip().splitlines()
-    words = [line for line in lines if not line.startswith("USDT:")]  # of torch's profiler, as it ends
+    words = [
+        line for line in lines if not line.startswith("USDT:")
+    ]  # of torch's profiler, as it ends
     return words[-1].strip()[-LONGEST_LINE:] if words else ""
 
 

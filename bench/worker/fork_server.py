@@ -1,13 +1,14 @@
 """The fork server's preparation, before its first fork.
 
-multiprocessing's fork server imports the modules that it is told to, and nothing else, so in this module, unlike in any
-other, importing it is what it is for. multiprocessing ignores an ImportError of such a module; a process that imports
-torch again then fails with another error. So the first error is kept, and every process reports it. Whatever ends the
-launcher, nothing that it started stays:
+multiprocessing's fork server imports the modules that it is told to, and nothing else, so in this
+module, unlike in any other, importing it is what it is for. multiprocessing ignores an ImportError
+of such a module; a process that imports torch again then fails with another error. So the first
+error is kept, and every process reports it. Whatever ends the launcher, nothing that it started
+stays:
 
 - While the fork server imports torch, the kernel kills it with its launcher.
-- Afterwards it sees that nobody holds the launcher's end of its pipe; workers let go of it (``bench.launch.local``).
-  It then kills all that descends from it and ends.
+- Afterwards it sees that nobody holds the launcher's end of its pipe; workers let go of it
+  (``bench.launch.local``). It then kills all that descends from it and ends.
 - When it is killed itself, the kernel kills the workers, and with them what they forked.
 """
 
@@ -28,7 +29,8 @@ _PID = os.getpid()
 def _end() -> None:
     """Kill all that descends from the fork server, and skip the interpreter's clean-up, which takes seconds.
 
-    What torch registers when it is imported runs before: torch up to 2.6 removes a temporary folder.
+    What torch registers when it is imported runs before: torch up to 2.6 removes a temporary
+    folder.
     """
     if os.getpid() == _PID:
         lifetime.end_children()
@@ -37,10 +39,11 @@ def _end() -> None:
 
 from bench.worker.failures import import_failure  # noqa: E402
 
+# Why torch or another library cannot be imported; None if all of them can.
 import_error: Ending | None = None
-"""Why torch or another library cannot be imported; None if all of them can."""
 try:
-    # torch makes the folder of its compiler's cache when it is imported; each trial has one of its own.
+    # torch makes the folder of its compiler's cache when it is imported; each trial has one of its
+    # own.
     with tempfile.TemporaryDirectory(prefix="ampmeter-") as folder:
         before = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
         import bench.worker.worker  # noqa: F401 - this takes seconds

@@ -1,7 +1,7 @@
 """One process: a trial in, records out, on a channel of their own; stdout and stderr go to a log.
 
-The fork server imports this module, and torch with it, once. Every worker is a fork of it in which no device has been
-used yet.
+The fork server imports this module, and torch with it, once. Every worker is a fork of it in which
+no device has been used yet.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ from bench.worker.failures import failure, print_stacks
 phases.load_all()
 
 
-def serve(connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]) -> None:
+def serve(
+    connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]
+) -> None:
     """Call a function in this process, and send its messages and its value or error over ``connection``.
 
     Args:
         connection: the channel back.
         log: path of the file that takes what is printed.
-        compiled: path of the folder that takes what torch.compile makes. It is new, so that the time of compiling does
-            not depend on earlier processes; the caller removes it.
+        compiled: path of the folder that takes what torch.compile makes. It is new, so that the
+            time of compiling does not depend on earlier processes; the caller removes it.
         target: the function as ``module:name``.
         arguments: of the function, before another function, which sends a message.
     """
@@ -55,7 +57,9 @@ def serve(connection: Connection, log: str, compiled: str, target: str, argument
         _print_to(log)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        bars = sys.modules.get("tqdm")  # torch.compile makes them; their own lock is a semaphore of the system, which a
+        bars = sys.modules.get(
+            "tqdm"
+        )  # torch.compile makes them; their own lock is a semaphore of the system, which a
         if bars is not None:  # process that is killed leaves behind, with a warning at the end
             bars.tqdm.set_lock(RLock())
         gc.freeze()  # what the fork server imported is never garbage
@@ -83,8 +87,8 @@ def run_trial(
 ) -> None:
     """Run one trial and send its records.
 
-    Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which rank of a trial on
-    several devices this process is; None of a trial on one.
+    Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which
+    rank of a trial on several devices this process is; None of a trial on one.
     """
     started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
 
@@ -93,12 +97,18 @@ def run_trial(
             message = replace(message, started=started, wall_s=time.monotonic() - start)
         send(message)
 
-    checkpoint = workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
+    checkpoint = (
+        workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
+    )
     if rendezvous is not None:
         distributed.announce(rendezvous)
-        distributed.join(device_at(trial.cell.placement.device_of(rendezvous.rank)), trial.silence_s)
+        distributed.join(
+            device_at(trial.cell.placement.device_of(rendezvous.rank)), trial.silence_s
+        )
     phases.run(trial, device, stamped, checkpoint)
-    distributed.gathered(None)  # rank 0 serves the others' store, so none leaves before all are done
+    distributed.gathered(
+        None
+    )  # rank 0 serves the others' store, so none leaves before all are done
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> PreparedData:
@@ -115,7 +125,9 @@ def _print_to(log: str) -> None:
     """Send this process's stdout and stderr, those of C code too, to a file."""
     try:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except FileNotFoundError:  # the launcher was stopped while this process began, and has removed the folder
+    except (
+        FileNotFoundError
+    ):  # the launcher was stopped while this process began, and has removed the folder
         os._exit(1)
     os.dup2(file, 1)
     os.dup2(file, 2)

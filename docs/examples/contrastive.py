@@ -14,7 +14,12 @@ def batches(split, batch_size, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(8 if split == "train" else 2):
         images = torch.rand(batch_size, 3, 32, 32, generator=generator)
-        yield {"views": (images, images.flip(-1) + 0.1 * torch.randn(images.shape, generator=generator))}
+        yield {
+            "views": (
+                images,
+                images.flip(-1) + 0.1 * torch.randn(images.shape, generator=generator),
+            )
+        }
 
 
 def loss(model, batch):

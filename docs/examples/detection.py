@@ -12,10 +12,16 @@ from bench.spec import Suite
 def batches(split, batch_size, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(3 if split == "train" else 1):
-        images = [torch.rand(3, 96 + 32 * (place % 2), 128, generator=generator) for place in range(batch_size)]
+        images = [
+            torch.rand(3, 96 + 32 * (place % 2), 128, generator=generator)
+            for place in range(batch_size)
+        ]
         corners = 48 * torch.rand(batch_size, 2, 2, generator=generator)
         boxes = torch.cat([corners, corners + 40], dim=2)
-        yield {"images": images, "targets": [{"boxes": each, "labels": torch.tensor([1, 2])} for each in boxes]}
+        yield {
+            "images": images,
+            "targets": [{"boxes": each, "labels": torch.tensor([1, 2])} for each in boxes],
+        }
 
 
 def loss(model, batch):

@@ -12,7 +12,12 @@ from bench.spec import Suite
 class Denoiser(nn.Module):
     def __init__(self):
         super().__init__()
-        layers = [nn.Conv2d(4, 64, 3, padding=1), nn.SiLU(), nn.Conv2d(64, 64, 3, padding=1), nn.SiLU()]
+        layers = [
+            nn.Conv2d(4, 64, 3, padding=1),
+            nn.SiLU(),
+            nn.Conv2d(64, 64, 3, padding=1),
+            nn.SiLU(),
+        ]
         self.layers = nn.Sequential(*layers, nn.Conv2d(64, 3, 3, padding=1))
 
     def forward(self, noisy, share):
@@ -24,7 +29,11 @@ def batches(split, batch_size, seed):
     for _ in range(16 if split == "train" else 4):
         images, noise = (torch.randn(batch_size, 3, 16, 16, generator=generator) for _ in range(2))
         share = torch.rand(batch_size, 1, 1, 1, generator=generator)
-        yield {"noisy": (1 - share).sqrt() * images + share.sqrt() * noise, "share": share, "noise": noise}
+        yield {
+            "noisy": (1 - share).sqrt() * images + share.sqrt() * noise,
+            "share": share,
+            "noise": noise,
+        }
 
 
 def suite():
@@ -33,7 +42,9 @@ def suite():
         title="a small denoiser of images of 16 × 16",
         model=Denoiser,
         batches=batches,
-        loss=lambda model, batch: (model(batch["noisy"], batch["share"]).float() - batch["noise"]).square().mean(),
+        loss=lambda model, batch: (
+            (model(batch["noisy"], batch["share"]).float() - batch["noise"]).square().mean()
+        ),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
         batch_size=16,
     )

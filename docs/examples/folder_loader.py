@@ -21,8 +21,12 @@ def collate(length, files):
 def suite(folder="docs", length=256):
     def batches(split, batch_size, seed):
         files = sorted(Path(folder).glob("*.md"))
-        chosen = files[::4] if split == "test" else [file for file in files if file not in files[::4]]
-        return DataLoader(chosen, batch_size, shuffle=split == "train", collate_fn=partial(collate, length))
+        chosen = (
+            files[::4] if split == "test" else [file for file in files if file not in files[::4]]
+        )
+        return DataLoader(
+            chosen, batch_size, shuffle=split == "train", collate_fn=partial(collate, length)
+        )
 
     return Suite(
         name="folder_loader",

@@ -20,7 +20,9 @@ def step(training, batch):
     generator, critic = training.model["generator"], training.model["critic"]
     with training.autocast():
         fake = generator(batch["noise"])
-        of_critic = (softplus(-critic(batch["real"])) + softplus(critic(fake.detach()))).float().mean()
+        of_critic = (
+            (softplus(-critic(batch["real"])) + softplus(critic(fake.detach()))).float().mean()
+        )
     training.update(of_critic, "critic")  # scales, clips and steps as the precision needs it
     with training.autocast():
         of_generator = softplus(-critic(fake)).float().mean()
@@ -35,6 +37,8 @@ def suite():
         model=lambda: {"generator": MLP(16, [128, 64]), "critic": MLP(64, [128, 1])},
         batches=batches,
         step=step,
-        optimizer=lambda model: {name: torch.optim.Adam(net.parameters(), 1e-3) for name, net in model.items()},
+        optimizer=lambda model: {
+            name: torch.optim.Adam(net.parameters(), 1e-3) for name, net in model.items()
+        },
         batch_size=64,
     )

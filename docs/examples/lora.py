@@ -19,7 +19,11 @@ def batches(split, batch_size, seed):
 
 def suite(rank=8):
     config = LlamaConfig(
-        vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4
+        vocab_size=1000,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
     )
     adapters = LoraConfig(r=rank, target_modules=["q_proj", "v_proj"])
     return Suite(
@@ -28,6 +32,8 @@ def suite(rank=8):
         model=lambda: get_peft_model(LlamaForCausalLM(config), adapters),
         batches=batches,
         loss=lambda model, batch: model(**batch),
-        optimizer=lambda model: torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3),
+        optimizer=lambda model: torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad], lr=1e-3
+        ),
         batch_size=8,
     )

@@ -26,7 +26,9 @@ def suite():
     return Suite(
         name="regression",
         title="a temperature by eight sensors",
-        model=lambda: nn.Sequential(nn.Linear(8, 128), nn.SiLU(), nn.Linear(128, 128), nn.SiLU(), nn.Linear(128, 1)),
+        model=lambda: nn.Sequential(
+            nn.Linear(8, 128), nn.SiLU(), nn.Linear(128, 128), nn.SiLU(), nn.Linear(128, 1)
+        ),
         batches=batches,
         loss=lambda model, batch: (model(batch[0]).float().squeeze(1) - batch[1]).square().mean(),
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=3e-3),

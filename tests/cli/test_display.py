@@ -16,8 +16,12 @@ from tests.derived import gained
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, rounds=20, **gained(2.0, within=0.05))
-FORWARD = Inference(**dict.fromkeys(Inference.__slots__) | {"latency_p50_ms": 1.5, "inference_samples_per_s": 812.5})
-FASTER = replace(FORWARD, inference_speedup=2.0, inference_speedup_low=1.9, inference_speedup_high=2.1)
+FORWARD = Inference(
+    **dict.fromkeys(Inference.__slots__) | {"latency_p50_ms": 1.5, "inference_samples_per_s": 812.5}
+)
+FASTER = replace(
+    FORWARD, inference_speedup=2.0, inference_speedup_low=1.9, inference_speedup_high=2.1
+)
 LEARNT = {"time_per_epoch_s": 3.0, "train_loss": 0.5, "test_accuracy_pct": 81.25}
 TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
 
@@ -26,9 +30,21 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
     ("phase", "precision", "status", "figures", "text"),
     [
         ("speed", "fp32", "ok", {"row": SPEED}, "fp32 2.5 ms"),
-        ("speed", "amp-bf16", "ok", {"row": ARM}, "amp-bf16 1.25 ms, 2.000× as fast [1.902, 2.103]"),
+        (
+            "speed",
+            "amp-bf16",
+            "ok",
+            {"row": ARM},
+            "amp-bf16 1.25 ms, 2.000× as fast [1.902, 2.103]",
+        ),
         ("speed", "fp32", "unconverged", {"row": SPEED}, "fp32 2.5 ms (unconverged)"),
-        ("speed", "fp32", "ok", {"row": SPEED, "detail": "waited for data"}, "fp32 2.5 ms (waited for data)"),
+        (
+            "speed",
+            "fp32",
+            "ok",
+            {"row": SPEED, "detail": "waited for data"},
+            "fp32 2.5 ms (waited for data)",
+        ),
         ("memory", "fp32", "ok", {"row": MemoryPeak()}, "peak unknown"),
         ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**30)}, "peak 1,024 MiB"),
         ("memory", "fp32", "ok", {"row": MemoryPeak(peak_allocated_bytes=2**18)}, "peak 0.25 MiB"),
@@ -46,7 +62,10 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
     ],
 )
 def test_a_result_is_told_in_a_line(phase, precision, status, figures, text):
-    assert describe_results(phase, [TrialResult(precision=precision, status=status, **figures)]) == text
+    assert (
+        describe_results(phase, [TrialResult(precision=precision, status=status, **figures)])
+        == text
+    )
 
 
 def test_a_speedup_over_products_of_another_type_says_so():
@@ -69,7 +88,10 @@ def test_a_terminal_shows_the_trial_the_time_left_and_what_each_gpu_does(tiny_tr
     display = LiveDisplay()
     display.begin(tiny_trial, 1, 1, 30.0)
     readings = {"utilization_pct": 98.0, "temperature_c": 61.0, "power_w": 350.4}
-    samples = [Sample(time_s=0.0, placement="1", uuid="b", **readings), Sample(time_s=0.0, placement="0", uuid="a")]
+    samples = [
+        Sample(time_s=0.0, placement="1", uuid="b", **readings),
+        Sample(time_s=0.0, placement="0", uuid="a"),
+    ]
     display.progress(Progress(text="step 1"), samples)
     display.end(tiny_trial, [TrialResult(precision="fp32", status="oom", detail="too big")])
     display.close()
@@ -81,7 +103,9 @@ def test_a_terminal_shows_the_trial_the_time_left_and_what_each_gpu_does(tiny_tr
 
 @pytest.fixture
 def shown(tiny_trial, machine, capsys):
-    """Return a function that shows a plan of memory and of training, each by its epochs, and returns what it prints."""
+    """Return a function that shows a plan of memory and of training, each by its epochs, and
+    returns what it prints.
+    """
 
     def shown(*epochs, seconds, warnings=(), request=Request(gpus=("cpu",)), left=None):  # noqa: B008 - it is frozen
         train = [replace(tiny_trial, phase="train", epochs=count) for count in epochs]
@@ -93,12 +117,16 @@ def shown(tiny_trial, machine, capsys):
 
 
 def test_the_plan_says_where_what_and_how_long(shown):
-    text = shown(3, seconds=(10.0, 106.0), warnings=["Mind the gap."], request=Request(within_s=300.0))
+    text = shown(
+        3, seconds=(10.0, 106.0), warnings=["Mind the gap."], request=Request(within_s=300.0)
+    )
     assert "cpu: Test CPU (CPU); torch 2.15" in text
     assert "Without --gpus: every GPU" in text
     assert "Warning: Mind the gap." in text
     assert "tiny on cpu: fp32; batch 4; trained on synthetic, epochs: 3" in text
-    assert text.endswith("Trials: 2, about 2 min in all; --within ends it in 5 min, report included\n")
+    assert text.endswith(
+        "Trials: 2, about 2 min in all; --within ends it in 5 min, report included\n"
+    )
     left = Plan(trials=(), seconds=())
     assert "; left: 0, about 4 s" in shown(3, seconds=(10.0, 106.0), left=left)
     assert "Trials: 2, an unknown time in all" in shown(3, seconds=(10.0, None))

@@ -1,4 +1,6 @@
-"""``list --gpus`` describes a machine: with fake GPUs under the real nvidia-ml-py and gpustat, and without."""
+"""``list --gpus`` describes a machine: with fake GPUs under the real nvidia-ml-py and gpustat, and
+without.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,11 +58,13 @@ def listed(monkeypatch):
 
 
 def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
-    lines = listed(FakeGpu("GPU-a", name="NVIDIA H100", power_limit_w=500.0, processes={stranger: 3 * GiB}))
+    lines = listed(
+        FakeGpu("GPU-a", name="NVIDIA H100", power_limit_w=500.0, processes={stranger: 3 * GiB})
+    )
     facts, uuid, precisions, *rest = lines.splitlines()
     assert facts == (
-        "GPU 0: NVIDIA H100, Hopper, 80.0 GiB, 69.0 GiB free, compute capability 9.0, power limit 500 W, "
-        "from the factory 700 W"
+        "GPU 0: NVIDIA H100, Hopper, 80.0 GiB, 69.0 GiB free, compute capability 9.0, power limit "
+        "500 W, from the factory 700 W"
     )
     assert uuid == "  GPU-a"
     assert precisions == f"  {named(lambda one: missing_package(one) is None)}: ok"
@@ -80,7 +84,10 @@ def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
                 "used by: nobody else",
             ],
         ),
-        (FakeGpu("GPU-v", name="V100", capability=(7, 0)), ["has no kernels for GPU 0 (V100, sm_70)"]),
+        (
+            FakeGpu("GPU-v", name="V100", capability=(7, 0)),
+            ["has no kernels for GPU 0 (V100, sm_70)"],
+        ),
         (FakeGpu("GPU-h", name="H100"), ["bfloat16 is native\n"]),
         (FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED}), ["used by: unknown"]),
     ],
@@ -101,7 +108,10 @@ def test_without_a_driver_the_cpu_and_the_reason_are_listed(listed, monkeypatch)
 def test_a_cpu_that_emulates_bfloat16_is_said_to(cpu):
     slow = replace(cpu, cores=2, threads=2, fp32_gflops=90, bf16_gflops=4)
     lines = "\n".join(describe_devices([Seen(device=slow, memory_free_bytes=GiB)], "none", {}))
-    assert f"{named(lambda one: one.compute == 'bfloat16')}: emulated: 4 GFLOP/s in bfloat16, 90 in fp32" in lines
+    assert (
+        f"{named(lambda one: one.compute == 'bfloat16')}: emulated: 4 GFLOP/s in bfloat16, 90 in "
+        "fp32"
+    ) in lines
     assert "CPU: Test CPU, CPU, 1.0 GiB free, 2 threads" in lines
 
 

@@ -24,15 +24,19 @@ def parse_mlp(words=""):
 
 def script(*words, cwd):
     return subprocess.run(
-        [sys.executable, str(ROOT / "run_bench.py"), *words], capture_output=True, text=True, cwd=cwd, check=False
+        [sys.executable, str(ROOT / "run_bench.py"), *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
     )
 
 
 def test_words_become_a_request(tmp_path):
     request = parse_words(
-        "--suite resnet50,vit_b_16 --gpus 0,1 --precisions fp32,amp-bf16 --batch-sizes 64,128,64 --epochs 5 "
-        "--seeds 0,1,2 --phases speed,train --set lr=0.2 --target-ci 0.5% --time-budget 2m "
-        f"--clip-grad 1.0 --data folder:{tmp_path}"
+        "--suite resnet50,vit_b_16 --gpus 0,1 --precisions fp32,amp-bf16 --batch-sizes 64,128,64 "
+        "--epochs 5 --seeds 0,1,2 --phases speed,train --set lr=0.2 --target-ci 0.5% "
+        f"--time-budget 2m --clip-grad 1.0 --data folder:{tmp_path}"
     )
     assert request.suites == ("resnet50", "vit_b_16")
     assert request.gpus == ("0", "1")
@@ -76,7 +80,10 @@ def test_explain_of_folders_starts_no_run():
 
 
 def test_precisions_with_options_are_split_at_the_right_commas_and_named_canonically():
-    words = "fp32, amp-fp16:growth_interval=200, init_scale=1024.0,fp16-master:scale=128,amp-fp16:scale=dynamic"
+    words = (
+        "fp32, amp-fp16:growth_interval=200, "
+        "init_scale=1024.0,fp16-master:scale=128,amp-fp16:scale=dynamic"
+    )
     assert parse_mlp(f"--precisions '{words}'").precisions == (
         "fp32",
         "amp-fp16:init_scale=1024,growth_interval=200",
@@ -107,7 +114,10 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--batch-sizes 0", "--batch-sizes takes whole numbers from 1 to 999999999, and max, not '0'"),
+        (
+            "--batch-sizes 0",
+            "--batch-sizes takes whole numbers from 1 to 999999999, and max, not '0'",
+        ),
         ("--target-ci 150%", "above 0 and up to 100%, not '150%'"),
         ("--batch-sizes 64,,128", "empty word"),
         ("--gpus gpu0", "--gpus must be GPU indices such as 0 or 0,1, cpu, or 0+1"),
@@ -131,7 +141,10 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--out a --resume b", "give one of the two"),
         ("--weights none --set weights=imagenet", "weights is set twice"),
         ("--phases speed --seeds 0,1", "--seeds is for training: add train to --phases"),
-        ("--ladder --epochs 2 --seeds 0,1", "--epochs, --seeds is for training: add train to --phases"),
+        (
+            "--ladder --epochs 2 --seeds 0,1",
+            "--epochs, --seeds is for training: add train to --phases",
+        ),
         ("--clip-grad 0", "--clip-grad takes a norm above 0 such as 1.0, not"),
     ],
 )
@@ -181,7 +194,9 @@ def test_usage_errors_are_2_with_one_line_and_write_nothing(tmp_path, words, par
 def test_the_script_exits_with_what_main_returns(tmp_path):
     done = script("--suite", "mpl", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("run_bench: There is no suite 'mpl'. Did you mean 'mlp'? Available: ")
+    assert done.stderr.startswith(
+        "run_bench: There is no suite 'mpl'. Did you mean 'mlp'? Available: "
+    )
     version = script("--version", cwd=tmp_path)
     assert (version.returncode, version.stdout) == (0, f"ampmeter {bench.__version__}\n")
     assert "--suite" in script("--help", cwd=tmp_path).stdout
@@ -189,6 +204,8 @@ def test_the_script_exits_with_what_main_returns(tmp_path):
 
 def test_a_reader_that_has_seen_enough_is_no_error():
     command = [sys.executable, "run_bench.py", "list"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as listing:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as listing:
         listing.stdout.close()
         assert (listing.stderr.read(), listing.wait()) == ("", 141)

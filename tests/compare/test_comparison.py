@@ -40,7 +40,9 @@ def new(tmp_path: Path) -> RunBuilder:
     return RunBuilder(tmp_path / "new")
 
 
-def timed(run: RunBuilder, step_ms: float, processes: Sequence[float] = STEADY, batch: int = 128) -> RunBuilder:
+def timed(
+    run: RunBuilder, step_ms: float, processes: Sequence[float] = STEADY, batch: int = 128
+) -> RunBuilder:
     """Add processes of fp32 alone, each with its share of the step's time."""
     return run.alone("fp32", [step_ms * share for share in processes], batch=batch)
 
@@ -66,7 +68,9 @@ def change_of(compared: Comparison, metric: str = "speed", precision: str = "fp3
     ],
 )
 def test_the_verdict_is_of_the_step(old, new, step_ms, processes, verdict):
-    compared = compare(timed(old, 10.0).folder, timed(new, step_ms, processes).folder, fail_over=0.03)
+    compared = compare(
+        timed(old, 10.0).folder, timed(new, step_ms, processes).folder, fail_over=0.03
+    )
     assert change_of(compared).verdict == verdict
     assert bool(compared.failures) is (verdict == "REGRESSED")
 
@@ -81,7 +85,10 @@ def test_what_differs_between_the_runs_is_a_caution_and_rows_of_one_alone_are_na
     old.memory("fp32", 100).memory("amp-bf16", 60)
     new.memory("fp32", 100).memory("amp-fp16", 60)
     compared = compare(old.folder, new.folder)
-    assert any(text.startswith("Different driver: 550.1 in old; 999.1 in new.") for text in compared.cautions)
+    assert any(
+        text.startswith("Different driver: 550.1 in old; 999.1 in new.")
+        for text in compared.cautions
+    )
     assert compared.apart == [
         "Only in OLD: mlp (synthetic) on 0 batch 128 amp-bf16.",
         "Only in NEW: mlp (synthetic) on 0 batch 128 amp-fp16.",
@@ -107,7 +114,9 @@ def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, new, before, 
 
 
 @pytest.mark.parametrize(("status", "refused"), [("failed", False), ("invalid", True)])
-def test_a_new_side_that_fails_everywhere_is_a_failure_unless_it_was_disturbed(old, new, status, refused):
+def test_a_new_side_that_fails_everywhere_is_a_failure_unless_it_was_disturbed(
+    old, new, status, refused
+):
     timed(old, 10.0)
     new.lost("speed", "fp32", status)
     if refused:
@@ -124,7 +133,9 @@ def test_a_new_side_that_fails_everywhere_is_a_failure_unless_it_was_disturbed(o
 )
 def test_fail_over_that_could_judge_no_time_is_an_error_with_the_cause(old, new, processes, told):
     timed(old, 10.0).memory("fp32", 100)
-    timed(new, 10.0, STEADY[:processes]).memory("fp32", 100)  # which is judged, and does not stand for the speed
+    timed(new, 10.0, STEADY[:processes]).memory(
+        "fp32", 100
+    )  # which is judged, and does not stand for the speed
     options = parse(["compare", str(old.folder), str(new.folder), "--fail-over", "3%"])
     if told:
         with pytest.raises(UsageError, match=f"could judge nothing: .*{told}"):
@@ -145,23 +156,38 @@ def test_without_times_anything_else_must_have_been_judged(old, new):
 def test_a_copy_is_no_second_run(old):
     begin(old.memory("fp32", 100), "2026-01-01T00:00:00+00:00")
     shutil.copytree(old.folder, old.folder.parent / "again")
-    with pytest.raises(UsageError, match="are copies of one run: name, host and start are the same"):
+    with pytest.raises(
+        UsageError, match="are copies of one run: name, host and start are the same"
+    ):
         compare(old.folder, old.folder.parent / "again")
 
 
 def test_steps_of_a_ladder_are_compared(old, new):
     for run, gain in ((old, 2.0), (new, 1.0)):
-        together(run, {"fp32": [[1.0] * 5] * 3, "amp-bf16": [[gain] * 5] * 3, "amp-bf16+set-to-none": [[2.5] * 5] * 3})
+        together(
+            run,
+            {
+                "fp32": [[1.0] * 5] * 3,
+                "amp-bf16": [[gain] * 5] * 3,
+                "amp-bf16+set-to-none": [[2.5] * 5] * 3,
+            },
+        )
         timed(run, 10.0, batch=64)  # another way to zero gradients: another row
     compared = compare(old.folder, new.folder)
-    ladder = {row.question["precision"]: row for row in compared.rows if row.question["techniques"] == "ladder"}
+    ladder = {
+        row.question["precision"]: row
+        for row in compared.rows
+        if row.question["techniques"] == "ladder"
+    }
     assert [*ladder] == ["fp32", "amp-bf16", "amp-bf16+set-to-none"]
     assert ladder["amp-bf16"].changes["speed"].verdict == "REGRESSED"
     assert "(ladder)" in ladder["fp32"].subject
     assert len(compared.rows) == 4
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "There is no run in"), ("old", "have the same run")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("nowhere", "There is no run in"), ("old", "have the same run")]
+)
 def test_what_cannot_be_compared_is_refused_with_the_reason(old, name, message):
     old.memory("fp32", 100)
     with pytest.raises(UsageError, match=message):
@@ -171,12 +197,20 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, name, message):
 def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
     of_batches = {
         1: (100.0, 104.9, "too small to be resolved", "INCONCLUSIVE"),
-        3: (2.0, 8.0, "too small to be resolved", "INCONCLUSIVE"),  # each may be nothing, or 5 MiB more
+        3: (
+            2.0,
+            8.0,
+            "too small to be resolved",
+            "INCONCLUSIVE",
+        ),  # each may be nothing, or 5 MiB more
         5: (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
         6: (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
     }
     for side, name in enumerate(("a", "b")):
-        run = RunBuilder(tmp_path / name, device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"))
+        run = RunBuilder(
+            tmp_path / name,
+            device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"),
+        )
         for batch, mib in of_batches.items():
             peak = MemoryPeak(peak_resident_bytes=int(mib[side] * 2**20))
             run.result("memory", "fp32", batch=batch, row=peak)
@@ -204,10 +238,14 @@ def test_an_error_that_is_read_once_is_compared_by_its_difference(old, new):
         ({"suite": "resnet20"}, "fp32", "resnet20 (synthetic)"),
     ],
 )
-def test_runs_without_a_common_cell_are_told_what_each_has(old, tmp_path, asked, precision, only_in_new):
+def test_runs_without_a_common_cell_are_told_what_each_has(
+    old, tmp_path, asked, precision, only_in_new
+):
     old.memory("fp32", 100)
     other = RunBuilder(tmp_path / "other", **asked).memory(precision, 100)
-    with pytest.raises(UsageError, match=f"Only in OLD: .*batch 128 fp32.*Only in NEW: .*{re.escape(only_in_new)}"):
+    with pytest.raises(
+        UsageError, match=f"Only in OLD: .*batch 128 fp32.*Only in NEW: .*{re.escape(only_in_new)}"
+    ):
         compare(old.folder, other.folder)
 
 
@@ -241,9 +279,10 @@ def test_fail_over_decides_the_exit_code(old, new):
     for run, step_ms in ((old, 10.0), (new, 13.0)):
         timed(timed(run, step_ms), step_ms, [1.0], batch=64)
     sides = ["compare", str(old.folder), str(new.folder)]
-    assert [COMMAND.run(parse([*sides, *words])) for words in ([], ["--fail-over", "3%"], ["--fail-over", "0.4"])] == [
-        *(0, 1, 0)
-    ]
+    assert [
+        COMMAND.run(parse([*sides, *words]))
+        for words in ([], ["--fail-over", "3%"], ["--fail-over", "0.4"])
+    ] == [*(0, 1, 0)]
 
 
 FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]
@@ -261,11 +300,15 @@ WOBBLE = np.array([0.01, -0.01, 0.0, 0.02, -0.02])
         ("INCONCLUSIVE", -2.0, 4),
     ],
 )
-def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(tmp_path, metric, verdict, margins, seeds):
+def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(
+    tmp_path, metric, verdict, margins, seeds
+):
     for name, changes in (("old", [0.0] * 5), ("new", (margins + WOBBLE).tolist()[:seeds])):
         run = RunBuilder(tmp_path / name)
         if metric == "loss":
-            run.train("fp32", [None] * len(changes), test_loss=[3.0 - 0.02 * change for change in changes])
+            run.train(
+                "fp32", [None] * len(changes), test_loss=[3.0 - 0.02 * change for change in changes]
+            )
         else:
             run.train("fp32", [90.0 + change for change in changes])
     compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
@@ -287,9 +330,9 @@ def test_a_seed_that_diverges_is_a_regression_of_what_is_learned(old, new, metri
     new.train("fp32", accuracies[:4]).diverged("fp32", seed=4)
     compared = compare(old.folder, new.folder, fail_over=0.03)
     (row,) = compared.rows
-    assert {name: str(change) for name, change in row.changes.items() if name in ("accuracy", "loss")} == {
-        metric: "ok → diverged"
-    }
+    assert {
+        name: str(change) for name, change in row.changes.items() if name in ("accuracy", "loss")
+    } == {metric: "ok → diverged"}
     assert (row.changes[metric].verdict, len(compared.failures)) == ("REGRESSED", 1)
 
 
@@ -318,7 +361,9 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
 
 def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
     """Step times of runs on some days, each with the logarithm of its speed."""
-    values = [10 * math.exp(day + error) for day in days for error in rng.normal(0, 0.01, processes)]
+    values = [
+        10 * math.exp(day + error) for day in days for error in rng.normal(0, 0.01, processes)
+    ]
     names = [("run", place) for place in range(len(values))]
     runs = [day for day in range(len(days)) for _ in range(processes)]
     key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, "fp32")
@@ -328,7 +373,9 @@ def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])
 @pytest.mark.parametrize("days", [1, 3])
 def test_days_that_differ_make_no_change(days, between):
-    """The speeds of two days differ with this standard deviation; a row of one run a side, or of three."""
+    """The speeds of two days differ with this standard deviation; a row of one run a side, or of
+    three.
+    """
     rng, words = np.random.default_rng(days), Counter()
     for pair in range(400):
         sides = []
@@ -352,22 +399,33 @@ def test_disturbed_processes_count_for_nothing_also_over_runs():
     assert sides[0].figure(SPEED) < 10.5
 
 
-def in_turns(folder: Path, turns: str, slower: float = 1.0, spread: float = 0.03) -> tuple[Path, Path]:
-    """Runs of OLD and NEW that began in the order of the letters; neighbours share the machine's speed."""
+def in_turns(
+    folder: Path, turns: str, slower: float = 1.0, spread: float = 0.03
+) -> tuple[Path, Path]:
+    """Runs of OLD and NEW that began in the order of the letters; neighbours share the machine's
+    speed.
+    """
     for place, letter in enumerate(turns):
         side, by = ("old", 1.0) if letter == "O" else ("new", slower)
-        run = timed(RunBuilder(folder / side / str(place)), 10 * by * (1 + spread * (place // 2)) * (1 + 1e-5 * place))
+        run = timed(
+            RunBuilder(folder / side / str(place)),
+            10 * by * (1 + spread * (place // 2)) * (1 + 1e-5 * place),
+        )
         begin(run, f"2026-01-01T1{place}:00:00+00:00")
     return folder / "old", folder / "new"
 
 
 @pytest.mark.parametrize(
-    ("slower", "verdict"), [(1.03, "REGRESSED"), (1.0, "SAME"), pytest.param(0.97, "IMPROVED", marks=pytest.mark.slow)]
+    ("slower", "verdict"),
+    [(1.03, "REGRESSED"), (1.0, "SAME"), pytest.param(0.97, "IMPROVED", marks=pytest.mark.slow)],
 )
 def test_runs_that_took_turns_tell_what_two_days_do_not(tmp_path, slower, verdict):
     sides = in_turns(tmp_path, "ONNOON", slower)
     apart, paired = (compare(*sides, 0.02, by_turns=by_turns) for by_turns in (False, True))
-    assert [change_of(compared).verdict for compared in (apart, paired)] == ["INCONCLUSIVE", verdict]
+    assert [change_of(compared).verdict for compared in (apart, paired)] == [
+        "INCONCLUSIVE",
+        verdict,
+    ]
     assert [LIMITS in compared.cautions for compared in (apart, paired)] == [True, False]
 
 
@@ -389,7 +447,9 @@ def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_pa
     for folder in sides:
         for path in folder.iterdir():
             run = RunBuilder(path)
-            timed(run, 10.06 if folder.name == "new" else 10.0, batch=64).floor([1.0] * 6, within=0.0005, batch=64)
+            timed(run, 10.06 if folder.name == "new" else 10.0, batch=64).floor(
+                [1.0] * 6, within=0.0005, batch=64
+            )
             if folder.name == side:
                 run.floor([1.0] * 6, within=0.0005)
             begin(run, f"2026-01-01T1{path.name}:00:00+00:00")

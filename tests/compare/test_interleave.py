@@ -20,12 +20,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Started:
-    """Processes in place of runs: each notes its command, writes run.json if it ends with 0 or 1, and ends."""
+    """Processes in place of runs: each notes its command, writes run.json if it ends with 0 or 1,
+    and ends.
+    """
 
     def __init__(self) -> None:
         self.commands: list[list[str]] = []
         self.codes: list[int | str] = []
-        """How the next ones end; "silent" is 1 without a run, as of a Python that lacks a package."""
+        """How the next ones end; "silent" is 1 without a run, as of a Python that lacks a
+        package."""
 
     def __call__(self, command, **how):
         assert how["env"][WITHOUT_REPORT]
@@ -58,11 +61,15 @@ def sides(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_each_pair_begins_with_the_side_that_the_one_before_ended_with(started, sides, tmp_path):
-    folders = interleave(sides["checkout"], sides["environment"], ["--suite", "mlp"], tmp_path / "out", pairs=3)
+    folders = interleave(
+        sides["checkout"], sides["environment"], ["--suite", "mlp"], tmp_path / "out", pairs=3
+    )
     assert folders == (tmp_path / "out" / "old", tmp_path / "out" / "new")
     names = [str(Path(command[-1]).relative_to(tmp_path / "out")) for command in started.commands]
     assert names == ["old/1", "new/1", "new/2", "old/2", "old/3", "new/3"]
-    assert {tuple(command[-4:-1]) for command in started.commands} == {("--suite", "mlp", "--resume")}
+    assert {tuple(command[-4:-1]) for command in started.commands} == {
+        ("--suite", "mlp", "--resume")
+    }
 
 
 @pytest.mark.parametrize(
@@ -79,10 +86,18 @@ def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path
     assert [word for word in command if word in start] == start
 
 
-def test_an_installed_program_does_not_bring_its_torch_into_another_environment(started, sides, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.compare.interleave.ROOT", tmp_path)  # as site-packages, without pyproject.toml
-    interleave(sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1)
-    assert {command[0] for command in started.commands} == {str(tmp_path / "environment/bin/ampmeter")}
+def test_an_installed_program_does_not_bring_its_torch_into_another_environment(
+    started, sides, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "bench.compare.interleave.ROOT", tmp_path
+    )  # as site-packages, without pyproject.toml
+    interleave(
+        sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1
+    )
+    assert {command[0] for command in started.commands} == {
+        str(tmp_path / "environment/bin/ampmeter")
+    }
     (tmp_path / "environment/bin/ampmeter").unlink()
     with pytest.raises(UsageError, match="install it there"):
         interleave(sides["environment"], sides["checkout"], [], tmp_path / "other", pairs=1)
@@ -105,7 +120,10 @@ def test_what_is_no_side_is_refused_before_anything_is_measured(started, sides, 
 
 @pytest.mark.parametrize(
     ("codes", "where"),
-    [([1, 2], "NEW in pair 1 ended with exit code 2"), ([0, 0, "silent"], "NEW in pair 2 ended with exit code 1")],
+    [
+        ([1, 2], "NEW in pair 1 ended with exit code 2"),
+        ([0, 0, "silent"], "NEW in pair 2 ended with exit code 1"),
+    ],
 )
 def test_a_run_that_is_refused_or_does_not_start_ends_it(started, sides, tmp_path, codes, where):
     started.codes += codes
@@ -150,7 +168,15 @@ signal.signal(signal.SIGTERM, end)
 Path(__file__).with_name("began").touch()
 time.sleep(60)
 """)
-    words = [sys.executable, ROOT / "run_bench.py", "compare", side, side, "--interleave", tmp_path / "out"]
+    words = [
+        sys.executable,
+        ROOT / "run_bench.py",
+        "compare",
+        side,
+        side,
+        "--interleave",
+        tmp_path / "out",
+    ]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     while not (side / "began").exists() and process.poll() is None:
         time.sleep(0.02)

@@ -10,7 +10,10 @@ from bench.compare.page import changed, show_comparison
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
-DEVICES = ("NVIDIA GeForce RTX 4090 Laptop GPU with a long name", "NVIDIA A100-SXM4-80GB MIG 3g.40gb")
+DEVICES = (
+    "NVIDIA GeForce RTX 4090 Laptop GPU with a long name",
+    "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+)
 SUITE = "a_suite_whose_name_is_longer_than_those_of_the_repository"
 
 

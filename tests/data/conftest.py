@@ -57,7 +57,9 @@ def stored():
 
     def read(split):
         paths = sorted(split.glob("*/*.png"))
-        return torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths])
+        return torch.stack(
+            [torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths]
+        )
 
     return read
 
@@ -79,7 +81,9 @@ class FakeCifar:
             )
             for index, name in enumerate(files)
         }
-        self.members["batches.meta"] = pickle.dumps({"label_names": [f"class {label}" for label in range(10)]})
+        self.members["batches.meta"] = pickle.dumps(
+            {"label_names": [f"class {label}" for label in range(10)]}
+        )
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
             for name, content in self.members.items():
@@ -94,7 +98,9 @@ def cifar(monkeypatch, tmp_path):
     """Make torchvision take the fake's checksums for CIFAR-10's, and find nothing at its address."""
     fake = FakeCifar()
     sums = {name: md5(content).hexdigest() for name, content in fake.members.items()}
-    monkeypatch.setattr(CIFAR10, "train_list", [[name, sums[name]] for name in sums if name.startswith("data_")])
+    monkeypatch.setattr(
+        CIFAR10, "train_list", [[name, sums[name]] for name in sums if name.startswith("data_")]
+    )
     monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums["batches.meta"]})
     monkeypatch.setattr(CIFAR10, "tgz_md5", md5(fake.archive).hexdigest())

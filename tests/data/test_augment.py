@@ -6,7 +6,9 @@ from bench.data.sampling import augmentation, order, resize
 
 def test_shrinking_does_not_alias():
     stripes = torch.tensor([0, 0, 200, 0, 0, 0, 200, 0], dtype=torch.uint8).view(1, 1, 1, 8)
-    assert resize(stripes, (1, 2)).min() > 20  # sampling without a filter would give 0 or 100, never in between
+    assert (
+        resize(stripes, (1, 2)).min() > 20
+    )  # sampling without a filter would give 0 or 100, never in between
     plain = functional.interpolate(stripes.float(), (1, 2), mode="bilinear")
     assert not torch.allclose(resize(stripes, (1, 2)), plain)
 

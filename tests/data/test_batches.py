@@ -1,4 +1,6 @@
-"""Batches of images and of random values: their order, augmentation and shards, wherever images are stored."""
+"""Batches of images and of random values: their order, augmentation and shards, wherever images are
+stored.
+"""
 
 import threading
 from dataclasses import replace
@@ -35,7 +37,9 @@ def epoch_of(batches, epoch):
 
 def assert_normalised(inputs, pixels, data, atol=2e-6):
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
-    torch.testing.assert_close(inputs, ((pixels.double() / 255 - mean) / std).float(), rtol=0, atol=atol)
+    torch.testing.assert_close(
+        inputs, ((pixels.double() / 255 - mean) / std).float(), rtol=0, atol=atol
+    )
 
 
 @pytest.fixture
@@ -47,7 +51,9 @@ def open_(data, source):
     return opened
 
 
-def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(open_, folder, stored):
+def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(
+    open_, folder, stored
+):
     batches = open_(seed=3)
     assert (batches.data.classes, batches.has_test, batches.steps_per_epoch) == (2, True, 2)
     epoch = list(batches.train(4))
@@ -64,7 +70,9 @@ def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(op
     ("batch_size", "ranks", "sizes"),
     [(5, 1, [5, 5, 2]), (10, 2, [5, 1]), (5, 5, [1, 1])],  # two samples are too few for five ranks
 )
-def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(data, source, batch_size, ranks, sizes):
+def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(
+    data, source, batch_size, ranks, sizes
+):
     data, given = (
         replace(data, keep_last=True),
         {"batch_size": batch_size, "device": CPU, "seed": 0},
@@ -129,7 +137,9 @@ def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
 
     def epoch(rank=0, ranks=1):
         given = {"batch_size": 6, "device": CPU, "seed": 3, "shard": Shard(rank=rank, ranks=ranks)}
-        return open_batches(tokens if kind == "markov" else images, replace(source, kind=kind), **given).train(2)
+        return open_batches(
+            tokens if kind == "markov" else images, replace(source, kind=kind), **given
+        ).train(2)
 
     for whole, *halves in zip(epoch(), epoch(0, 2), epoch(1, 2), strict=True):
         assert all(len(half[0]) == 3 for half in halves)
@@ -186,14 +196,17 @@ def test_a_gpu_gets_the_same_batches(open_, monkeypatch, on_device):
 @pytest.mark.parametrize("kind", ["folder", "cifar10"])
 @pytest.mark.parametrize("channels", [1, 4])
 def test_a_model_that_does_not_take_rgb_is_refused(data, source, kind, channels):
-    with pytest.raises(UsageError, match=rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"):
+    with pytest.raises(
+        UsageError, match=rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"
+    ):
         prepare(replace(data, input_shape=(channels, 8, 8)), replace(source, kind=kind))
     assert not Path(source.directory).exists()
 
 
 def test_random_inputs_and_targets_are_normal_and_classes_uniform():
     (inputs, labels), (_, targets) = (
-        random_batches(data, batch_size=2000, count=1, device=CPU, seed=0)[0] for data in (IMAGES, FEATURES)
+        random_batches(data, batch_size=2000, count=1, device=CPU, seed=0)[0]
+        for data in (IMAGES, FEATURES)
     )
     counts = labels.bincount(minlength=10)
     assert len(counts) == 10
@@ -206,19 +219,31 @@ def test_random_inputs_and_targets_are_normal_and_classes_uniform():
         assert (values.mean().item(), values.std().item()) == pytest.approx((0, 1), abs=tolerance)
 
 
-@pytest.mark.parametrize(("fitting", "steps", "distinct"), [(4, 6, 4), (9, 6, 6), (0, 6, 2), (0, 1, 1)])
-def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(monkeypatch, fitting, steps, distinct):
+@pytest.mark.parametrize(
+    ("fitting", "steps", "distinct"), [(4, 6, 4), (9, 6, 6), (0, 6, 2), (0, 1, 1)]
+)
+def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(
+    monkeypatch, fitting, steps, distinct
+):
     ((inputs, targets),) = random_batches(IMAGES, batch_size=16, count=1, device=CPU, seed=0)
-    monkeypatch.setattr(batches_module, "POOL_BYTES", int((fitting + 0.5) * (inputs.nbytes + targets.nbytes)))
+    monkeypatch.setattr(
+        batches_module, "POOL_BYTES", int((fitting + 0.5) * (inputs.nbytes + targets.nbytes))
+    )
     data = replace(IMAGES, steps_per_epoch=steps)
     batches = open_batches(data, DataSource(kind="synthetic"), batch_size=16, device=CPU, seed=0)
     drawn = [inputs.data_ptr() for epoch in range(2) for inputs, _ in batches.train(epoch)]
     assert len(set(drawn)) == distinct
-    assert drawn == 2 * list(islice(drawn[:distinct] * 6, steps))  # round and round, anew in each epoch
+    assert drawn == 2 * list(
+        islice(drawn[:distinct] * 6, steps)
+    )  # round and round, anew in each epoch
 
 
-@pytest.mark.parametrize(("data", "kind"), [(FEATURES, "cifar10"), (FEATURES, "folder"), (IMAGES, "synthetic")])
-def test_features_are_synthetic_whatever_the_source_and_synthetic_data_need_no_files(data, kind, tmp_path):
+@pytest.mark.parametrize(
+    ("data", "kind"), [(FEATURES, "cifar10"), (FEATURES, "folder"), (IMAGES, "synthetic")]
+)
+def test_features_are_synthetic_whatever_the_source_and_synthetic_data_need_no_files(
+    data, kind, tmp_path
+):
     source = DataSource(kind=kind, directory=str(tmp_path / "kept"))
     assert prepare(data, source).train_samples is None
     batches = open_batches(data, source, batch_size=16, device=CPU, seed=0)

@@ -1,4 +1,6 @@
-"""CIFAR-10 from the cache, a folder, an archive or the network, never with a wrong checksum; and the digits."""
+"""CIFAR-10 from the cache, a folder, an archive or the network, never with a wrong checksum; and
+the digits.
+"""
 
 import io
 import shutil
@@ -58,7 +60,9 @@ def serve(monkeypatch):
     class Response(io.BytesIO):
         url, length = None, 1
 
-    return lambda content: monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Response(content))
+    return lambda content: monkeypatch.setattr(
+        urllib.request, "urlopen", lambda *_, **__: Response(content)
+    )
 
 
 def assert_is(cifar, source):
@@ -85,11 +89,15 @@ def test_the_archive_is_downloaded_and_kept(cifar, source, home, serve):
 
 
 def test_without_network_the_message_says_what_to_do(cifar, source, home):
-    with pytest.raises(UsageError, match=f"is not in '{home}',? .* Put cifar-10-python.tar.gz .* --data synthetic"):
+    with pytest.raises(
+        UsageError, match=f"is not in '{home}',? .* Put cifar-10-python.tar.gz .* --data synthetic"
+    ):
         prepare(DATA, source)
 
 
-def test_a_damaged_download_is_refused_and_downloaded_again_the_next_time(cifar, source, home, serve):
+def test_a_damaged_download_is_refused_and_downloaded_again_the_next_time(
+    cifar, source, home, serve
+):
     serve(cifar.archive[:-10])
     with pytest.raises(UsageError, match=r"could not be downloaded .*orrupted"):
         prepare(DATA, source)
@@ -106,8 +114,14 @@ def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted
 def test_the_digits_are_all_there_with_their_mean_and_deviation_and_a_plan_knows_their_number_without_reading_them():
     digits, data = load_digits(), load_suite(refer("digits")).data
     pixels = digits.train.images[:, 0].double() / 255
-    assert (pixels.mean().item(), pixels.std().item()) == pytest.approx((data.mean[0], data.std[0]), abs=5e-3)
-    assert prepare(data, DataSource(kind="digits")).train_samples == TRAIN_SAMPLES["digits"] == len(pixels)
+    assert (pixels.mean().item(), pixels.std().item()) == pytest.approx(
+        (data.mean[0], data.std[0]), abs=5e-3
+    )
+    assert (
+        prepare(data, DataSource(kind="digits")).train_samples
+        == TRAIN_SAMPLES["digits"]
+        == len(pixels)
+    )
     labels = torch.cat([digits.train.labels, digits.test.labels])
     assert torch.bincount(labels).tolist() == [
         178,

@@ -38,10 +38,14 @@ def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, s
         assert split.labels.tolist() == [0] * count + [1] * count
 
 
-def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_files_do_not(data, source, folder, paint):
+def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_files_do_not(
+    data, source, folder, paint
+):
     paint(folder / "train" / "cat" / "more" / "a.PNG")
     (folder / "train" / "cat" / "0.png").rename(folder / "train" / "cat" / "z\n.png")
-    (folder / "train" / "cat" / "1.png").rename(folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png"))
+    (folder / "train" / "cat" / "1.png").rename(
+        folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png")
+    )
     (folder / "train" / "cat" / "notes.txt").write_text("not an image")
     assert prepare(data, source).train_samples == 13
 
@@ -58,10 +62,14 @@ def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_fi
 def test_images_of_other_modes_become_rgb(data, source, folder, *, mode, colour, expected):
     Image.new(mode, (8, 8), colour).save(folder / "train" / "cat" / "0.png")
     image = load(data, source).train.images[0]
-    assert torch.equal(image, torch.tensor(expected, dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
+    assert torch.equal(
+        image, torch.tensor(expected, dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8)
+    )
 
 
-def test_images_that_fit_are_kept_as_they_are_and_decoded_once_whatever_becomes_of_them(data, source, monkeypatch):
+def test_images_that_fit_are_kept_as_they_are_and_decoded_once_whatever_becomes_of_them(
+    data, source, monkeypatch
+):
     data = replace(data, input_shape=(3, 20, 30))
     prepared = prepare(data, source)
     monkeypatch.delattr(Image, "open")
@@ -69,7 +77,9 @@ def test_images_that_fit_are_kept_as_they_are_and_decoded_once_whatever_becomes_
     assert load(data, source).train.images.shape == (12, 3, 8, 8)
 
 
-def test_runs_that_prepare_the_same_images_at_the_same_time_decode_them_once(data, source, monkeypatch):
+def test_runs_that_prepare_the_same_images_at_the_same_time_decode_them_once(
+    data, source, monkeypatch
+):
     decoded, decode = [], folder_module.decode
     monkeypatch.setattr(folder_module, "decode", lambda *given: decoded.append(1) or decode(*given))
     with ThreadPoolExecutor(4) as pool:
@@ -141,8 +151,12 @@ def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, he
     assert f"the class 'bird' has no image to {missing} on" in refusal(data, source)
 
 
-@pytest.mark.parametrize(("split", "index", "kept_bytes"), [("train", 0, 0), ("train", 9, 60), ("test", 9, 150)])
-def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder, *, split, index, kept_bytes):
+@pytest.mark.parametrize(
+    ("split", "index", "kept_bytes"), [("train", 0, 0), ("train", 9, 60), ("test", 9, 150)]
+)
+def test_an_image_that_cannot_be_read_is_left_out_and_named(
+    data, source, folder, *, split, index, kept_bytes
+):
     path = sorted(folder.glob(f"{split}/*/*.png"))[index]
     before = getattr(load(data, source), split)
     path.write_bytes(path.read_bytes()[:kept_bytes])
@@ -155,7 +169,9 @@ def test_an_image_that_cannot_be_read_is_left_out_and_named(data, source, folder
 
 
 @pytest.mark.parametrize("kind", ["a link to nothing", "an image that would fill the memory"])
-def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(data, source, folder, monkeypatch, kind):
+def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(
+    data, source, folder, monkeypatch, kind
+):
     path = folder / "train" / "cat" / "00.png"
     before = load(data, source).train.images
     if kind == "a link to nothing":
@@ -182,7 +198,9 @@ def test_a_share_of_every_class_is_held_out():
     assert not held_out(labels, 0.0).any()
 
 
-def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out(data, source, folder, paint, stored):
+def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out(
+    data, source, folder, paint, stored
+):
     for split in ("train", "test"):  # as the archive of Intel Image Classification is laid out
         (folder / f"seg_{split}").mkdir()
         (folder / split).rename(folder / f"seg_{split}" / f"seg_{split}")

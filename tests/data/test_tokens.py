@@ -1,4 +1,6 @@
-"""Tokens: the split of a text, the windows of a seed, what is refused; and that the chain is what its samples show."""
+"""Tokens: the split of a text, the windows of a seed, what is refused; and that the chain is what
+its samples show.
+"""
 
 import math
 from dataclasses import replace
@@ -96,7 +98,8 @@ def test_another_text_has_another_fingerprint(source, tmp_path):
     (tmp_path / "other").write_bytes(TEXT[:-1] + b"x")
     (tmp_path / "copy").write_bytes(TEXT)
     first, copy, other = (
-        prepare(DATA, replace(source, path=str(tmp_path / name))).fingerprint for name in ("text", "copy", "other")
+        prepare(DATA, replace(source, path=str(tmp_path / name))).fingerprint
+        for name in ("text", "copy", "other")
     )
     assert first == copy != other
 

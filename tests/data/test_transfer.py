@@ -1,4 +1,6 @@
-"""Batches one ahead: the same ones in the same order, errors where they belong, nothing left running."""
+"""Batches one ahead: the same ones in the same order, errors where they belong, nothing left
+running.
+"""
 
 import threading
 import time
@@ -20,7 +22,9 @@ def batch(number):
 
 
 class Source:
-    """Five batches, or an error in the place of one; keeps how many were asked for, and whether it was closed."""
+    """Five batches, or an error in the place of one; keeps how many were asked for, and whether it
+    was closed.
+    """
 
     def __init__(self, fails_at=None):
         self.asked, self.closed, self.threads, self.fails_at = 0, False, set(), fails_at
@@ -120,7 +124,9 @@ def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(stream))
     prepared_on = []
-    with closing(prefetched(Source(), fake_graph.CUDA, lambda batch: prepared_on.append(inside[-1]) or batch)) as ahead:
+    with closing(
+        prefetched(Source(), fake_graph.CUDA, lambda batch: prepared_on.append(inside[-1]) or batch)
+    ) as ahead:
         next(ahead)
     current, side = streams
     assert side.waited[0] is current
@@ -135,7 +141,9 @@ def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch
 def test_only_pageable_memory_that_nobody_waits_for_is_pinned(monkeypatch):
     moves = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: moves.append("pin") or self)
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, where, non_blocking: moves.append(non_blocking) or self)
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, where, non_blocking: moves.append(non_blocking) or self
+    )
     to_device(batch(1), fake_graph.CUDA, non_blocking=True)
     to_device(batch(1), fake_graph.CUDA)
     to_device(batch(1), CPU, non_blocking=True)

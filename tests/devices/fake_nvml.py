@@ -1,12 +1,11 @@
 """A fake NVIDIA driver under the real nvidia-ml-py.
 
-What is faked is the machine: ``FakeDriver`` stands in for libnvidia-ml.so.1, the C library that pynvml calls through
-ctypes. The pynvml above it is real (a fresh copy, so that nothing leaks from test to test), and with it its errors,
-structs and version rules.
+What is faked is the machine: ``FakeDriver`` stands in for libnvidia-ml.so.1, the C library that
+pynvml calls through ctypes. The pynvml above it is real (a fresh copy, so that nothing leaks from
+test to test), and with it its errors, structs and version rules.
 
-    clock = FakeClock()
-    gpu = FakeGpu("GPU-a", power_w=lambda now_s: 300.0)
-    FakeDriver([gpu], clock=clock).install(monkeypatch)     # from here on ``import pynvml`` sees that machine
+    clock = FakeClock() gpu = FakeGpu("GPU-a", power_w=lambda now_s: 300.0) FakeDriver([gpu],
+    clock=clock).install(monkeypatch)     # from here on ``import pynvml`` sees that machine
     clock.advance(5.0)                                      # its energy counter has moved on
     gpu.lost = True                                         # and now it has fallen off the bus
 """
@@ -94,7 +93,8 @@ class FakeGpu:
     fields: dict[int, int] = field(default_factory=dict)
     """Field values by number, such as cumulative throttle counters in nanoseconds."""
     work: list[tuple[int, int, int]] = field(default_factory=list)
-    """Samples of processes (``UTILIZATION``): time in microseconds, process id, share of the time in percent."""
+    """Samples of processes (``UTILIZATION``): time in microseconds, process id, share of the time
+    in percent."""
     processes: dict[int, int | None] = field(default_factory=dict)
     """Process id to the memory that it holds, in bytes."""
     graphics: dict[int, int | None] = field(default_factory=dict)
@@ -110,11 +110,15 @@ class FakeGpu:
         return round(1000 * _at(self.power_w, now_s))
 
     def energy_mj(self, now_s: float) -> int:
-        """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when first looked at."""
+        """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when
+        first looked at.
+        """
         steps = round(math.floor(now_s / self.energy_tick_s + 1e-9) * self.energy_tick_s / 0.01)
         for step in range(len(self._used_mj) - 1, steps):
             power_w = self.power_w if self.counter_power_w is None else self.counter_power_w
-            self._used_mj.append(self._used_mj[step] + round(1000 * _at(power_w, (step + 0.5) * 0.01)) * 0.01)
+            self._used_mj.append(
+                self._used_mj[step] + round(1000 * _at(power_w, (step + 0.5) * 0.01)) * 0.01
+            )
         used_j = self.energy_start_j + self._used_mj[steps] / 1000
         return round(1000 * (used_j % self.energy_wraps_at_j if self.energy_wraps_at_j else used_j))
 
@@ -134,11 +138,14 @@ _READINGS: dict[str, Callable[..., Any]] = {
         1000 * _at(gpu.power_w if gpu.average_power_w is None else gpu.average_power_w, now_s)
     ),
     "TotalEnergyConsumption": lambda gpu, now_s: gpu.energy_mj(now_s),
-    "MaxClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[kind.value],
+    "MaxClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[
+        kind.value
+    ],
     "ClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value],
     "Temperature": lambda gpu, *_: gpu.temperature_c,
 }
-"""Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time, and an argument."""
+"""Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time, and an
+argument."""
 
 
 class FakeDriver:
@@ -160,7 +167,9 @@ class FakeDriver:
         self._handles: dict[int, tuple[Any, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
-        """Return a fresh copy of the real pynvml that has this as its library, and put it in sys.modules."""
+        """Return a fresh copy of the real pynvml that has this as its library, and put it in
+        sys.modules.
+        """
         source = importlib.metadata.distribution("nvidia-ml-py").locate_file("pynvml.py")
         spec: Any = importlib.util.spec_from_file_location("pynvml", source)
         self.pynvml: Any = importlib.util.module_from_spec(spec)
@@ -190,8 +199,14 @@ class FakeDriver:
         if name in gpu.errors:
             return gpu.errors[name]
         reading = _READINGS.get(name.removeprefix("nvmlDeviceGet"))
-        *kinds, result = arguments[1:2] if name.endswith(("Name", "UUID")) else arguments[1:]  # not a buffer's size
-        return _put(result, reading(gpu, self.clock(), *kinds)) if reading else getattr(self, name)(gpu, *kinds, result)
+        *kinds, result = (
+            arguments[1:2] if name.endswith(("Name", "UUID")) else arguments[1:]
+        )  # not a buffer's size
+        return (
+            _put(result, reading(gpu, self.clock(), *kinds))
+            if reading
+            else getattr(self, name)(gpu, *kinds, result)
+        )
 
     def nvmlInitWithFlags(self, flags: int) -> int:
         self.running += self.init_code == SUCCESS
@@ -244,12 +259,16 @@ class FakeDriver:
         rates._obj.gpu = gpu.utilization_pct
         return SUCCESS
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, count: Any, entries: Any) -> int:
+    def nvmlDeviceGetComputeRunningProcesses_v3(
+        self, gpu: FakeGpu, count: Any, entries: Any
+    ) -> int:
         return _list(gpu.processes, count, entries)
 
     nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, gpu: FakeGpu, count: Any, entries: Any) -> int:
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(
+        self, gpu: FakeGpu, count: Any, entries: Any
+    ) -> int:
         return _list(gpu.graphics, count, entries)
 
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
@@ -264,7 +283,9 @@ class FakeDriver:
                 value.valueType, value.value.ullVal = 3, known.get(value.fieldId, 0)
         return SUCCESS
 
-    def nvmlDeviceGetProcessUtilization(self, gpu: FakeGpu, samples: Any, count: Any, since: Any) -> int:
+    def nvmlDeviceGetProcessUtilization(
+        self, gpu: FakeGpu, samples: Any, count: Any, since: Any
+    ) -> int:
         fresh = [work for work in gpu.work if work[0] > since.value]
         count._obj.value = len(fresh)
         if not fresh:
@@ -285,12 +306,16 @@ class FakeDriver:
             ctypes.c_uint(),
             ctypes.c_ulonglong(info._obj.lastSeenTimeStamp),
         )
-        code = self.nvmlDeviceGetProcessUtilization(gpu, info.procUtilArray, ctypes.byref(count), since)
+        code = self.nvmlDeviceGetProcessUtilization(
+            gpu, info.procUtilArray, ctypes.byref(count), since
+        )
         info.processSamplesCount = count.value
         return code
 
     def _point(self, device: Any, gpu: FakeGpu) -> int:
-        device._obj.contents = next(struct for struct, other in self._handles.values() if other is gpu)
+        device._obj.contents = next(
+            struct for struct, other in self._handles.values() if other is gpu
+        )
         return GPU_IS_LOST if gpu.lost else SUCCESS
 
 
@@ -319,7 +344,8 @@ def forget(monkeypatch: Any) -> None:
         "gpustat.util",
         *gpustat,
     }:
-        # Set before it is taken out, so that monkeypatch also unloads what the test is about to import.
+        # Set before it is taken out, so that monkeypatch also unloads what the test is about to
+        # import.
         monkeypatch.setitem(sys.modules, name, None)
         del sys.modules[name]
 

@@ -10,14 +10,21 @@ import torch
 from bench.devices.backend import out_of_memory_behind
 
 BENCH = Path(__file__).parents[2] / "bench"
-REACHES_CUDA = re.compile(r"""torch\.cuda(?!\.amp|\.is_bf16)|import cuda\b|torch, "cuda"|[!=]= "cuda"|"cuda" [!=]=""")
+REACHES_CUDA = re.compile(
+    r"""torch\.cuda(?!\.amp|\.is_bf16)|import cuda\b|torch, "cuda"|[!=]= "cuda"|"cuda" [!=]="""
+)
 """torch.cuda in code, or a question of what kind a device is; not two names in texts."""
 
 
 def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
     modules = [path for path in BENCH.rglob("*.py") if REACHES_CUDA.search(path.read_text())]
-    inside_a_script = {"hook.py", "observe.py"}  # which run in a script's process, and import nothing of ours
-    assert {path.parent.name for path in modules if path.name not in inside_a_script} == {"devices"}, modules
+    inside_a_script = {
+        "hook.py",
+        "observe.py",
+    }  # which run in a script's process, and import nothing of ours
+    assert {path.parent.name for path in modules if path.name not in inside_a_script} == {
+        "devices"
+    }, modules
 
 
 def test_out_of_memory_is_found_behind_the_error_that_it_led_to():

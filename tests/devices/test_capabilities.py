@@ -1,4 +1,6 @@
-"""The precisions that each device supports, card by card as in docs/devices.md, and why not the others."""
+"""The precisions that each device supports, card by card as in docs/devices.md, and why not the
+others.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ MODELS = {
 
 @pytest.fixture
 def software(monkeypatch):
-    """Install every package that a precision may need, of some version, or none, next to a torch of some version."""
+    """Install every package that a precision may need, of some version, or none, next to a torch of
+    some version.
+    """
 
     def install(*, packages=True, version="2.14.1", package="999"):
         def metadata(name):
@@ -52,7 +56,9 @@ def software(monkeypatch):
 
 @pytest.fixture
 def card(monkeypatch, software):
-    """Make torch see a GPU, by its name or its compute capability, with all packages; return its backend."""
+    """Make torch see a GPU, by its name or its compute capability, with all packages; return its
+    backend.
+    """
 
     def see(name):
         model = MODELS[name][0]
@@ -60,7 +66,9 @@ def card(monkeypatch, software):
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(**properties))
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(**properties)
+        )
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: model)
         software()
         return backend_of(torch.device("cuda", 0))
@@ -71,22 +79,34 @@ def card(monkeypatch, software):
 @pytest.mark.parametrize("name", MODELS)
 def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, name):
     backend, (model, supported) = card(name), MODELS[name]
-    reasons = {each: backend.unsupported_reason(precision) for each, precision in PRECISIONS.items()}
+    reasons = {
+        each: backend.unsupported_reason(precision) for each, precision in PRECISIONS.items()
+    }
     assert {each for each, reason in reasons.items() if reason is None} == supported
     named = "sm_{}{}".format(*model)
-    assert all(reason.startswith(f"{each} needs ") and named in reason for each, reason in reasons.items() if reason)
+    assert all(
+        reason.startswith(f"{each} needs ") and named in reason
+        for each, reason in reasons.items()
+        if reason
+    )
 
 
 @pytest.mark.parametrize("name", sorted(FP8))
 def test_without_its_package_a_precision_names_it(card, software, name):
     backend = card("B200")
     software(packages=False)
-    assert backend.unsupported_reason(PRECISIONS[name]).startswith(f"{name} needs torchao, which is not installed")
+    assert backend.unsupported_reason(PRECISIONS[name]).startswith(
+        f"{name} needs torchao, which is not installed"
+    )
 
 
-@pytest.mark.parametrize(("flags", "native"), [({"avx512_bf16": True}, True), ({"avx512_bf16": False}, False)])
+@pytest.mark.parametrize(
+    ("flags", "native"), [({"avx512_bf16": True}, True), ({"avx512_bf16": False}, False)]
+)
 def test_a_cpus_bfloat16_is_native_where_it_has_instructions(monkeypatch, flags, native):
-    monkeypatch.setattr(cpu, "_architecture", lambda: "CPU")  # newer versions of torch look it up there, too
+    monkeypatch.setattr(
+        cpu, "_architecture", lambda: "CPU"
+    )  # newer versions of torch look it up there, too
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
     assert CPU.describe()["native_bf16"] is native
     monkeypatch.delattr(torch.cpu, "get_capabilities")
@@ -119,7 +139,9 @@ def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(card, software, 
     backend = card("H100")
     software(version=version)
     reason = backend.unsupported_reason(PRECISIONS["fp8-rowwise"])
-    assert reason == (f"fp8-rowwise needs torch 2.11 or later; this one is {version}" if refused else None)
+    assert reason == (
+        f"fp8-rowwise needs torch 2.11 or later; this one is {version}" if refused else None
+    )
     assert backend.unsupported_reason(PRECISIONS["fp32"]) is None
 
 
@@ -131,7 +153,9 @@ def test_torchao_is_refused_with_a_torch_that_is_too_old_for_it(card, software, 
         ("fp8-rowwise", "no version", None),
     ],
 )
-def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(card, software, name, version, least):
+def test_a_package_that_is_too_old_is_named_with_the_version_that_is_needed(
+    card, software, name, version, least
+):
     backend = card("B200")
     software(package=version)
     reason = backend.unsupported_reason(PRECISIONS[name])

@@ -1,4 +1,6 @@
-"""Each of the calls of NVML fails in turn: what is measured is right or known to be unknown, and NVML is shut down."""
+"""Each of the calls of NVML fails in turn: what is measured is right or known to be unknown, and
+NVML is shut down.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,17 @@ def each_call(monkeypatch, code, use, *, ends=True):
     Unless ``ends`` is false, it must shut down what it has initialised.
     """
     clock = FakeClock()
-    gpu = FakeGpu("GPU-a", power_w=300.0, processes={os.getpid(): GiB}, work=[(10, os.getpid(), 50)])
+    gpu = FakeGpu(
+        "GPU-a", power_w=300.0, processes={os.getpid(): GiB}, work=[(10, os.getpid(), 50)]
+    )
     driver = FailingDriver([gpu], clock=clock).install(monkeypatch)
     driver.code = code
     for number in range(1, MOST + 1):
         driver.calls, driver.fail_at, driver.running = 0, number, 0
         use(clock)
-        assert driver.running == 0 or number == 1 or not ends  # an initialisation that failed is not ended
+        assert (
+            driver.running == 0 or number == 1 or not ends
+        )  # an initialisation that failed is not ended
         if driver.calls < number:
             return number - 1
     return MOST
@@ -58,7 +64,9 @@ CODES = pytest.mark.parametrize("code", [fake.UNKNOWN, fake.NOT_SUPPORTED, *LOST
 
 
 def with_monitor(function):
-    """Return a use that calls the function with the monitor and the clock, where the monitor starts and is not lost."""
+    """Return a use that calls the function with the monitor and the clock, where the monitor starts
+    and is not lost.
+    """
 
     def use(clock):
         if (monitor := open_monitor()) is not None:
@@ -110,9 +118,13 @@ def test_a_watch_names_a_gpu_that_is_lost_and_claims_nothing_else(monkeypatch, c
 
 @CODES
 def test_processes_are_listed_or_unknown(monkeypatch, code):
-    monkeypatch.setattr(time, "sleep", lambda _seconds: None)  # in which gpustat measures the processes' use of the CPU
+    monkeypatch.setattr(
+        time, "sleep", lambda _seconds: None
+    )  # in which gpustat measures the processes' use of the CPU
 
     def use(_clock):
         assert set(processes.gpu_processes()) <= {"GPU-a"}
 
-    assert each_call(monkeypatch, code, use, ends=False) > 2  # gpustat does not shut down after an error
+    assert (
+        each_call(monkeypatch, code, use, ends=False) > 2
+    )  # gpustat does not shut down after an error

@@ -42,7 +42,9 @@ def machine(monkeypatch):
         ),
     ],
 )
-def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(monkeypatch, prepare, problem):
+def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(
+    monkeypatch, prepare, problem
+):
     prepare(monkeypatch)
     assert open_monitor() is None
     assert problem in monitor_problem()
@@ -72,14 +74,19 @@ def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(ma
     )
     assert [nvml.sample(uuid, "0").sm_clock_mhz for uuid in ("GPU-a", "b", "GPU-c")] == [1, 2, 3]
     assert nvml.describe("b")["uuid"] == "GPU-b"
-    with pytest.raises(DeviceLostError, match=r"GPU-z: Not Found\. Slices of GPUs \(MIG\) are not read"):
+    with pytest.raises(
+        DeviceLostError, match=r"GPU-z: Not Found\. Slices of GPUs \(MIG\) are not read"
+    ):
         nvml.power_w("GPU-z")
 
 
 def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(machine):
     gpu = FakeGpu("GPU-a", memory_used=5 * GiB, memory_reserved=GiB)
     assert machine(gpu).memory("GPU-a").used == 5 * GiB
-    assert machine(gpu).memory("GPU-a").free == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
+    assert (
+        machine(gpu).memory("GPU-a").free
+        == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
+    )
     assert machine(gpu, missing=fake.DRIVER_470).memory("GPU-a").used == 6 * GiB
 
 
@@ -92,8 +99,13 @@ def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(mach
         ({"power_w": 0.0, "average_power_w": 0.0}, None),
     ],
 )
-def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown(machine, options, power_w):
-    assert machine(FakeGpu("GPU-a", **{"average_power_w": 120.0, **options})).power_w("GPU-a") == power_w
+def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown(
+    machine, options, power_w
+):
+    assert (
+        machine(FakeGpu("GPU-a", **{"average_power_w": 120.0, **options})).power_w("GPU-a")
+        == power_w
+    )
 
 
 def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
@@ -126,8 +138,15 @@ def test_an_old_driver_is_read_like_a_new_one(machine):
     ],
 )
 def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, bits, names):
-    errors = {"nvmlDeviceGetCurrentClocksThrottleReasons": fake.NOT_SUPPORTED} if bits is None else {}
-    assert machine(FakeGpu("GPU-a", reasons=bits or 0, errors=errors)).sample("GPU-a", "0").throttle_reasons == names
+    errors = (
+        {"nvmlDeviceGetCurrentClocksThrottleReasons": fake.NOT_SUPPORTED} if bits is None else {}
+    )
+    assert (
+        machine(FakeGpu("GPU-a", reasons=bits or 0, errors=errors))
+        .sample("GPU-a", "0")
+        .throttle_reasons
+        == names
+    )
 
 
 def test_a_sample_holds_every_reading(machine):

@@ -17,7 +17,9 @@ from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
 ANN = GpuProcess(pid=5, user="ann", command="python", memory_bytes=12 * GiB + GiB // 2)
-PAIR = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
+PAIR = Device(
+    placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a")
+)
 OVER_NODES = replace(PAIR, placement="0+1@2", uuids=())
 
 
@@ -27,7 +29,9 @@ def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch
     assert "gpustat" not in sys.modules
 
 
-@pytest.mark.parametrize(("missing", "held"), [((), 3 * GiB), (fake.DRIVER_470, 3 * GiB), ((), None)])
+@pytest.mark.parametrize(
+    ("missing", "held"), [((), 3 * GiB), (fake.DRIVER_470, 3 * GiB), ((), None)]
+)
 def test_a_stranger_is_named_with_user_program_and_memory(monkeypatch, stranger, missing, held):
     gpus = [FakeGpu("GPU-b"), FakeGpu("GPU-a", processes={stranger: held, os.getpid(): GiB})]
     FakeDriver(gpus, missing=missing).install(monkeypatch)
@@ -47,10 +51,14 @@ def test_a_display_server_is_left_out(monkeypatch, tmp_path, stranger):
 
 def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left_out(monkeypatch):
     kinds = [
-        f"nvmlDeviceGet{kind}RunningProcesses_{version}" for kind in ("Compute", "Graphics") for version in ("v2", "v3")
+        f"nvmlDeviceGet{kind}RunningProcesses_{version}"
+        for kind in ("Compute", "Graphics")
+        for version in ("v2", "v3")
     ]
     hidden = FakeGpu("GPU-b", errors=dict.fromkeys(kinds, fake.NO_PERMISSION))
-    FakeDriver([FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c", processes={2**22 + 1: GiB})]).install(monkeypatch)
+    FakeDriver(
+        [FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c", processes={2**22 + 1: GiB})]
+    ).install(monkeypatch)
     assert gpu_processes() == {"GPU-c": []}
 
 
@@ -59,8 +67,12 @@ def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left
     [("works", "Not Supported"), (None, "import of gpustat halted")],
     ids=["query", "import"],
 )
-def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(monkeypatch, caplog, gpustat, reason):
-    FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(monkeypatch)
+def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(
+    monkeypatch, caplog, gpustat, reason
+):
+    FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(
+        monkeypatch
+    )
     if gpustat is None:
         monkeypatch.setitem(sys.modules, "gpustat", None)
     assert gpu_processes() == {}

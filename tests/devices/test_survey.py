@@ -52,7 +52,9 @@ def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(model
 
 @pytest.fixture
 def see(monkeypatch):
-    """Let torch see GPUs of some compute capabilities, "a" and "b"; no library knows them unless there is a driver."""
+    """Let torch see GPUs of some compute capabilities, "a" and "b"; no library knows them unless
+    there is a driver.
+    """
 
     def make(*capabilities, name="Test GPU", uuids=("a", "b"), driver=None):
         gpus = [
@@ -67,7 +69,9 @@ def see(monkeypatch):
             for uuid, (major, minor) in zip(uuids, capabilities, strict=False)
         ]
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpus[getattr(index, "index", index)])
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda index: gpus[getattr(index, "index", index)]
+        )
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
         if driver is None:
@@ -82,7 +86,9 @@ def test_a_gpu_that_this_build_has_no_kernels_for_is_refused_by_name_and_else_le
     see,
 ):
     see((6, 0), name="Tesla P100")
-    with pytest.raises(UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"):
+    with pytest.raises(
+        UsageError, match=r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"
+    ):
         survey.survey(("0",), print)
     environment = survey.survey(None, print)
     assert [device.placement for device in environment.devices] == ["cpu"]
@@ -110,7 +116,9 @@ def test_all_gpus_are_refused_where_none_can_be_used(see):
 
 
 def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
-    gpu = FakeGpu("GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619)
+    gpu = FakeGpu(
+        "GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619
+    )
     see((7, 5), driver=FakeDriver([gpu], version="570.1"))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     environment = survey.survey(None, print)
@@ -123,7 +131,9 @@ def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
     needs = ("tf32", "cudnn-tf32", "bf16", "fp8")
     lacking = {name for name, precision in PRECISIONS.items() if precision.needs in needs}
     assert set(device.lacking) == lacking
-    assert set(device.unsupported) == lacking | {name for name, kind in PRECISIONS.items() if missing_package(kind)}
+    assert set(device.unsupported) == lacking | {
+        name for name, kind in PRECISIONS.items() if missing_package(kind)
+    }
 
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
@@ -166,7 +176,9 @@ def test_an_index_beyond_the_last_is_refused_with_the_last(see):
 def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(backend, "monitor_problem", lambda: "no library")
-    with pytest.raises(UsageError, match=r"no GPU 0 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"):
+    with pytest.raises(
+        UsageError, match=r"no GPU 0 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
+    ):
         survey.survey(("0", "1"), print)
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(UsageError, match="built without CUDA"):

@@ -9,11 +9,15 @@ MIB = 2**20
 
 
 def log(ratio, half=0.001):
-    return Interval(center=math.log(ratio), low=math.log(ratio) - half, high=math.log(ratio) + half, n=20)
+    return Interval(
+        center=math.log(ratio), low=math.log(ratio) - half, high=math.log(ratio) + half, n=20
+    )
 
 
 class ScriptedLauncher:
-    """Answers each call by its function's name, and where that is a dict by its first argument after the device."""
+    """Answers each call by its function's name, and where that is a dict by its first argument
+    after the device.
+    """
 
     def __init__(self, **other):
         self.answers = {

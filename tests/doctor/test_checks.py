@@ -1,4 +1,6 @@
-"""Every check passes a right measurement, fails a wrong one, and says why where nothing can be measured."""
+"""Every check passes a right measurement, fails a wrong one, and says why where nothing can be
+measured.
+"""
 
 import math
 
@@ -15,12 +17,19 @@ CASES = [
     (checks.memory, "peak", (10, 270), (10, 280)),
     (checks.memory, "peak", (10, 266), (10, 10)),
     (checks.against_itself, "against_itself", (-0.02, 0.05), (0.019, 0.021)),
-    (checks.against_itself, "against_itself", (0.004, 0.006), (-0.024, -0.016)),  # small, though 1 is outside
+    (
+        checks.against_itself,
+        "against_itself",
+        (0.004, 0.006),
+        (-0.024, -0.016),
+    ),  # small, though 1 is outside
 ]
 
 
 def by_argument(name, answer):
-    """Return a probe's answers by its first argument: peaks by what is held, log-ratios by the process."""
+    """Return a probe's answers by its first argument: peaks by what is held, log-ratios by the
+    process.
+    """
     if name == "peak":
         return {held: mib * MIB for held, mib in zip((0, checks.HELD_BYTES), answer, strict=True)}
     if name == "against_itself":
@@ -30,7 +39,9 @@ def by_argument(name, answer):
 
 @pytest.mark.parametrize(("check", "name", "right", "wrong"), CASES)
 def test_a_right_measurement_passes_and_a_wrong_one_fails(check, name, right, wrong):
-    passed, failed = (measured(check, **{name: by_argument(name, answer)}) for answer in (right, wrong))
+    passed, failed = (
+        measured(check, **{name: by_argument(name, answer)}) for answer in (right, wrong)
+    )
     assert (passed.result, failed.result) == ("pass", "FAIL")
     assert passed.measured != failed.measured
 

@@ -27,7 +27,9 @@ def test_a_healthy_cpu_passes(machine, capsys):
     ("answer", "shown"),
     [(log(1.6), "speedups are not measured as they are"), (UsageError("silent"), "silent")],
 )
-def test_one_check_that_fails_is_explained_and_fails_the_whole_and_the_rest_goes_on(machine, capsys, answer, shown):
+def test_one_check_that_fails_is_explained_and_fails_the_whole_and_the_rest_goes_on(
+    machine, capsys, answer, shown
+):
     fine, launcher = examine(machine, known_ratio=answer)
     assert not fine
     assert "peak" in launcher.called

@@ -46,7 +46,9 @@ def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
 
     assert passes() is True
     exact = torch.Tensor.__matmul__
-    rough = lambda a, b: exact(a.bfloat16().to(a.dtype), b) if a.dtype == torch.float32 else exact(a, b)  # noqa: E731
+    rough = lambda a, b: (
+        exact(a.bfloat16().to(a.dtype), b) if a.dtype == torch.float32 else exact(a, b)
+    )
     monkeypatch.setattr(torch.Tensor, "__matmul__", rough)
     assert passes() is False
 

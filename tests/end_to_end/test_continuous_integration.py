@@ -1,4 +1,6 @@
-"""The workflow in the document: its steps are shell commands that do what the page says, here with a tiny suite."""
+"""The workflow in the document: its steps are shell commands that do what the page says, here with
+a tiny suite.
+"""
 
 import os
 import re
@@ -18,7 +20,11 @@ PAGE = ROOT / "docs" / "continuous-integration.md"
 def steps() -> dict[str, str]:
     """The commands of the workflow's steps, by name."""
     (workflow,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    return {step["name"]: step["run"] for step in yaml.safe_load(workflow)["jobs"]["speed"]["steps"] if "run" in step}
+    return {
+        step["name"]: step["run"]
+        for step in yaml.safe_load(workflow)["jobs"]["speed"]["steps"]
+        if "run" in step
+    }
 
 
 @pytest.fixture
@@ -29,7 +35,11 @@ def bash(tmp_path):
     command = tools / "ampmeter"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "run_bench.py"}" "$@"\n')
     command.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path / "temp")}
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+    }
     environment |= {"GITHUB_STEP_SUMMARY": str(tmp_path / "page")}
     work = tmp_path / "work"
     work.mkdir()
@@ -37,7 +47,9 @@ def bash(tmp_path):
     def run(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
         given = {**environment, **variables}
-        return subprocess.run(words, cwd=work, env=given, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            words, cwd=work, env=given, capture_output=True, text=True, check=False
+        )
 
     return run
 

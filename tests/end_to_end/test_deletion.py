@@ -1,4 +1,6 @@
-"""Without any one of the optional folders all else works: runs, the help and every module that is left, and reports."""
+"""Without any one of the optional folders all else works: runs, the help and every module that is
+left, and reports.
+"""
 
 import shutil
 import subprocess
@@ -28,7 +30,9 @@ def test_without_an_optional_folder_all_else_works(folder, tmp_path):
     shutil.rmtree(tmp_path / folder.relative_to(ROOT))
 
     def python(*words, code=0):
-        done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done
 

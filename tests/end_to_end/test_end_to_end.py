@@ -27,7 +27,18 @@ ROOT = Path(__file__).resolve().parents[2]
 CPU = ("--suite", "tiny.py", "--gpus", "cpu")
 SHORT = (*CPU, "--quick", "--time-budget", "0.3")
 ARMS = ("--precisions", "fp32,amp-bf16")
-FULL = (*SHORT, *ARMS, "--epochs", "2", "--set", "lr=0.1", "--batch-sizes", "4", "--data", "folder:images")
+FULL = (
+    *SHORT,
+    *ARMS,
+    "--epochs",
+    "2",
+    "--set",
+    "lr=0.1",
+    "--batch-sizes",
+    "4",
+    "--data",
+    "folder:images",
+)
 
 
 def fill(folder):
@@ -61,7 +72,9 @@ def test_from_images_to_rows(finished):
     assert done.returncode == 0, done.stdout + done.stderr
     trials = trial_rows(folder / "results" / "mine")
     assert [(row["phase"], row["precision"]) for row in trials] == [
-        (phase, precision) for phase in ("memory", "speed", "train") for precision in ("fp32", "amp-bf16")
+        (phase, precision)
+        for phase in ("memory", "speed", "train")
+        for precision in ("fp32", "amp-bf16")
     ]
     figures = trial_figures(folder / "results" / "mine")
     assert [row["precision"] for row in figures if row["log_speedup_error"] > 0] == ["amp-bf16"]
@@ -75,7 +88,14 @@ def test_a_run_ends_with_its_report(finished):
     report = folder / "reports" / "mine"
     assert f"Report: {Path('reports/mine/report.md')}" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("Next: `python run_bench.py --suite ")
-    assert {path.suffix for path in report.iterdir()} == {".md", ".html", ".svg", ".png", ".json", ".csv"}
+    assert {path.suffix for path in report.iterdir()} == {
+        ".md",
+        ".html",
+        ".svg",
+        ".png",
+        ".json",
+        ".csv",
+    }
     assert "amp-bf16" in (report / "report.md").read_text()
 
 
@@ -93,7 +113,9 @@ def test_run_json_tells_the_plan_and_what_the_images_are_known_by(finished):
 
 @contextmanager
 def screen():
-    """Yield a terminal to write to, and a list of what has been written once every process has closed it."""
+    """Yield a terminal to write to, and a list of what has been written once every process has
+    closed it.
+    """
     ours, theirs = pty.openpty()
     seen = []
     reader = threading.Thread(target=lambda: seen.extend(read_all(ours)))
@@ -121,7 +143,17 @@ def read_all(terminal):
 def test_a_terminal_gets_a_live_display_and_the_same_results(place, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     with screen() as (terminal, seen), os.fdopen(terminal, "w", closefd=False) as file:
-        done = call(*SHORT, "--precisions", "fp32", "--batch-sizes", 4, "--out", "out", cwd=place, stdout=file)
+        done = call(
+            *SHORT,
+            "--precisions",
+            "fp32",
+            "--batch-sizes",
+            4,
+            "--out",
+            "out",
+            cwd=place,
+            stdout=file,
+        )
     text = "".join(seen)
     assert done.returncode == 0, done.stderr
     assert "starting" in text
@@ -150,7 +182,16 @@ def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
     again = call("explain", "out", cwd=place)
     assert again.stdout.strip() in done.stdout
     alone = call(
-        *SHORT, "--precisions", "fp32", "--phases", "explain", "--batch-sizes", "4", "--out", "alone", cwd=place
+        *SHORT,
+        "--precisions",
+        "fp32",
+        "--phases",
+        "explain",
+        "--batch-sizes",
+        "4",
+        "--out",
+        "alone",
+        cwd=place,
     )
     assert "No explanation: it takes fp32 and another precision." in alone.stdout
     assert "under Notes" not in alone.stdout
@@ -161,17 +202,24 @@ def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
 @pytest.mark.parametrize(
     ("stop", "status"),
     [
-        (lambda process: os.killpg(process.pid, signal.SIGINT), 130),  # as a terminal does: to all of its processes
+        (
+            lambda process: os.killpg(process.pid, signal.SIGINT),
+            130,
+        ),  # as a terminal does: to all of its processes
         pytest.param(lambda process: process.terminate(), 143),  # to it alone, as kill does
     ],
     ids=["Ctrl-C", "SIGTERM"],
 )
-def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stopped(place, stop, status):
+def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stopped(
+    place, stop, status
+):
     words = (*CPU, "--precisions", "fp32", "--batch-sizes", "4", "--phases", "memory,speed")
     words = (*words, "--time-budget", "0.3", "--target-ci", "0.0001%")
     script = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", "out"]
     with screen() as (terminal, seen):
-        process = subprocess.Popen(script, cwd=place, stdout=terminal, stderr=terminal, start_new_session=True)
+        process = subprocess.Popen(
+            script, cwd=place, stdout=terminal, stderr=terminal, start_new_session=True
+        )
         while not trial_rows(place / "out"):
             assert process.poll() is None
             time.sleep(0.05)
@@ -203,8 +251,14 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
         (("--data", "folder:missing"), "There is no folder 'missing'"),
         (("--precisions", "tf32"), "cannot do tf32"),
         (("--set", "depth=3"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
-        (("--sweep", "depth=3,4"), "No suite here has a parameter 'depth'. Available: fail, lr, width"),
-        (("--sweep", "width=3,deep"), "--sweep width must be a whole number of at most 1e+18, not 'deep'"),
+        (
+            ("--sweep", "depth=3,4"),
+            "No suite here has a parameter 'depth'. Available: fail, lr, width",
+        ),
+        (
+            ("--sweep", "width=3,deep"),
+            "--sweep width must be a whole number of at most 1e+18, not 'deep'",
+        ),
         (("--out", "images"), "exists already"),
     ],
 )
@@ -219,7 +273,9 @@ def test_what_cannot_be_done_is_2_with_a_sentence_and_writes_nothing(place, word
 
 @pytest.mark.slow
 def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monkeypatch):
-    monkeypatch.setattr(max_batch, "CPU_LIMIT_S", 0.0)  # so that the first size that is tried is the largest
+    monkeypatch.setattr(
+        max_batch, "CPU_LIMIT_S", 0.0
+    )  # so that the first size that is tried is the largest
     words = (*SHORT, *ARMS, "--batch-sizes", "max", "--resume", "out")
     dry = call(*words, "--dry-run", cwd=place)
     assert "batch max" in dry.stdout
@@ -242,13 +298,25 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
 @pytest.mark.slow
 def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
     words = ("--precisions", "fp32", "--phases", "speed", "--time-budget", "0.1")
-    words = (*CPU, "--quick", *words, "--sweep", "width=8,16", "--sweep", "batch_size=4,5", "--out", "out")
+    words = (
+        *CPU,
+        "--quick",
+        *words,
+        "--sweep",
+        "width=8,16",
+        "--sweep",
+        "batch_size=4,5",
+        "--out",
+        "out",
+    )
     sweepable = TINY.replace("lr: float = 0.01", "lr: float = 0.01, batch_size: int = 4")
     (place / "tiny.py").write_text(sweepable.replace("batch_size=4,", "batch_size=batch_size,"))
     assert "Trials: 4" in call(*words, "--dry-run", cwd=place).stdout
     done = call(*words, cwd=place)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(json.loads(row["parameters"]), row["batch_size"]) for row in trial_rows(place / "out")] == [
+    assert [
+        (json.loads(row["parameters"]), row["batch_size"]) for row in trial_rows(place / "out")
+    ] == [
         ({"batch_size": 4, "width": 8}, "4"),
         ({"batch_size": 5, "width": 8}, "5"),
         ({"batch_size": 4, "width": 16}, "4"),

@@ -1,4 +1,6 @@
-"""A model that breaks under autocast alone, in each phase: its row says what and where, fp32 keeps its own."""
+"""A model that breaks under autocast alone, in each phase: its row says what and where, fp32 keeps
+its own.
+"""
 
 import json
 import os
@@ -89,7 +91,10 @@ def suite(fault: str = "shout", at: int = 1, always: bool = False) -> Suite:
     )
 """
 LINES = {
-    name: next(n for n, line in enumerate(FAULTY.splitlines(), start=1) if line.startswith(f"def {name}(")) + 1
+    name: next(
+        n for n, line in enumerate(FAULTY.splitlines(), start=1) if line.startswith(f"def {name}(")
+    )
+    + 1
     for name in ("crash", "end", "throw")
 }
 FAULTS = {
@@ -116,7 +121,17 @@ def run(place, fault, phases, *words):
     """Run the suite with a fault; return how that ended, and the rows."""
     depth = () if "--rigorous" in words else ("--quick",)
     limit = "2s" if fault == "hang" else "60s"
-    short = (*depth, "--time-budget", 0.3, "--trial-timeout", limit, "--batch-sizes", 4, "--gpus", "cpu")
+    short = (
+        *depth,
+        "--time-budget",
+        0.3,
+        "--trial-timeout",
+        limit,
+        "--batch-sizes",
+        4,
+        "--gpus",
+        "cpu",
+    )
     asked = ("--phases", phases) if phases else ()
     given = ("--suite", "./faulty.py", "--set", f"fault={fault}", *asked, "--out", "out")
     done = call(*given, *short, "--precisions", "fp32,amp-bf16", *words, cwd=place)
@@ -126,9 +141,11 @@ def run(place, fault, phases, *words):
 def computing():
     """Return this process's descendants that are neither servers nor trackers of multiprocessing."""
     every = psutil.Process(os.getpid()).children(recursive=True)
-    return [child for child in every if not re.search("forkserver|resource_tracker", " ".join(child.cmdline()))] + [
-        child for child in every if child.ppid() != os.getpid()
-    ]
+    return [
+        child
+        for child in every
+        if not re.search("forkserver|resource_tracker", " ".join(child.cmdline()))
+    ] + [child for child in every if child.ppid() != os.getpid()]
 
 
 def check(place, fault, phase, *words):
@@ -155,7 +172,9 @@ def check_broken(place, fault, broken):
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_precision_that_breaks_is_a_row_with_what_and_where_and_fp32_keeps_its_own(place, fault, phase):
+def test_a_precision_that_breaks_is_a_row_with_what_and_where_and_fp32_keeps_its_own(
+    place, fault, phase
+):
     check(place, fault, phase)
 
 
@@ -168,13 +187,17 @@ def test_a_step_of_an_ablation_that_breaks_is_a_row_and_the_others_keep_theirs(p
     (broken,) = (row for (_, name), row in arms.items() if name == "amp-bf16")
     check_broken(place, fault, broken)
     for phase in ("memory", "speed"):
-        measured = {name for (of, name), row in arms.items() if of == phase and row["status"] in MEASURED}
+        measured = {
+            name for (of, name), row in arms.items() if of == phase and row["status"] in MEASURED
+        }
         assert measured >= {"fp32", "fp32+set-to-none"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["crash", "throw"])
-def test_a_precision_that_breaks_in_the_search_for_the_largest_batch_is_a_row_and_fp32_has_its_size(place, fault):
+def test_a_precision_that_breaks_in_the_search_for_the_largest_batch_is_a_row_and_fp32_has_its_size(
+    place, fault
+):
     _, rows = run(place, fault, "memory", "--batch-sizes", "max")
     by_name = {row["precision"]: row for row in rows if row["phase"] == "fit"}
     assert by_name["fp32"]["status"] == "ok"
@@ -217,7 +240,9 @@ def test_a_precision_that_hangs_costs_one_limit_and_not_one_in_each_phase_and_pr
 def test_a_trial_that_runs_over_the_time_of_a_run_is_ended_and_has_no_row(place):
     done, rows = run(place, "hang", "memory,train", "--trial-timeout", "60s", "--within", "16s")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {(row["phase"], row["precision"], row["status"]) for row in rows} == {("memory", "fp32", "ok")}
+    assert {(row["phase"], row["precision"], row["status"]) for row in rows} == {
+        ("memory", "fp32", "ok")
+    }
     assert json.loads((place / "out" / "run.json").read_text())["undecided"] == [
         "memory of faulty on cpu",
         "train of faulty on cpu",

@@ -74,7 +74,10 @@ def burn() -> None:
 
 @pytest.fixture
 def burning(request):
-    processes = [multiprocessing.get_context("spawn").Process(target=burn, daemon=True) for _ in range(request.param)]
+    processes = [
+        multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
+        for _ in range(request.param)
+    ]
     for process in processes:
         process.start()
     yield
@@ -87,14 +90,38 @@ def burning(request):
 @pytest.mark.timing
 @pytest.mark.parametrize(
     ("burning", "disturbed", "bound"),
-    [(0, "", 0.005), (1, "", 0.01), (2, "", 0.02), (0, "transient", 0.005), (0, "drift", 0.005), (0, "bursts", 0.005)],
+    [
+        (0, "", 0.005),
+        (1, "", 0.01),
+        (2, "", 0.02),
+        (0, "transient", 0.005),
+        (0, "drift", 0.005),
+        (0, "bursts", 0.005),
+    ],
     indirect=["burning"],
-    ids=["alone", "with a burning process", "with two", "with a transient", "with drift", "with bursts"],
+    ids=[
+        "alone",
+        "with a burning process",
+        "with two",
+        "with a transient",
+        "with drift",
+        "with bursts",
+    ],
 )
-def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(tmp_path, burning, disturbed, bound):
+def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(
+    tmp_path, burning, disturbed, bound
+):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
-    words = "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --phases speed --target-ci 0.3% --out out"
-    assert call(*words.split(), "--set", f"disturbed={disturbed or 'nothing'}", cwd=tmp_path).returncode == 0
+    words = (
+        "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --phases speed --target-ci 0.3% "
+        "--out out"
+    )
+    assert (
+        call(
+            *words.split(), "--set", f"disturbed={disturbed or 'nothing'}", cwd=tmp_path
+        ).returncode
+        == 0
+    )
     run = load([tmp_path / "out"])
     row = summarise(run.trials).set_index("precision").loc["amp-bf16"]
     assert row["speedup"] == pytest.approx(1.5, rel=bound)

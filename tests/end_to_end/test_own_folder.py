@@ -1,4 +1,6 @@
-"""A run that is started in a folder whose modules are called as this project's executes none of them."""
+"""A run that is started in a folder whose modules are called as this project's executes none of
+them.
+"""
 
 import subprocess
 import sys
@@ -12,14 +14,30 @@ from tests.conftest import TINY
 @pytest.mark.slow
 def test_suites_are_measured_in_a_folder_with_modules_called_as_ours(tmp_path):
     for name in ("bench", "results", "run_bench"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the user was executed')")
+        (tmp_path / f"{name}.py").write_text(
+            "raise SystemExit('a module of the user was executed')"
+        )
     (tmp_path / "suites").mkdir()
-    (tmp_path / "suites/__init__.py").write_text("raise SystemExit('a package of the user was executed')")
+    (tmp_path / "suites/__init__.py").write_text(
+        "raise SystemExit('a package of the user was executed')"
+    )
     (tmp_path / "neighbour.py").write_text("WIDTH = 24")
     (tmp_path / "mine.py").write_text(f"from neighbour import WIDTH\n{TINY}")
-    words = ["--suite", "mine.py,mlp", "--set", "width=8", "--phases", "memory,speed", "--quick", "--gpus", "cpu"]
+    words = [
+        "--suite",
+        "mine.py,mlp",
+        "--set",
+        "width=8",
+        "--phases",
+        "memory,speed",
+        "--quick",
+        "--gpus",
+        "cpu",
+    ]
     command = [sys.executable, str(ROOT / "run_bench.py"), *words, "--out", "run"]
     environment = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environment
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "executed" not in done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""A script of known times is measured right, whatever else it does, and what is no comparison is refused."""
+"""A script of known times is measured right, whatever else it does, and what is no comparison is
+refused.
+"""
 
 import json
 import math
@@ -102,7 +104,18 @@ def rows(folder):
 def test_a_metronome_reads_what_it_is_set_to(tmp_path):
     (tmp_path / "train.py").write_text(METRONOME)
     mixed = "mixed=--ms 20 --bf16 --slow-evaluation --start 0.5"
-    words = ["script", "--quick", "--arm", "plain=--ms 30", "--arm", mixed, "--gpus", "cpu", "--out", "run"]
+    words = [
+        "script",
+        "--quick",
+        "--arm",
+        "plain=--ms 30",
+        "--arm",
+        mixed,
+        "--gpus",
+        "cpu",
+        "--out",
+        "run",
+    ]
     done = call(*words, "--", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "run", "reports"}
@@ -142,18 +155,41 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has):
     asked = replace(trial(*options), silence_s=120.0)
     with closing(ScriptLauncher(script)) as launcher:
         launcher.run(asked, CPU, records.append)
-    measured = next(each for each in figured(asked, records) if isinstance(each, TrialResult) and each.precision == "b")
+    measured = next(
+        each
+        for each in figured(asked, records)
+        if isinstance(each, TrialResult) and each.precision == "b"
+    )
     assert measured.status == "ok", measured.detail
     print(f"{has}: {measured.row.log_gain().exp().center:.4f}")
     assert measured.row.log_gain().exp().center == pytest.approx(1.5, rel=0.01)
-    assert measured.row.skipped_steps == (6 if has == "scaler" else 0)  # three in each of its two processes
+    assert measured.row.skipped_steps == (
+        6 if has == "scaler" else 0
+    )  # three in each of its two processes
 
 
 @pytest.mark.slow
-def test_an_arm_without_effect_and_one_that_fails_are_refused_and_the_rest_is_measured_once(tmp_path):
+def test_an_arm_without_effect_and_one_that_fails_are_refused_and_the_rest_is_measured_once(
+    tmp_path,
+):
     (tmp_path / "train.py").write_text(METRONOME)
-    arms = [f"--arm={arm}" for arm in ("fp32=--ms 4", "same=--ms 4 --no-effect", "broken=--flag", "bf16=--ms 4 --bf16")]
-    words = ["script", "--quick", *arms, "--steps", "20", "--gpus", "cpu", "--out", "run", "--", "train.py"]
+    arms = [
+        f"--arm={arm}"
+        for arm in ("fp32=--ms 4", "same=--ms 4 --no-effect", "broken=--flag", "bf16=--ms 4 --bf16")
+    ]
+    words = [
+        "script",
+        "--quick",
+        *arms,
+        "--steps",
+        "20",
+        "--gpus",
+        "cpu",
+        "--out",
+        "run",
+        "--",
+        "train.py",
+    ]
     done = call(*words, cwd=tmp_path)
     assert done.returncode == 1
     row = rows(tmp_path / "run")
@@ -161,7 +197,9 @@ def test_an_arm_without_effect_and_one_that_fails_are_refused_and_the_rest_is_me
     assert "unrecognized arguments: --flag" in row["memory", "broken"]["detail"]
     assert row["speed", "bf16"]["status"] == "ok"
     assert ("speed", "same") not in row
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["request"]["script"]["steps"] == 20
+    assert (
+        json.loads((tmp_path / "run" / "run.json").read_text())["request"]["script"]["steps"] == 20
+    )
     measured = (tmp_path / "run" / "blocks.csv").read_bytes()
     assert call("--resume", "run", cwd=tmp_path).returncode == 1
     assert (tmp_path / "run" / "blocks.csv").read_bytes() == measured

@@ -1,4 +1,6 @@
-"""A model that computes in 16 bits by itself: what is called fp32 is none, and the answer begins with that."""
+"""A model that computes in 16 bits by itself: what is called fp32 is none, and the answer begins
+with that.
+"""
 
 from pathlib import Path
 
@@ -66,10 +68,23 @@ def suite(kind="plain"):
         ("plain", None),
     ],
 )
-def test_the_answer_begins_with_what_fp32_really_computed(tmp_path: Path, kind: str, modules: str | None) -> None:
+def test_the_answer_begins_with_what_fp32_really_computed(
+    tmp_path: Path, kind: str, modules: str | None
+) -> None:
     (tmp_path / "stray.py").write_text(SUITE)
-    words = ["--suite", "stray.py", "--set", f"kind={kind}", "--gpus", "cpu", "--precisions", "fp32,amp-bf16"]
-    done = call(*words, "--quick", "--time-budget", "0.3", "--phases", "speed", "--out", "run", cwd=tmp_path)
+    words = [
+        "--suite",
+        "stray.py",
+        "--set",
+        f"kind={kind}",
+        "--gpus",
+        "cpu",
+        "--precisions",
+        "fp32,amp-bf16",
+    ]
+    done = call(
+        *words, "--quick", "--time-budget", "0.3", "--phases", "speed", "--out", "run", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     head = (tmp_path / "reports" / "run" / "report.md").read_text().splitlines()
     (row,) = (row for row in rows(tmp_path / "run", "speed.csv") if row["precision"] == "fp32")

@@ -39,7 +39,9 @@ def script(folder: Path) -> Path:
 
     def trial(phase: str, *names: str, replicate: int = 0) -> Trial:
         asked = run.trial(phase, names, 1, replicate=replicate)
-        return replace(asked, cell=replace(asked.cell, data=DataSource(kind="script"), reference="plain"))
+        return replace(
+            asked, cell=replace(asked.cell, data=DataSource(kind="script"), reference="plain")
+        )
 
     for name in ("plain", "amp"):
         peak = MemoryPeak(peak_allocated_bytes=GIB)
@@ -49,7 +51,10 @@ def script(folder: Path) -> Path:
         observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
         plain = replace(timed(step_ms, 1), **observed)
         amp = replace(timed(step_ms / speedup, 1, speedup=speedup, within=0.05), **observed)
-        results = [TrialResult(precision=name, status="ok", row=row) for name, row in (("plain", plain), ("amp", amp))]
+        results = [
+            TrialResult(precision=name, status="ok", row=row)
+            for name, row in (("plain", plain), ("amp", amp))
+        ]
         run.add(trial("speed", "plain", "amp", replicate=replicate), *results)
     fleet.begin(folder, "2026-01-01")
     return folder
@@ -61,8 +66,12 @@ def failures(run: RunBuilder) -> None:
     for place, phase in enumerate(MEASURING):
         status = LOST[place % len(LOST)]
         run.lost(phase, "amp-fp16", status, f"the {phase} trial ended as {status}")
-    run.lost("speed", "amp-bf16+set-to-none", "nonfinite", "the step ended as nonfinite", ablation=True)
-    run.lost("speed", "fp32", "oom", "too large", batch=256).lost("memory", "fp32", "oom", "too large", batch=256)
+    run.lost(
+        "speed", "amp-bf16+set-to-none", "nonfinite", "the step ended as nonfinite", ablation=True
+    )
+    run.lost("speed", "fp32", "oom", "too large", batch=256).lost(
+        "memory", "fp32", "oom", "too large", batch=256
+    )
     run.diverged("fp16")
 
 
@@ -79,12 +88,25 @@ def explain(run: RunBuilder) -> None:
     for name, product_ms, copy_ms in (("fp32", 60.0, 2.0), ("amp-bf16", 24.0, 20.0)):
         product = {"work": "other products", "detail": "128x512 512x512"}
         rows.append(figure(name, "operator", "aten::addmm", product_ms, **product))
-        rows.append(figure(name, "operator", "aten::_to_copy", copy_ms, work="casts and layout", detail="512x512"))
+        rows.append(
+            figure(
+                name,
+                "operator",
+                "aten::_to_copy",
+                copy_ms,
+                work="casts and layout",
+                detail="512x512",
+            )
+        )
     rows += held("fp32", ("convolution", "body.0", 60), ("relu", "body.1", 40))
     rows += held("amp-bf16", ("_to_copy", "body.0", 30), ("relu", "body.1", 20))
     known = [{name: value for name, value in row.items() if not pd.isna(value)} for row in rows]
     explained = [Explained(trial=trial.id, **row) for row in known]
-    run.add(trial, *(TrialResult(precision=name, status="ok") for name in trial.precisions), records=explained)
+    run.add(
+        trial,
+        *(TrialResult(precision=name, status="ok") for name in trial.precisions),
+        records=explained,
+    )
 
 
 def layers(run: RunBuilder) -> None:
@@ -95,12 +117,22 @@ def layers(run: RunBuilder) -> None:
     for module in ("head", "body"):
         rows += [module_figure(trial, module, name, 0.5) for name in ("error", "share")]
     rows.append(module_figure(trial, "head", "keep", 1.0))
-    run.add(trial, TrialResult(precision="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows)
+    run.add(
+        trial, TrialResult(precision="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows
+    )
 
 
 def module_figure(trial: Trial, layer: str, name: str, value: float) -> Numeric:
     (precision,) = trial.precisions
-    return Numeric(trial=trial.id, precision=precision, kind="module", step=0, layer=layer, name=name, value=value)
+    return Numeric(
+        trial=trial.id,
+        precision=precision,
+        kind="module",
+        step=0,
+        layer=layer,
+        name=name,
+        value=value,
+    )
 
 
 COMMITTED = {
@@ -111,7 +143,8 @@ COMMITTED = {
     "resnet20-cpu-epyc-parity": ("resnet20-cpu-epyc-parity",),
     "resnet20-two-machines": ("resnet20-cpu-epyc", "resnet20-cpu-epyc-parity"),
 }
-"""The runs of ``results/`` in each case: those of each report in ``reports/``, and two machines in one report."""
+"""The runs of ``results/`` in each case: those of each report in ``reports/``, and two machines in
+one report."""
 MADE: dict[str, Callable[[Path], Path]] = {
     "fleet": write_run,
     "failures": partial(of_builder, failures),

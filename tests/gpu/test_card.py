@@ -1,6 +1,7 @@
 """Behaviour that only a real card shows: its arithmetic, its rates, its driver, and two of them together.
 
-``perf/gpu_checklist.py`` runs these tests and the others that are marked ``card`` as its part ``card``.
+``perf/gpu_checklist.py`` runs these tests and the others that are marked ``card`` as its part
+``card``.
 """
 
 import os
@@ -29,7 +30,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 GPU = torch.device("cuda", 0)
-REAL = pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither cuDNN nor rates")
+REAL = pytest.mark.skipif(
+    hasattr(torch, "_simgpu"), reason="simulated GPUs have neither cuDNN nor rates"
+)
 WATCHED_S = 3.0
 
 
@@ -90,13 +93,19 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("burst_s", "pause_s", "disturbs"), [pytest.param(1.0, 3.0, True, marks=REAL), (0.0, 60.0, False)]
+    ("burst_s", "pause_s", "disturbs"),
+    [pytest.param(1.0, 3.0, True, marks=REAL), (0.0, 60.0, False)],
 )
-def test_another_program_is_named_if_it_computes_for_a_part_of_the_time(device, monitor, burst_s, pause_s, disturbs):
+def test_another_program_is_named_if_it_computes_for_a_part_of_the_time(
+    device, monitor, burst_s, pause_s, disturbs
+):
     factor = torch.ones(1024, 1024, device=GPU)
     torch.cuda.synchronize(GPU)  # so that this process is on the GPU, too
     if os.getpid() not in (monitor.process_bytes(device.uuid) or {}):
-        pytest.skip("in this container the driver lists the host's process ids, so that nothing is called foreign")
+        pytest.skip(
+            "in this container the driver lists the host's process ids, so that nothing is called "
+            "foreign"
+        )
     words = [sys.executable, "-c", OTHER, str(burst_s), str(pause_s)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         try:

@@ -21,7 +21,10 @@ from bench.training.arms import TrainingRunner
 from tests.arms import arms
 from tests.derived import figured
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 GPU = torch.device("cuda", 0)
 
 
@@ -33,7 +36,9 @@ def run(trial, device):
 
 
 def test_memory_at_the_peak_by_operator_is_what_the_allocator_says():
-    model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)).to(GPU)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
+    ).to(GPU)
     inputs = torch.randn(1024, 512, device=GPU)
 
     def step():
@@ -81,7 +86,9 @@ def test_what_was_allocated_and_freed_before_is_in_no_peak():
     held = torch.empty(2**20, dtype=torch.uint8, device=GPU)
     peak = backend.peak_memory()
     assert peak.allocated - before == held.nbytes
-    assert peak.allocated < peak.reserved < 256 * 2**20  # torch reserves blocks of 2 MiB for small tensors
+    assert (
+        peak.allocated < peak.reserved < 256 * 2**20
+    )  # torch reserves blocks of 2 MiB for small tensors
 
 
 def test_memory_that_torch_asks_the_device_for_is_told_from_what_it_has_cached():
@@ -181,10 +188,14 @@ def test_the_phases_run_on_the_gpu(device, trial):
     for name in names:
         (memory,) = run(replace(trial, arms=arms(name)), device)
         assert memory.row.peak_allocated_bytes > 0
-        driver = memory.row.driver_used_bytes  # None: NVML lists no processes, and a neighbour ended
+        driver = (
+            memory.row.driver_used_bytes
+        )  # None: NVML lists no processes, and a neighbour ended
         assert driver is None or driver > memory.row.peak_reserved_bytes
         assert 0 < memory.row.tracked_peak_bytes <= memory.row.peak_allocated_bytes
-        master = 2 * memory.row.model_bytes if PRECISIONS[name].master else 0  # in fp32, as well as 16-bit weights
+        master = (
+            2 * memory.row.model_bytes if PRECISIONS[name].master else 0
+        )  # in fp32, as well as 16-bit weights
         assert memory.row.parameter_bytes == memory.row.model_bytes + master
     for name in {"fp32", "amp-fp16"}.intersection(names):  # each takes about ten seconds
         (energy,) = run(replace(trial, phase="energy", arms=arms(name)), device)
@@ -205,7 +216,10 @@ def test_the_phases_run_on_the_gpu(device, trial):
 
 
 @pytest.mark.card
-@pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="a simulated GPU's steps take as long as other programs let them")
+@pytest.mark.skipif(
+    hasattr(torch, "_simgpu"),
+    reason="a simulated GPU's steps take as long as other programs let them",
+)
 def test_fp32_timed_against_itself_is_as_fast(device, trial):
     (floor,) = run(replace(trial, phase="floor", arms=arms("fp32")), device)
     assert math.exp(floor.row.log_speedup) == pytest.approx(1, abs=0.2)
@@ -213,7 +227,9 @@ def test_fp32_timed_against_itself_is_as_fast(device, trial):
 
 def test_the_backend_of_attention_is_named():
     heads = torch.randn(2, 4, 16, 8, device=GPU)
-    attention = observe(lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)).attention
+    attention = observe(
+        lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+    ).attention
     assert attention in ("flash:1", "efficient:1", "cudnn:1", "math:1")
 
 
@@ -221,7 +237,9 @@ def test_the_backend_of_attention_is_named():
 def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(device, trial):
     small = replace(trial, phase="fit")
     (before,) = run(small, device)
-    huge = replace(small, cell=replace(trial.cell, batch_size=2**30 // (3 * 8 * 8) * 400))  # 400 GiB of pixels a batch
+    huge = replace(
+        small, cell=replace(trial.cell, batch_size=2**30 // (3 * 8 * 8) * 400)
+    )  # 400 GiB of pixels a batch
     assert LocalLauncher().run(huge, device, lambda _message: None).kind == "oom"
     (after,) = run(small, device)
     assert before.row.fit_peak_bytes == after.row.fit_peak_bytes > 0

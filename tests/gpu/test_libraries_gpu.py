@@ -1,6 +1,7 @@
 """The arithmetic that torchao brings, trained where the GPU has it and the library is there.
 
-``perf/gpu_checklist.py`` runs these as its part ``libraries``; the log says of each that was skipped why.
+``perf/gpu_checklist.py`` runs these as its part ``libraries``; the log says of each that was
+skipped why.
 """
 
 import pytest
@@ -17,7 +18,9 @@ from tests.gpu.test_gpu import run
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"),
+    pytest.mark.skipif(
+        hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"
+    ),
 ]
 NAMES = [name for name, precision in PRECISIONS.items() if precision.conversion]
 FITTING = """

@@ -19,7 +19,10 @@ from tests.gpu.test_gpu import run
 from tests.training import conftest
 from tests.training.conftest import batches, layers, momentum, norms, state
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 GPU = torch.device("cuda", 0)
 STEPS = WARM_UP + 5
 NEEDS_TRITON = pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have no Triton")
@@ -31,7 +34,9 @@ def gently(parameters):
 
 
 def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
-    amp.apply(PRECISIONS[precision])  # else convolutions are in TF32, in some layouts and not in others
+    amp.apply(
+        PRECISIONS[precision]
+    )  # else convolutions are in TF32, in some layouts and not in others
     return conftest.make(precision, techniques, model=model, optimizer=optimizer, device=GPU)
 
 
@@ -60,7 +65,9 @@ def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, mo
         pytest.skip("plain layers are no blocks")
     plain, losses = train(PLAIN, precision, model)
     arm, others = train(techniques, precision, model)
-    rough = 1e-4 if precision == "fp32" else 2e-2  # algorithms and the order of sums differ from layout to layout
+    rough = (
+        1e-4 if precision == "fp32" else 2e-2
+    )  # algorithms and the order of sums differ from layout to layout
     torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
     torch.testing.assert_close(state(arm), state(plain), rtol=rough, atol=rough)
     assert arm.taken.count == plain.taken.count
@@ -80,7 +87,10 @@ def test_graphs_of_the_compilers_own_learn_what_the_plain_step_learns(parts):
     ("breaking", "raised"),
     [
         (torch.cuda.synchronize, pytest.raises(UnsupportedError, match="not permitted")),
-        (lambda: torch.empty(2**50, dtype=torch.uint8, device=GPU), pytest.raises(torch.OutOfMemoryError)),
+        (
+            lambda: torch.empty(2**50, dtype=torch.uint8, device=GPU),
+            pytest.raises(torch.OutOfMemoryError),
+        ),
     ],
     ids=["synchronizes", "out of memory"],
 )
@@ -106,7 +116,10 @@ def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking
 
 @pytest.mark.card
 def test_a_graph_draws_other_random_numbers_in_each_replay():
-    arm = make(Techniques(cuda_graphs=True), model=lambda data: nn.Sequential(nn.Dropout(0.5), layers(data)))
+    arm = make(
+        Techniques(cuda_graphs=True),
+        model=lambda data: nn.Sequential(nn.Dropout(0.5), layers(data)),
+    )
     (batch,) = (to_device(batch, GPU) for batch in batches(1))
     for group in arm.optimizer.param_groups:
         group["lr"] = 0.0  # what differs from step to step is then what was dropped
@@ -119,7 +132,10 @@ def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
     arm = make(Techniques(fused_optimizer=True, cuda_graphs=graphs), "amp-fp16")
     before = state(arm)
     inputs, targets = to_device(batches(1)[0], GPU)
-    assert train_epoch(arm, iter([(inputs * 1e30, targets)] * (WARM_UP + 2))).skipped_steps == WARM_UP + 2
+    assert (
+        train_epoch(arm, iter([(inputs * 1e30, targets)] * (WARM_UP + 2))).skipped_steps
+        == WARM_UP + 2
+    )
     assert torch.equal(state(arm), before)
     assert train_epoch(arm, iter([(inputs, targets)] * 3)).skipped_steps == 0
     assert state(arm).isfinite().all()
@@ -127,11 +143,17 @@ def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
 
 @pytest.mark.card
 def test_captures_go_on_while_a_loader_pins_batches():
-    samples = torch.utils.data.TensorDataset(torch.randn(4096, 3, 64, 64), torch.randint(0, 3, (4096,)))
-    loader = torch.utils.data.DataLoader(samples, 256, num_workers=2, prefetch_factor=8, pin_memory=True)
+    samples = torch.utils.data.TensorDataset(
+        torch.randn(4096, 3, 64, 64), torch.randint(0, 3, (4096,))
+    )
+    loader = torch.utils.data.DataLoader(
+        samples, 256, num_workers=2, prefetch_factor=8, pin_memory=True
+    )
     inputs, targets = to_device(batches(1)[0], GPU)
     captured = 0
-    for _ in zip(range(10), loader, strict=False):  # each step of the loader sets its thread to work again
+    for _ in zip(
+        range(10), loader, strict=False
+    ):  # each step of the loader sets its thread to work again
         arm = make(Techniques(cuda_graphs=True))
         for _ in range(WARM_UP + 1):
             training_step(arm, (inputs, targets))
@@ -165,7 +187,14 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
 @pytest.mark.card
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_TRITON)])
 def test_the_phases_run_with_techniques(trial, device, compiled):
-    names = ("non-blocking", "prefetcher", "channels-last", "fused-optimizer", "compile", "cuda-graphs")
+    names = (
+        "non-blocking",
+        "prefetcher",
+        "channels-last",
+        "fused-optimizer",
+        "compile",
+        "cuda-graphs",
+    )
     names = tuple(name for name in names if compiled or name != "compile")
     trial = replace(trial, cell=replace(trial.cell, techniques=names))
     for phase in ("memory", "speed", "train"):

@@ -9,7 +9,9 @@ from pathlib import Path
 
 
 def hang(note, send):
-    """Start children of all kinds, write their ids and this process's to a file, and hang in C code."""
+    """Start children of all kinds, write their ids and this process's to a file, and hang in C
+    code.
+    """
     children = [
         subprocess.Popen(["sleep", "600"]).pid,
         subprocess.Popen(["sleep", "600"], start_new_session=True).pid,
@@ -27,7 +29,9 @@ def hang(note, send):
 
 
 def draw_a_progress_bar(_send):
-    """Return the kinds of what the system would have to clean up after a progress bar if this process were killed."""
+    """Return the kinds of what the system would have to clean up after a progress bar if this
+    process were killed.
+    """
     from tqdm import tqdm  # torch has imported it, if it is there
 
     kinds = []

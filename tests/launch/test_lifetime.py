@@ -1,4 +1,6 @@
-"""Nothing that a launcher has started outlives it, the fork server or the worker, whichever is killed."""
+"""Nothing that a launcher has started outlives it, the fork server or the worker, whichever is
+killed.
+"""
 
 import os
 import signal
@@ -16,7 +18,9 @@ from bench.spec import lifetime
 from bench.spec.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = "import sys; from bench.launch.local import LocalLauncher; LocalLauncher().call(*sys.argv[1:])"
+LAUNCH = (
+    "import sys; from bench.launch.local import LocalLauncher; LocalLauncher().call(*sys.argv[1:])"
+)
 TIED = """
 import ctypes, os, sys, time
 from bench.spec import lifetime
@@ -59,7 +63,9 @@ def left(pids, seconds=5.0):
 
 
 def test_a_forked_process_that_hangs_in_c_code_ends_with_its_parent():
-    parent = subprocess.Popen([sys.executable, "-c", TIED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", TIED], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     child = int(parent.stdout.readline())
     assert runs(child)
     parent.kill()
@@ -68,7 +74,9 @@ def test_a_forked_process_that_hangs_in_c_code_ends_with_its_parent():
 
 
 def test_a_thread_that_forks_and_ends_does_not_end_what_it_forked():
-    parent = subprocess.Popen([sys.executable, "-c", THREADED], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", THREADED], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     child = int(parent.stdout.readline())
     time.sleep(0.1)
     still = runs(child)
@@ -87,7 +95,9 @@ def test_a_progress_bar_holds_nothing_that_outlives_its_process():
     assert LocalLauncher().call("tests.launch.hanging:draw_a_progress_bar") == []
 
 
-def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(tmp_path, monkeypatch):
+def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr("bench.launch.local.SILENCE_S", 0.5)
     launcher = LocalLauncher()
     with pytest.raises(UsageError, match="no sign of life"):
@@ -103,7 +113,9 @@ def test_while_something_of_an_earlier_process_runs_nothing_is_measured_next_to_
     with subprocess.Popen(["sleep", "600"], process_group=0) as stuck:
         launcher._left.add(stuck.pid)
         assert lifetime.group_members(stuck.pid) == [stuck.pid]
-        with pytest.raises(UsageError, match=f"Process {stuck.pid} of an earlier trial .* --resume"):
+        with pytest.raises(
+            UsageError, match=f"Process {stuck.pid} of an earlier trial .* --resume"
+        ):
             launcher.call("tests.launch.hanging:leave_a_child")
         stuck.kill()
     launcher.call("tests.launch.hanging:leave_a_child")
@@ -124,7 +136,9 @@ def test_whoever_is_killed_nothing_is_left(tmp_path, victim):
         launcher.pid,
         *(child.pid for child in psutil.Process(launcher.pid).children(recursive=True)),
     ]
-    os.kill({"launcher": launcher.pid, "fork server": server, "worker": worker}[victim], signal.SIGKILL)
+    os.kill(
+        {"launcher": launcher.pid, "fork server": server, "worker": worker}[victim], signal.SIGKILL
+    )
     launcher.wait(10)
     if victim != "launcher":  # what has left its process group is known to the fork server alone
         os.kill(own_session, signal.SIGKILL)
@@ -149,5 +163,7 @@ def test_a_fork_server_whose_launcher_is_gone_before_it_asks_ends_at_once():
         gone.wait()
     environment = {**os.environ, lifetime.LAUNCHER: str(gone.pid)}
     code = "import bench.worker.fork_server; print('went on')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=False
+    )
     assert (done.returncode, done.stdout) == (1, b"")

@@ -51,7 +51,9 @@ def failing(trial, how):
 
 @pytest.fixture
 def fail_to_start(monkeypatch):
-    """Let the start of a process raise an error, without a fork server; return how often that was killed."""
+    """Let the start of a process raise an error, without a fork server; return how often that was
+    killed.
+    """
 
     def fail(error):
         monkeypatch.setattr(forkserver, "ensure_running", lambda: None)
@@ -63,7 +65,9 @@ def fail_to_start(monkeypatch):
     return fail
 
 
-def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(launcher, fail_to_start):
+def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(
+    launcher, fail_to_start
+):
     kill = fail_to_start(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         launcher.call("tests.launch.hanging:leave_a_child")
@@ -71,7 +75,9 @@ def test_ctrl_c_while_a_process_starts_ends_the_fork_server_that_has_half_of_it(
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError(111, "Connection refused"), BrokenPipeError()])
+@pytest.mark.parametrize(
+    "error", [EOFError(), ConnectionRefusedError(111, "Connection refused"), BrokenPipeError()]
+)
 def test_a_process_that_cannot_be_started_ends_with_the_reason(launcher, fail_to_start, error):
     kill = fail_to_start(error)
     reason = re.escape(str(error) or "the fork server was killed")
@@ -99,7 +105,10 @@ def own_pid(_send):
 
 
 def test_every_function_is_called_in_a_fresh_process(launcher):
-    assert len({launcher.call("tests.launch.test_local:own_pid") for _ in range(2)} | {os.getpid()}) == 3
+    assert (
+        len({launcher.call("tests.launch.test_local:own_pid") for _ in range(2)} | {os.getpid()})
+        == 3
+    )
 
 
 def test_a_trial_sends_progress_and_its_result(run, tiny_trial):
@@ -108,7 +117,9 @@ def test_a_trial_sends_progress_and_its_result(run, tiny_trial):
     assert {type(message) for message in messages} == {Progress, TrialResult}
 
 
-def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(run, tiny_trial, tiny_file, tmp_path, monkeypatch):
+def test_a_process_that_dies_leaves_nothing_of_what_it_compiled(
+    run, tiny_trial, tiny_file, tmp_path, monkeypatch
+):
     note = tmp_path / "note"
     dying = f"""import os, pathlib
             folder = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
@@ -138,9 +149,13 @@ def hang(_send):
     time.sleep(3600)
 
 
-def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(launcher, monkeypatch):
+def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(
+    launcher, monkeypatch
+):
     monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:hang": 0.3})
-    with pytest.raises(UsageError, match=r"tests\.launch\.test_local:hang failed: no sign of life for 0.3 s"):
+    with pytest.raises(
+        UsageError, match=r"tests\.launch\.test_local:hang failed: no sign of life for 0.3 s"
+    ):
         launcher.call("tests.launch.test_local:hang")
 
 
@@ -170,14 +185,17 @@ def forward(inputs):
 REASONS = {
     "os.kill(os.getpid(), signal.SIGSEGV)": (
         "died",
-        "the process ended without a message, by SIGSEGV (tiny.py:5); it printed last: my last words",
+        (
+            "the process ended without a message, by SIGSEGV (tiny.py:5); it printed last: my last "
+            "words"
+        ),
     ),
     "raise SystemExit(3)": ("error", "SystemExit: 3 (tiny.py:5)"),
     "raise ValueError('a\\nb')": ("error", "ValueError: a (tiny.py:5)"),
     "os.kill(os.getpid(), signal.SIGKILL)": (
         "died",
-        "the process ended without a message, by SIGKILL, after it had said: fp32: a small step to load the libraries; "
-        "it printed last: my last words",
+        "the process ended without a message, by SIGKILL, after it had said: fp32: a small step "
+        "to load the libraries; it printed last: my last words",
     ),
 }
 
@@ -187,10 +205,15 @@ def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(
     run, tiny_trial, tiny_file, monkeypatch, statement
 ):
     monkeypatch.chdir(tiny_file.parent)
-    layer = "        Breaking = type('Breaking', (nn.Module,), {'forward': lambda _, inputs: forward(inputs)})\n"
+    layer = (
+        "        Breaking = type('Breaking', (nn.Module,), {'forward': lambda _, inputs: "
+        "forward(inputs)})\n"
+    )
     model = TINY.replace("nn.Flatten()", "Breaking(), nn.Flatten()")
     model = model.replace("        if fail ==", f"{layer}        if fail ==", 1)
-    tiny_file.write_text(BREAKING.replace("os.kill(os.getpid(), signal.SIGSEGV)", statement) + model)
+    tiny_file.write_text(
+        BREAKING.replace("os.kill(os.getpid(), signal.SIGSEGV)", statement) + model
+    )
     ending, _ = run(tiny_trial)
     assert (ending.kind, ending.text) == REASONS[statement]
     assert "my last words" in ending.log
@@ -202,9 +225,13 @@ def test_a_failure_says_what_where_and_its_last_words_and_its_log_has_all(
     reason="torch has a switch for the CPU from 2.9 on",
 )
 @pytest.mark.parametrize("phase", ["memory", "train", "speed"])
-def test_switches_that_a_model_sets_are_set_back_and_read_after_it(run, tiny_trial, tiny_file, phase):
+def test_switches_that_a_model_sets_are_set_back_and_read_after_it(
+    run, tiny_trial, tiny_file, phase
+):
     flip = 'import torch; torch.backends.mkldnn.matmul.fp32_precision = "bf16"'
-    tiny_file.write_text(TINY.replace("from torch import nn\n", f"from torch import nn; {flip}\n", 1))
+    tiny_file.write_text(
+        TINY.replace("from torch import nn\n", f"from torch import nn; {flip}\n", 1)
+    )
     _, messages = run(replace(tiny_trial, phase=phase))
     assert [m.switches.fp32_matmul for m in messages if isinstance(m, TrialResult)] == ["ieee"]
 

@@ -1,4 +1,6 @@
-"""A trial of several ranks: its records are the first one's, and a failure of any is the trial's, with its cause."""
+"""A trial of several ranks: its records are the first one's, and a failure of any is the trial's,
+with its cause.
+"""
 
 import os
 import re
@@ -82,7 +84,9 @@ CLOSED = Ending(kind="error", text="connection closed", secondary=True)
         ([rank(CLOSED), waiting()], "error", "here: connection closed"),
     ],
 )
-def test_a_failure_ends_the_other_ranks_and_a_lost_peer_is_the_cause_only_if_that_peer_reports_none(ranks, kind, text):
+def test_a_failure_ends_the_other_ranks_and_a_lost_peer_is_the_cause_only_if_that_peer_reports_none(
+    ranks, kind, text
+):
     ending = run_ranks(ranks, lambda _: None, grace_s=0.2)
     assert (ending.kind, ending.text) == (kind, text)
 
@@ -205,7 +209,9 @@ def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(
     monkeypatch.setattr("bench.worker.failures.oom_kills", lambda: kills[1])
     ending = launcher.run(trial("wait", phase="train", epochs=10**6), cpu, kill)
     assert ending.kind == kind
-    assert ending.text.startswith(f"device {rank + 1} of 2 (CPU): the process ended without a message, by ")
+    assert ending.text.startswith(
+        f"device {rank + 1} of 2 (CPU): the process ended without a message, by "
+    )
     assert not any(map(psutil.pid_exists, working(tmp_path)))
 
 

@@ -70,7 +70,9 @@ class SimulatedRunner:
     def run(self, steps: int) -> None:
         """Move the clock on by that many steps."""
         for _ in range(steps):
-            factor = self.drift(self.machine.now_ns) * self.noise() * self.transient(self.since_switch)
+            factor = (
+                self.drift(self.machine.now_ns) * self.noise() * self.transient(self.since_switch)
+            )
             self.machine.now_ns += round(self.step_ns * factor)
             self.since_switch += 1
             self.steps += 1
@@ -117,7 +119,9 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
     "drift": {"drift": lambda now_ns: math.exp(now_ns / 20e9)},
     "AR(1)": {"sigma": 0.05, "correlation": 0.7},
     "spikes": {"spikes": 0.02},
-    "transient": {"transient": lambda index: 1 + 0.2 * math.exp(-index / 1.7)},  # 1 % is left after 5 steps
+    "transient": {
+        "transient": lambda index: 1 + 0.2 * math.exp(-index / 1.7)
+    },  # 1 % is left after 5 steps
 }
 """Disturbances of steps on real machines: arguments of ``estimate``."""
 
@@ -128,7 +132,8 @@ def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
     Args:
         seed: seed of the noise and of the rounds' orders.
         ratio: the true speedup.
-        disturbance: ``drift`` and ``transient`` of a ``SimulatedRunner``; the rest shapes ``Noise``.
+        disturbance: ``drift`` and ``transient`` of a ``SimulatedRunner``; the rest shapes
+            ``Noise``.
     """
     machine = SimulatedMachine()
     parts = {name: disturbance.pop(name) for name in ("drift", "transient") if name in disturbance}
@@ -139,5 +144,7 @@ def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
     ]
     protocol = Protocol()
     plans = prepare(runners, protocol.process_s, clock=machine.clock)
-    paired = compare(runners, [plan.sizes for plan in plans], protocol, seed=seed, clock=machine.clock)
+    paired = compare(
+        runners, [plan.sizes for plan in plans], protocol, seed=seed, clock=machine.clock
+    )
     return paired.logs[1]

@@ -21,12 +21,15 @@ from tests.processes import together
 POWER, THERMAL, SW_THERMAL, HW_THERMAL, HW_BRAKE = 74, 75, 269, 270, 271
 """Numbers of nvml.h's fields."""
 NEWER = {"SW_THERM": SW_THERMAL, "HW_THERM": HW_THERMAL, "HW_POWER_BRAKE": HW_BRAKE}
-"""Those of NVML_FI_DEV_CLOCKS_EVENT_REASON_*_SLOWDOWN, which nvidia-ml-py's versions number differently."""
+"""Those of NVML_FI_DEV_CLOCKS_EVENT_REASON_*_SLOWDOWN, which nvidia-ml-py's versions number
+differently."""
 ALL = {POWER: 0, THERMAL: 0, SW_THERMAL: 0, HW_THERMAL: 0, HW_BRAKE: 0}
 MS = 1_000_000
 OWN = os.getpid()
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
-PAIR = Device(placement="0+1", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-a", "GPU-b"))
+PAIR = Device(
+    placement="0+1", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-a", "GPU-b")
+)
 
 
 def gpu_device(uuid: str | None = "GPU-a") -> Device:
@@ -45,10 +48,14 @@ class Watched:
         self.context = open_watch(gpu_device(uuid or gpu.uuid), self.clock)
         self.watch = self.context.__enter__()
 
-    def poll(self, after_s: float = 1.0, work: dict[int, int] | None = None, reasons: int = 0) -> None:
+    def poll(
+        self, after_s: float = 1.0, work: dict[int, int] | None = None, reasons: int = 0
+    ) -> None:
         """Poll after a time in which processes took these shares of it."""
         self.clock.advance(after_s)
-        self.gpu.work += [(round(1e6 * (self.clock() + 1)), pid, pct) for pid, pct in (work or {}).items()]
+        self.gpu.work += [
+            (round(1e6 * (self.clock() + 1)), pid, pct) for pid, pct in (work or {}).items()
+        ]
         self.gpu.reasons = reasons
         self.watch.poll()
         self.gpu.reasons = 0
@@ -114,7 +121,8 @@ def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
 
 
 OTHERS = (
-    "another process used the GPU (pid 9, 20% of the time); another process used the GPU (pid 123, 10% of the time)"
+    "another process used the GPU (pid 9, 20% of the time); another process used the GPU (pid "
+    "123, 10% of the time)"
 )
 
 
@@ -124,12 +132,17 @@ OTHERS = (
         ([{123: 30}] * 20, "another process used the GPU (pid 123, 30% of the time)"),
         ([{123: 90}] * 2 + [{}] * 18, "another process used the GPU (pid 123, 9% of the time)"),
         ([{123: 90}] + [{}] * 19, ""),
-        ([{OWN: 50}, {OWN: 0, 123: 40}] * 10, "another process used the GPU (pid 123, 40% of the time)"),  # by turns
+        (
+            [{OWN: 50}, {OWN: 0, 123: 40}] * 10,
+            "another process used the GPU (pid 123, 40% of the time)",
+        ),  # by turns
         ([{123: 4}] * 20, ""),  # a desktop
         ([{9: 20, 123: 10}] * 20, OTHERS),
     ],
 )
-def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_named(watched, shares, cause):
+def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_named(
+    watched, shares, cause
+):
     machine = watched(FakeGpu("GPU-a", work=[(1000, 77, 99)]))  # before the watch
     for others in shares:
         machine.poll(0.2, work={OWN: 50, **others})
@@ -142,12 +155,24 @@ def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_nam
         ([1, OWN], [(OWN, 90), (123, 3), (1, 0)], {}, False),  # holds memory, or draws a desktop
         ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
         ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
-        ([1, OWN], [(0, 80), (123, 4_000_000)], {}, False),  # samples that the driver has not written
-        ([1, OWN], [(123, 80)], {fake.UTILIZATION[0]: fake.NOT_SUPPORTED}, True),  # as some Blackwell boards
+        (
+            [1, OWN],
+            [(0, 80), (123, 4_000_000)],
+            {},
+            False,
+        ),  # samples that the driver has not written
+        (
+            [1, OWN],
+            [(123, 80)],
+            {fake.UTILIZATION[0]: fake.NOT_SUPPORTED},
+            True,
+        ),  # as some Blackwell boards
         ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NO_PERMISSION), False),
     ],
 )
-def test_only_a_process_that_is_known_to_compute_disturbs(watched, processes, work, errors, disturbs):
+def test_only_a_process_that_is_known_to_compute_disturbs(
+    watched, processes, work, errors, disturbs
+):
     machine = watched(FakeGpu("GPU-a", processes=dict.fromkeys(processes, GiB), errors=errors))
     machine.poll(work=dict(work))
     assert bool(machine.watch.disturbance()) is disturbs
@@ -195,7 +220,9 @@ def machine_times(**seconds: float) -> SimpleNamespace:
 
 def process(*children: SimpleNamespace, **seconds: float) -> SimpleNamespace:
     times = dict.fromkeys(("user", "system", "children_user", "children_system"), 0.0) | seconds
-    return SimpleNamespace(cpu_times=lambda: SimpleNamespace(**times), children=lambda: list(children))
+    return SimpleNamespace(
+        cpu_times=lambda: SimpleNamespace(**times), children=lambda: list(children)
+    )
 
 
 LOADER = process(user=1.0, system=1.0)
@@ -215,7 +242,9 @@ LOADER = process(user=1.0, system=1.0)
     ],
     ids=["others and stolen", "trained together", "loader that ended"],
 )  # fmt: skip
-def test_on_a_cpu_what_is_not_ours_is_foreign_load(monkeypatch, ranks, processes, machine, foreign_s):
+def test_on_a_cpu_what_is_not_ours_is_foreign_load(
+    monkeypatch, ranks, processes, machine, foreign_s
+):
     before, after = processes
     monkeypatch.setattr(disturbance.psutil, "Process", lambda: before)
     monkeypatch.setattr(disturbance.psutil, "cpu_times", machine_times)
@@ -229,20 +258,26 @@ def test_on_a_cpu_what_is_not_ours_is_foreign_load(monkeypatch, ranks, processes
 
 
 @pytest.mark.parametrize(("rank", "cause"), [(0, ""), (1, "thermal slowdown for 1 s; ")])
-def test_each_of_several_watches_its_own_gpu_and_takes_none_of_them_for_a_stranger(monkeypatch, rank, cause):
+def test_each_of_several_watches_its_own_gpu_and_takes_none_of_them_for_a_stranger(
+    monkeypatch, rank, cause
+):
     clock, gpus = FakeClock(), [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)]
     FakeDriver(gpus, clock=clock).install(monkeypatch)
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     with open_watch(PAIR, clock, gather=lambda pid: (pid, 4711), rank=rank) as watch:
         clock.advance(1)
         gpus[rank].work += [(10**6, pid, 40) for pid in (OWN, 4711, 77)]
-        assert watch.disturbance() == f"{cause}another process used the GPU (pid 77, 40% of the time)"
+        assert (
+            watch.disturbance() == f"{cause}another process used the GPU (pid 77, 40% of the time)"
+        )
 
 
 def time_two(rank, trial):
     sent = []
     with pytest.MonkeyPatch.context() as patched:
-        FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)], clock=FakeClock()).install(patched)
+        FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)], clock=FakeClock()).install(
+            patched
+        )
         speed.run(trial, PAIR, sent.append)
     return [message for message in sent if isinstance(message, TrialResult)]
 
@@ -250,6 +285,10 @@ def time_two(rank, trial):
 @pytest.mark.slow
 def test_what_disturbs_one_of_several_is_named_by_all(tmp_path, tiny_trial):
     tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
-    trial = replace(tiny_trial, phase="speed", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
+    trial = replace(
+        tiny_trial,
+        phase="speed",
+        cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")),
+    )
     for (result,) in together(tmp_path, time_two, trial):
         assert result.row.disturbance.startswith("device cpu: thermal slowdown for ")

@@ -27,12 +27,38 @@ def errors(model, loss, batch, *, autocast=contextlib.nullcontext, scale=1.0):
             return loss(model, batch)
 
     exact = copy.deepcopy(model).double()
-    return gradients.errors_against_float64(model, exact, narrow_loss, batch, exact_loss=loss, scale=scale)
+    return gradients.errors_against_float64(
+        model, exact, narrow_loss, batch, exact_loss=loss, scale=scale
+    )
 
 
 def test_each_magnitude_is_counted_in_the_bin_of_its_power_of_two() -> None:
-    values = [0.0, -0.0, 1.0, 1.999, -2.0, 0.75, 2.0**-48, 2.0**-49, 2.0**-140, 2.0**17, 2.0**18, math.inf, math.nan]
-    expected = {"zero": 2, "below": 2, "-48": 1, "-1": 1, "0": 2, "1": 1, "17": 1, "above": 1, "nonfinite": 2}
+    values = [
+        0.0,
+        -0.0,
+        1.0,
+        1.999,
+        -2.0,
+        0.75,
+        2.0**-48,
+        2.0**-49,
+        2.0**-140,
+        2.0**17,
+        2.0**18,
+        math.inf,
+        math.nan,
+    ]
+    expected = {
+        "zero": 2,
+        "below": 2,
+        "-48": 1,
+        "-1": 1,
+        "0": 2,
+        "1": 1,
+        "17": 1,
+        "above": 1,
+        "nonfinite": 2,
+    }
     assert counts(gradients.count_bins(torch.tensor(values)).tolist()) == expected
 
 
@@ -63,7 +89,9 @@ def test_the_largest_activation_of_each_layer_is_seen_and_a_nan_is_not_lost() ->
 
 
 def test_the_error_of_a_product_rounded_by_hand() -> None:
-    """Forward y = w·x with w = 1 + 2^-9: in bfloat16 w is 1, so y, and the gradient of y²/2 by w, y·x, lose 2^-9."""
+    """Forward y = w·x with w = 1 + 2^-9: in bfloat16 w is 1, so y, and the gradient of y²/2 by w,
+    y·x, lose 2^-9.
+    """
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(1 + 2**-9)
@@ -73,7 +101,11 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
 
     batch = (torch.ones(1, 1), torch.zeros(1, 1))
     measured = errors(
-        model, half_square, batch, autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16), scale=1024.0
+        model,
+        half_square,
+        batch,
+        autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        scale=1024.0,
     )
     true = 1 + 2**-9
     assert measured.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)

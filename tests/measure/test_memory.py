@@ -1,4 +1,6 @@
-"""Peaks of memory, on this machine's CPU and on a faked GPU and driver; what tensors hold, reckoned by hand."""
+"""Peaks of memory, on this machine's CPU and on a faked GPU and driver; what tensors hold, reckoned
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def peaks(step, device=CPU, **more):
 
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_cpu():
     sizes = iter([200, 80, 60, 40])
-    peak = peaks(lambda: torch.ones(next(sizes) * MIB // 4), resident_before=memory.resident_bytes())
+    peak = peaks(
+        lambda: torch.ones(next(sizes) * MIB // 4), resident_before=memory.resident_bytes()
+    )
     assert 195 * MIB < peak.first_peak_bytes < 230 * MIB
     assert 75 * MIB < peak.peak_resident_bytes < 110 * MIB
 
@@ -62,7 +66,9 @@ def test_a_small_models_peak_is_the_models_and_not_the_libraries(tiny_trial, cpu
 def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_gpu(monkeypatch):
     first, steady = PeakMemory(allocated=110, reserved=330), PeakMemory(allocated=60, reserved=180)
     steps, peaks_at = [], {1: first, 1 + memory.STEADY_STEPS: steady}
-    gpu = SimpleNamespace(is_gpu=True, reset_peak_memory=lambda: True, peak_memory=lambda: peaks_at[len(steps)])
+    gpu = SimpleNamespace(
+        is_gpu=True, reset_peak_memory=lambda: True, peak_memory=lambda: peaks_at[len(steps)]
+    )
     monkeypatch.setattr(memory, "backend_of", lambda _device: gpu)
     peak = peaks(lambda: steps.append(1), GPU)
     assert (peak.first_peak_bytes, peak.peak_resident_bytes) == (110, None)
@@ -71,10 +77,14 @@ def test_the_first_step_and_the_steady_ones_are_told_apart_on_a_gpu(monkeypatch)
 
 @pytest.fixture
 def driver(monkeypatch):
-    """Make a machine of one GPU with some processes on it; return what the driver says that this one holds."""
+    """Make a machine of one GPU with some processes on it; return what the driver says that this
+    one holds.
+    """
 
     def make(processes, *, before=2 * GiB, **more):
-        FakeDriver([FakeGpu("GPU-a", memory_used=5 * GiB, processes=processes, **more)]).install(monkeypatch)
+        FakeDriver([FakeGpu("GPU-a", memory_used=5 * GiB, processes=processes, **more)]).install(
+            monkeypatch
+        )
         return memory.driver_memory_bytes("GPU-a", before)[1]
 
     return make
@@ -94,7 +104,9 @@ NOT_LISTED = {"errors": dict.fromkeys(PROCESSES, fake.NO_PERMISSION)}
         ({}, {"before": 6 * GiB}, None),
     ],
 )
-def test_what_this_process_holds_is_the_drivers_figure_or_else_what_is_used_above_before(driver, processes, more, held):
+def test_what_this_process_holds_is_the_drivers_figure_or_else_what_is_used_above_before(
+    driver, processes, more, held
+):
     assert driver(processes, **more) == held
 
 
@@ -102,7 +114,9 @@ def test_a_lost_gpu_or_no_driver_leaves_it_unknown(driver, monkeypatch, capsys):
     assert driver({os.getpid(): GiB}, lost=True) is None
     assert "lost" in capsys.readouterr().out
     fake.without_driver(monkeypatch)
-    assert memory.driver_memory_bytes("GPU-a", GiB) == memory.driver_memory_bytes(None) == (None, None)
+    assert (
+        memory.driver_memory_bytes("GPU-a", GiB) == memory.driver_memory_bytes(None) == (None, None)
+    )
 
 
 def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
@@ -110,7 +124,9 @@ def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
 
     def step():
         if next(steps) == 0:
-            small = [torch.ones(4096) for _ in range(4000)]  # 16 KiB each: freed, they stay with the C library
+            small = [
+                torch.ones(4096) for _ in range(4000)
+            ]  # 16 KiB each: freed, they stay with the C library
             kept.append(small[-1])  # which cannot give back what lies below this one by itself
 
     peak = peaks(step, resident_before=memory.resident_bytes())
@@ -137,7 +153,9 @@ class Training:
 
     def counted(self) -> MemoryPeak:
         self.step()  # the optimizer's state
-        kinds = tensor_bytes(self.step, CPU, modules=[self.model], optimizers=[self.optimizer], held=self.batch)
+        kinds = tensor_bytes(
+            self.step, CPU, modules=[self.model], optimizers=[self.optimizer], held=self.batch
+        )
         peak = MemoryPeak(**kinds)
         assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
         assert min(kinds.values()) >= 0
@@ -168,7 +186,9 @@ def test_parameters_gradients_and_optimizer_state_are_exact(optimizer, states, s
     assert peak.parameter_bytes == weights(model)
     assert peak.gradient_bytes == weights(model)
     # Adam counts its steps in a scalar for each parameter.
-    assert peak.optimizer_bytes == states * weights(model) + scalars * FLOAT * len(list(model.parameters()))
+    assert peak.optimizer_bytes == states * weights(model) + scalars * FLOAT * len(
+        list(model.parameters())
+    )
 
 
 def test_buffers_count_as_parameters_and_shared_weights_once():
@@ -195,14 +215,20 @@ def test_activations_are_what_forward_keeps_for_backward_and_smaller_under_autoc
     assert kept <= full.activation_bytes <= kept + 2048 * 64 * FLOAT + 64
     assert mixed.activation_bytes < 0.75 * full.activation_bytes
     assert mixed.tracked_peak_bytes < full.tracked_peak_bytes
-    assert (mixed.parameter_bytes, mixed.optimizer_bytes) == (full.parameter_bytes, full.optimizer_bytes)
+    assert (mixed.parameter_bytes, mixed.optimizer_bytes) == (
+        full.parameter_bytes,
+        full.optimizer_bytes,
+    )
 
 
 def test_autocasts_copies_of_weights_are_activations():
-    # The large layer is frozen, so that no gradient of it makes the peak later, when its copy is gone.
+    # The large layer is frozen, so that no gradient of it makes the peak later, when its copy is
+    # gone.
     small, large = nn.Linear(8, 512), nn.Linear(512, 512).requires_grad_(False)
     model = nn.Sequential(small, large, nn.Linear(512, 8))
-    full, mixed = (Training(model, sgd, torch.randn(2, 8), autocast=on).counted() for on in (False, True))
+    full, mixed = (
+        Training(model, sgd, torch.randn(2, 8), autocast=on).counted() for on in (False, True)
+    )
     assert full.activation_bytes < 20_000
     assert mixed.activation_bytes >= HALF * 512 * 512
 

@@ -60,7 +60,9 @@ def two_layers():
 def test_a_net_of_linear_layers_computes_in_the_precisions_type_alone(precision, dtypes):
     # Forward and the weights' gradients of both layers, the input's gradient of the second alone.
     by_hand = 2 * BATCH * (2 * 6 * 8 + 3 * 8 * 3)
-    assert observed(two_layers(), (6,), precision) == Operations(compute_dtypes=dtypes, flops_per_step=by_hand)
+    assert observed(two_layers(), (6,), precision) == Operations(
+        compute_dtypes=dtypes, flops_per_step=by_hand
+    )
 
 
 def test_a_part_that_autocast_does_not_reach_has_its_share():
@@ -103,14 +105,21 @@ def test_attention_is_seen_fused_and_not(precision, dtype):
             lambda layer, inputs: layer(inputs, inputs, inputs, need_weights=need_weights)[0],
         )
 
-    # Into q, k and v and out of the heads: forward and weights, and the input of the last projection.
+    # Into q, k and v and out of the heads: forward and weights, and the input of the last
+    # projection.
     projections = 2 * BATCH * tokens * width**2 * (2 * 3 + 3)
     product = 2 * BATCH * tokens**2 * width  # q kᵀ, or scores times v, over all heads
-    fused, plain = (observed(attend(need_weights), (tokens, width), precision) for need_weights in (False, True))
-    assert plain == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=projections + product * (2 + 4))
+    fused, plain = (
+        observed(attend(need_weights), (tokens, width), precision) for need_weights in (False, True)
+    )
+    assert plain == Operations(
+        compute_dtypes=f"{dtype}:100%", flops_per_step=projections + product * (2 + 4)
+    )
     # Fused attention computes the scores again in backward.
     by_hand = projections + product * (2 + 5)
-    assert fused == Operations(compute_dtypes=f"{dtype}:100%", flops_per_step=by_hand, attention="flash:1")
+    assert fused == Operations(
+        compute_dtypes=f"{dtype}:100%", flops_per_step=by_hand, attention="flash:1"
+    )
 
 
 def test_the_backend_that_attention_used_is_named():
@@ -140,7 +149,10 @@ def test_what_the_forward_pass_does_without_gradients_or_twice_is_counted_too():
 
 
 def test_a_product_without_a_formula_is_not_passed_over(capsys):
-    result = observed(nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))), (6,))
+    result = observed(
+        nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))),
+        (6,),
+    )
     assert result == Operations(compute_dtypes="float32:100% float32:?", flops_per_step=None)
     assert "aten._trilinear" in capsys.readouterr().out
 
@@ -167,7 +179,10 @@ def test_products_are_their_modules_own_forward_and_backward_below_autocast():
     assert flops_by_module(step) == {
         ("conv", torch.bfloat16): 2 * conv,  # there is no gradient of the images
         ("out", torch.float32): 3 * linear,
-        ("", torch.float32): loss,  # its gradient is an outer product of vectors, which is elementwise
+        (
+            "",
+            torch.float32,
+        ): loss,  # its gradient is an outer product of vectors, which is elementwise
     }
 
 
@@ -189,7 +204,10 @@ def test_a_step_that_is_observed_is_one_step_like_any_other(precision):
     observe(step)
     other()
     assert seen.taken.count == plain.taken.count == 1
-    assert all(torch.equal(*pair) for pair in zip(seen.model.parameters(), plain.model.parameters(), strict=True))
+    assert all(
+        torch.equal(*pair)
+        for pair in zip(seen.model.parameters(), plain.model.parameters(), strict=True)
+    )
     assert not torch.equal(seen.model[0].weight, two_layers()[0].weight)
     assert seen.scaler.get_scale() == plain.scaler.get_scale()
 

@@ -1,6 +1,7 @@
 """Answers of drivers on machines of others: each record is judged right, or said to be doubtful or unknown.
 
-The figures are those of the source that stands with them; the fake driver gives them back under the real nvidia-ml-py.
+The figures are those of the source that stands with them; the fake driver gives them back under the
+real nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -44,18 +45,34 @@ class Record(NamedTuple):
 
 
 RECORDS = [
-    Record("github.com/ml-energy/zeus/issues/181, an idle GPU", 187.443, 5.0045, 326.883 / 5.0045, right=False),
-    Record("github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX active", 16_522.288, 60.0, 280.0, right=True),
+    Record(
+        "github.com/ml-energy/zeus/issues/181, an idle GPU",
+        187.443,
+        5.0045,
+        326.883 / 5.0045,
+        right=False,
+    ),
+    Record(
+        "github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX active",
+        16_522.288,
+        60.0,
+        280.0,
+        right=True,
+    ),
 ]
 
 
 @pytest.mark.parametrize("recorded", RECORDS, ids=[row.source for row in RECORDS])
 def test_a_counter_beside_the_power_of_the_same_seconds(record, recorded):
     idle, counted_w = "idle" in recorded.source, recorded.joules / recorded.seconds
-    window = record(FakeGpu("GPU-a", power_w=recorded.power_w, counter_power_w=counted_w), idle=idle)
+    window = record(
+        FakeGpu("GPU-a", power_w=recorded.power_w, counter_power_w=counted_w), idle=idle
+    )
     assert (window.source, window.power_w) == ("counter", pytest.approx(counted_w, rel=0.01))
     assert window.sampled_w == pytest.approx(recorded.power_w, rel=0.01)
-    steps = Window(source="counter", power_w=300.0, seconds=5.0, steps=100, start_s=0.0, sampled_w=299.0)
+    steps = Window(
+        source="counter", power_w=300.0, seconds=5.0, steps=100, start_s=0.0, sampled_w=299.0
+    )
     answer = judged(steps, window) if idle else judged(window)
     assert (answer == "") == recorded.right
     if not recorded.right:
@@ -64,8 +81,8 @@ def test_a_counter_beside_the_power_of_the_same_seconds(record, recorded):
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_the_energy_of_a_grace_hopper_is_doubtful_even_if_counter_and_power_agree(record, errors):
-    # github.com/ml-energy/zeus/pull/172: there the counter is that of the module, not of the GPU; arXiv 2312.02741: and
-    # so is the instantaneous power.
+    # github.com/ml-energy/zeus/pull/172: there the counter is that of the module, not of the GPU;
+    # arXiv 2312.02741: and so is the instantaneous power.
     window = record(FakeGpu("GPU-a", power_w=400.0, errors=errors))
     assert judged(window) == ""
     assert "its module's, CPU and memory included" in judged(window, name="NVIDIA GH200 480GB")
@@ -73,7 +90,8 @@ def test_the_energy_of_a_grace_hopper_is_doubtful_even_if_counter_and_power_agre
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_power_that_stands_far_above_the_limit_is_doubtful(record, errors):
-    # github.com/NVIDIA/open-gpu-kernel-modules/issues/1237: an RTX 2000 Ada laptop of 35 W reads 588 W all the time.
+    # github.com/NVIDIA/open-gpu-kernel-modules/issues/1237: an RTX 2000 Ada laptop of 35 W reads
+    # 588 W all the time.
     window = record(FakeGpu("GPU-a", power_w=588.0, errors=errors))
     assert "588 W is more than its power limit of 35 W" in judged(window, limit_w=35.0)
     assert judged(window, limit_w=600.0) == ""

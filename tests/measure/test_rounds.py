@@ -19,14 +19,18 @@ ALONE = {"replicates": 1, "most_replicates": 1}
 
 @pytest.fixture(autouse=True)
 def quick_collection(monkeypatch):
-    """Collecting is slow where torch is loaded; that it is off while timing is tested below all the same."""
+    """Collecting is slow where torch is loaded; that it is off while timing is tested below all the
+    same.
+    """
     monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
 def pair(ratio=1.5, **disturbances):
     machine = SimulatedMachine()
     steps = {"fp32": 3 * MS, "amp-bf16": 3 * MS / ratio}
-    return machine, [SimulatedRunner(name, machine, step_ns, **disturbances) for name, step_ns in steps.items()]
+    return machine, [
+        SimulatedRunner(name, machine, step_ns, **disturbances) for name, step_ns in steps.items()
+    ]
 
 
 def measure(machine, arms, sizes=ONE, **options):
@@ -45,12 +49,16 @@ def test_two_arms_are_ordered_abba_or_baab_at_random():
 @pytest.mark.parametrize("arms", [2, 3, 5])
 def test_every_arm_of_a_round_has_the_same_mean_position(arms):
     order = palindrome(arms, random.Random(arms))
-    assert {sum(i for i, arm in enumerate(order) if arm == which) for which in range(arms)} == {2 * arms - 1}
+    assert {sum(i for i, arm in enumerate(order) if arm == which) for which in range(arms)} == {
+        2 * arms - 1
+    }
 
 
 def test_a_block_times_its_steps_and_not_the_switch_warm_up():
     machine = SimulatedMachine()
-    arm = SimulatedRunner("fp32", machine, 3 * MS, transient=lambda index: 10.0 if index < 2 else 1.0)
+    arm = SimulatedRunner(
+        "fp32", machine, 3 * MS, transient=lambda index: 10.0 if index < 2 else 1.0
+    )
     assert time_block(arm, Sizes(switch_warmup=2, steps=4), machine.clock) == 4 * 3 * MS
 
 
@@ -79,12 +87,16 @@ def test_an_arm_that_ran_last_has_no_switch_warm_up():
     machine, (arm, other) = pair(ratio=1.0)
     comparison = measure(machine, [arm, other], sizes=Sizes(switch_warmup=5, steps=2))
     warm = sum(b.position > 0 and a.arm == b.arm for a, b in itertools.pairwise(comparison.blocks))
-    assert arm.steps + other.steps == 2 * len(comparison.blocks) + 5 * (len(comparison.blocks) - warm)
+    assert arm.steps + other.steps == 2 * len(comparison.blocks) + 5 * (
+        len(comparison.blocks) - warm
+    )
     assert warm == comparison.rounds  # the middle of each
 
 
 @pytest.mark.parametrize(("min_rounds", "count"), [(20, 20), (25, 30)])
-def test_a_known_ratio_is_found_and_stops_at_the_first_look_after_the_least_number_of_rounds(min_rounds, count):
+def test_a_known_ratio_is_found_and_stops_at_the_first_look_after_the_least_number_of_rounds(
+    min_rounds, count
+):
     machine, arms = pair(ratio=1.5)
     heard = []
     comparison = measure(machine, arms, min_rounds=min_rounds, watch=heard.append)
@@ -99,8 +111,12 @@ def test_all_arms_share_the_baselines_blocks():
     machine = SimulatedMachine()
     arms = [SimulatedRunner(str(ratio), machine, 4 * MS / ratio) for ratio in (1.0, 1.25, 2.0, 4.0)]
     comparison = measure(machine, arms)
-    assert [speedup.center for speedup in comparison.speedups[1:]] == pytest.approx([1.25, 2.0, 4.0])
-    assert Counter(block.arm for block in comparison.blocks) == dict.fromkeys(range(4), 2 * comparison.rounds)
+    assert [speedup.center for speedup in comparison.speedups[1:]] == pytest.approx(
+        [1.25, 2.0, 4.0]
+    )
+    assert Counter(block.arm for block in comparison.blocks) == dict.fromkeys(
+        range(4), 2 * comparison.rounds
+    )
 
 
 def test_noise_wider_than_the_target_ends_when_time_is_up():
@@ -124,7 +140,9 @@ def test_steps_longer_than_the_budget_still_give_a_few_rounds(budget_s, count):
 
 def test_a_lone_arm_is_timed_until_its_own_time_is_known():
     machine = SimulatedMachine()
-    comparison = measure(machine, [SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))])
+    comparison = measure(
+        machine, [SimulatedRunner("fp32", machine, 2 * MS, noise=gaussian(5, 0.02))]
+    )
     assert comparison.speedups == (None,)
     assert comparison.is_within(0.01)
     assert comparison.rounds < 100
@@ -133,9 +151,15 @@ def test_a_lone_arm_is_timed_until_its_own_time_is_known():
 
 def test_blocks_count_the_optimizer_steps_that_were_skipped():
     machine = SimulatedMachine()
-    arms = [SimulatedRunner("fp32", machine, MS), SimulatedRunner("amp-fp16", machine, MS, skip_every=4)]
+    arms = [
+        SimulatedRunner("fp32", machine, MS),
+        SimulatedRunner("amp-fp16", machine, MS, skip_every=4),
+    ]
     comparison = measure(machine, arms, sizes=Sizes(switch_warmup=1, steps=3))
-    skipped = {arm: sum(block.skipped_steps for block in comparison.blocks if block.arm == arm) for arm in (0, 1)}
+    skipped = {
+        arm: sum(block.skipped_steps for block in comparison.blocks if block.arm == arm)
+        for arm in (0, 1)
+    }
     assert skipped == {0: 0, 1: arms[1].steps - arms[1].taken}
     assert skipped[1] == arms[1].steps // 4 > 0
 

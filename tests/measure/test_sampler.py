@@ -28,7 +28,9 @@ MANY = 1000
 
 @pytest.fixture
 def serve(monkeypatch):
-    """Run sample_forever in a thread on a fake machine, and return it and our end of its connection."""
+    """Run sample_forever in a thread on a fake machine, and return it and our end of its
+    connection.
+    """
     running = []
 
     def start(*gpus: FakeGpu):
@@ -81,7 +83,9 @@ def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
         return float(readings[-1])
 
     # Many GPUs, so that the pipe is full long before.
-    _, connection, _ = serve(FakeGpu("GPU-0", power_w=power_w), *(FakeGpu(f"GPU-{index}") for index in range(1, 16)))
+    _, connection, _ = serve(
+        FakeGpu("GPU-0", power_w=power_w), *(FakeGpu(f"GPU-{index}") for index in range(1, 16))
+    )
     assert enough.wait(PATIENCE_S)
     received = [sample.power_w for sample in receive(connection) if sample.uuid == "GPU-0"]
     while received[-1] < 200:
@@ -89,7 +93,9 @@ def test_what_is_sampled_while_nobody_receives_is_not_missing(serve):
     assert received == readings[: len(received)]
 
 
-@pytest.mark.parametrize("end", [lambda connection: connection.send("stop"), lambda connection: connection.close()])
+@pytest.mark.parametrize(
+    "end", [lambda connection: connection.send("stop"), lambda connection: connection.close()]
+)
 def test_it_ends_and_shuts_nvml_down_when_stopped_and_when_nobody_listens(serve, end):
     thread, connection, driver = serve(FakeGpu("GPU-a"))
     receive(connection)
@@ -142,7 +148,12 @@ def test_without_gpus_nothing_is_started():
 def test_it_imports_nothing_heavy():
     heavy = {"torch", "numpy", "pandas", "rich", "gpustat", "pynvml", "matplotlib"}
     code = f"import sys, bench.measure.sampler; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 STAND_IN = """
@@ -171,7 +182,9 @@ def drain_until(running: Sampler, count: int) -> list[Sample]:
     return samples
 
 
-def test_a_real_process_samples_until_it_is_stopped_and_reports_a_gpu_that_is_not_there(fake_pynvml):
+def test_a_real_process_samples_until_it_is_stopped_and_reports_a_gpu_that_is_not_there(
+    fake_pynvml,
+):
     with Sampler((("0", "GPU-a"), ("1", "GPU-b"), ("2", "GPU-z"))) as running:
         samples = drain_until(running, 6)
     assert {(sample.placement, sample.uuid, sample.power_w) for sample in samples} == {

@@ -1,4 +1,6 @@
-"""The shipped estimator, with its shipped warm-up and stopping rule, on simulated arms whose ratio is known."""
+"""The shipped estimator, with its shipped warm-up and stopping rule, on simulated arms whose ratio
+is known.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ RATIO = 1.5
 
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch):
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # slow where torch is loaded, and nothing here needs it
+    monkeypatch.setattr(
+        gc, "collect", lambda: 0
+    )  # slow where torch is loaded, and nothing here needs it
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,9 @@ def no_collection(monkeypatch):
     [(60, 0.002, (0.85, 1.0)), pytest.param(2000, 0.001, (0.93, 0.97), marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("name", DISTURBANCES)
-def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(name, runs, most_bias, coverages):
+def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(
+    name, runs, most_bias, coverages
+):
     estimates = [estimate(seed, RATIO, **DISTURBANCES[name]) for seed in range(runs)]
     bias = sum(log.center - math.log(RATIO) for log in estimates) / runs
     coverage = sum(log.low <= math.log(RATIO) <= log.high for log in estimates) / runs
@@ -33,7 +39,9 @@ def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(name, runs, m
 
 
 def verdicts(ratio, runs, **disturbance):
-    """Judge each run by a floor from another run of the baseline against itself, as the report does."""
+    """Judge each run by a floor from another run of the baseline against itself, as the report
+    does.
+    """
     words = []
     for seed in range(runs):
         nothing = estimate(10_000 + seed, 1.0, **disturbance)

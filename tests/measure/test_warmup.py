@@ -40,7 +40,9 @@ def test_warm_up_gives_up_at_the_cap_and_says_so():
     assert took_ns >= 1e9
 
 
-@pytest.mark.parametrize(("scatter", "steady"), [((1.0,), True), ((1.0, 1.0, 1.0, 0.3, 1.6), False)])
+@pytest.mark.parametrize(
+    ("scatter", "steady"), [((1.0,), True), ((1.0, 1.0, 1.0, 0.3, 1.6), False)]
+)
 def test_steps_longer_than_the_cap_are_steady_if_two_of_them_agree(scatter, steady):
     steps = itertools.count()
     warm, _ = warmed(2000 * MS, 2.25, noise=lambda: scatter[min(next(steps), len(scatter) - 1)])
@@ -61,7 +63,9 @@ def test_warm_up_waits_for_allocations_to_end():
     assert result.steps > 300
 
 
-@pytest.mark.parametrize(("step_ns", "untimed"), [(0.05 * MS, 12), (10 * MS, 3), (500 * MS, 1), (2000 * MS, 0)])
+@pytest.mark.parametrize(
+    ("step_ns", "untimed"), [(0.05 * MS, 12), (10 * MS, 3), (500 * MS, 1), (2000 * MS, 0)]
+)
 def test_steps_after_a_switch_are_untimed(step_ns, untimed):
     machine, arm = one(step_ns)
     (plan,) = prepare([arm], 3.0, clock=machine.clock)
@@ -74,7 +78,9 @@ def steps_of_blocks(step_ns, *, budget_s=3.0, look_ns=0, **kind):
     return [plan.sizes.steps for plan in prepare(arms, budget_s, clock=machine.clock)]
 
 
-@pytest.mark.parametrize(("step_ns", "look_ns", "steps"), [(50_000, 0, 100), (50_000, 10_000, 167), (20 * MS, 0, 1)])
+@pytest.mark.parametrize(
+    ("step_ns", "look_ns", "steps"), [(50_000, 0, 100), (50_000, 10_000, 167), (20 * MS, 0, 1)]
+)
 def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, steps):
     machine, arm = one(step_ns, look_ns=look_ns)
     assert empty_block_ns(arm, machine.clock) == look_ns
@@ -83,9 +89,16 @@ def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, s
     )  # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock
 
 
-@pytest.mark.parametrize(("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / BLOCKS), (0.006, 0.005)])
-def test_blocks_of_queued_steps_take_a_quarter_of_a_second_or_as_long_as_the_budget_allows(budget_s, block_s):
-    assert steps_of_blocks(MS, budget_s=budget_s, asynchronous=True) == [pytest.approx(1000 * block_s, abs=1)] * 2
+@pytest.mark.parametrize(
+    ("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / BLOCKS), (0.006, 0.005)]
+)
+def test_blocks_of_queued_steps_take_a_quarter_of_a_second_or_as_long_as_the_budget_allows(
+    budget_s, block_s
+):
+    assert (
+        steps_of_blocks(MS, budget_s=budget_s, asynchronous=True)
+        == [pytest.approx(1000 * block_s, abs=1)] * 2
+    )
 
 
 def test_blocks_of_queued_steps_hide_the_draining_of_the_queue_in_a_speedup():

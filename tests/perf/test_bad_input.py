@@ -24,7 +24,11 @@ def test_damaged_folders_end_with_a_documented_code_and_no_traceback(tmp_path, c
 def test_an_undamaged_run_is_reported_compared_and_resumed(tmp_path):
     run = bad_input.measured_run(tmp_path / "run", quick=True)
     again = bad_input.measured_run(tmp_path / "again", quick=True)
-    for argv in (["report", "--json", run], ["compare", run, again], ["--resume", run, "--dry-run"]):
+    for argv in (
+        ["report", "--json", run],
+        ["compare", run, again],
+        ["--resume", run, "--dry-run"],
+    ):
         code, printed = bad_input.answer([str(word) for word in argv])
         assert code == 0, printed
 

@@ -12,14 +12,24 @@ from perf import coverage
 PROTOCOL = Protocol()
 
 
-@pytest.mark.parametrize("world", [*coverage.WORLDS, coverage.EARLY, coverage.MODE], ids=lambda world: world.name)
-def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(world: coverage.World) -> None:
+@pytest.mark.parametrize(
+    "world", [*coverage.WORLDS, coverage.EARLY, coverage.MODE], ids=lambda world: world.name
+)
+def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(
+    world: coverage.World,
+) -> None:
     runs = coverage.simulate(3, world, coverage.MACHINES["ordinary"], 12, 10)
     stopped = coverage.stop(PROTOCOL, coverage.looks(PROTOCOL, runs), 1.02)
     for run in range(12):
-        each = [stats.around(float(center) + math.log(1.02), 0.0, 1, 30) for center in runs.centers[run]]
+        each = [
+            stats.around(float(center) + math.log(1.02), 0.0, 1, 30) for center in runs.centers[run]
+        ]
         seen = runs.is_disturbed[run].tolist()
-        count = next(count for count in range(3, 11) if enough(PROTOCOL, count, [(each[:count], seen[:count])], 0.0))
+        count = next(
+            count
+            for count in range(3, 11)
+            if enough(PROTOCOL, count, [(each[:count], seen[:count])], 0.0)
+        )
         interval = stats.over_processes(each[:count], seen[:count])
         assert stopped.processes[run] == count
         assert stopped.centers[run] + math.log(1.02) == pytest.approx(interval.center, abs=1e-9)
@@ -28,6 +38,8 @@ def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(world: c
 
 @pytest.mark.parametrize("machine", coverage.MACHINES)
 def test_the_interval_holds_a_truth_at_the_verdicts_threshold(machine: str) -> None:
-    at = coverage.looks(PROTOCOL, coverage.simulate(4, coverage.WORLDS[0], coverage.MACHINES[machine], 1000, 10))
+    at = coverage.looks(
+        PROTOCOL, coverage.simulate(4, coverage.WORLDS[0], coverage.MACHINES[machine], 1000, 10)
+    )
     for ratio in (1 / 1.01, 1.01):
         assert coverage.stop(PROTOCOL, at, ratio).held_pct >= 93

@@ -22,20 +22,29 @@ def test_all_loops_train_on_the_same_batches_to_the_same_losses():
 
 
 def bring_over(theirs, ours):
-    """Give a model of the suite gpt the weights of Hugging Face's, whose matrices lie the other way round."""
+    """Give a model of the suite gpt the weights of Hugging Face's, whose matrices lie the other way
+    round.
+    """
     body = theirs.transformer
     pairs = [(ours.tokens, body.wte), (ours.positions, body.wpe), (ours.norm, body.ln_f)]
     for block, other in zip(ours.blocks, body.h, strict=True):
         pairs += [(block.norm1, other.ln_1), (block.norm2, other.ln_2)]
-        pairs += [(block.attention.qkv, other.attn.c_attn), (block.attention.projection, other.attn.c_proj)]
+        pairs += [
+            (block.attention.qkv, other.attn.c_attn),
+            (block.attention.projection, other.attn.c_proj),
+        ]
         pairs += [(block.expansion, other.mlp.c_fc), (block.projection, other.mlp.c_proj)]
     for block, other in pairs:
-        block.weight.data.copy_(other.weight.T if type(other).__name__ == "Conv1D" else other.weight)
+        block.weight.data.copy_(
+            other.weight.T if type(other).__name__ == "Conv1D" else other.weight
+        )
         if getattr(block, "bias", None) is not None:
             block.bias.data.copy_(other.bias)
 
 
-@pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=f"transformers imports torchao: {WITHOUT_TORCHAO}")
+@pytest.mark.skipif(
+    bool(WITHOUT_TORCHAO), reason=f"transformers imports torchao: {WITHOUT_TORCHAO}"
+)
 def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_after_step():
     pytest.importorskip("transformers")
     suite = arms.open_suite("gpt", preset="tiny")
@@ -45,7 +54,9 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
         for weight in theirs.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.05)
     bring_over(theirs.model, ours)
-    assert sum(weight.numel() for weight in ours.parameters()) == sum(weight.numel() for weight in theirs.parameters())
+    assert sum(weight.numel() for weight in ours.parameters()) == sum(
+        weight.numel() for weight in theirs.parameters()
+    )
     runners = [arms.by_hand(suite, "fp32", CPU, 2, model=model) for model in (ours, theirs)]
     for _ in range(3):
         for runner in runners:

@@ -24,7 +24,9 @@ QUICK = Protocol(time_budget_s=0.05, replicates=1)
 
 
 def run_phase(trial, device, phase, *names, sent=None, techniques=(), protocol=QUICK, **changes):
-    """Run a phase for a moment, on the arms with these names if given; return all that it sent, with its figures."""
+    """Run a phase for a moment, on the arms with these names if given; return all that it sent,
+    with its figures.
+    """
     sent = [] if sent is None else sent
     changes |= {"arms": arms(*names)} if names else {}
     cell = replace(changes.pop("cell", trial.cell), techniques=techniques)
@@ -77,9 +79,15 @@ def built(monkeypatch):
 
 
 def each_phase(*left_out):
-    """Return the names of all phases but these, as parameters; those that take long are marked as slow."""
+    """Return the names of all phases but these, as parameters; those that take long are marked as
+    slow.
+    """
     slow = ("explain",)
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name in slow)) for name in MEASURING if name not in left_out]
+    return [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in slow))
+        for name in MEASURING
+        if name not in left_out
+    ]
 
 
 def shorten_energy(patched):

@@ -36,7 +36,14 @@ def run(monkeypatch, tiny_trial, cpu):
 
 @pytest.mark.parametrize("source", ["counter", "power"])
 def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
-    result = run(FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01, errors={} if source == "counter" else NO_COUNTER))
+    result = run(
+        FakeGpu(
+            "GPU-a",
+            power_w=100.0,
+            energy_tick_s=0.01,
+            errors={} if source == "counter" else NO_COUNTER,
+        )
+    )
     figures = result.row
     assert (result.precision, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
     assert result.switches.autocast == "bfloat16"
@@ -46,15 +53,22 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
         figures.mean_power_w * figures.energy_window_s
     )
     assert figures.energy_net_j_per_step < figures.energy_j_per_step
-    assert figures.alone_samples_per_s == pytest.approx(4 * figures.energy_steps / figures.energy_window_s)
+    assert figures.alone_samples_per_s == pytest.approx(
+        4 * figures.energy_steps / figures.energy_window_s
+    )
     if source == "power":  # a counter's ticks are only as exact as this machine is quiet
-        assert (figures.mean_power_w, figures.idle_power_w) == (pytest.approx(100), pytest.approx(100))
+        assert (figures.mean_power_w, figures.idle_power_w) == (
+            pytest.approx(100),
+            pytest.approx(100),
+        )
 
 
 def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
     result = run(FakeGpu("GPU-a", power_w=200.0, counter_power_w=100.0, energy_tick_s=0.01))
     assert (result.status, result.row.energy_source) == ("ok", "counter")
-    assert result.detail.startswith("the GPU's energy is doubtful: while steps ran its counter rose by")
+    assert result.detail.startswith(
+        "the GPU's energy is doubtful: while steps ran its counter rose by"
+    )
     assert "its power read 200 W; idle its counter" in result.detail
 
 
@@ -73,8 +87,16 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
     ("gpus", "uuid", "why"),
     [
         ([], "GPU-a", "NVML does not start"),
-        ([FakeGpu("GPU-a")], None, "^of 1 devices that train, 0 can be asked for energy from here$"),
-        ([FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER)], "GPU-a", r"energy: Not Supported; power: .* not with a"),
+        (
+            [FakeGpu("GPU-a")],
+            None,
+            "^of 1 devices that train, 0 can be asked for energy from here$",
+        ),
+        (
+            [FakeGpu("GPU-a", power_w=0.0, errors=NO_COUNTER)],
+            "GPU-a",
+            r"energy: Not Supported; power: .* not with a",
+        ),
     ],
 )
 def test_where_nothing_can_be_read_the_row_says_why(run, gpus, uuid, why):
@@ -87,7 +109,9 @@ def measure(rank, trial, device, errors):
     with pytest.MonkeyPatch.context() as patched:
         shorten_energy(patched)
         if rank == 0:
-            second = FakeGpu("GPU-b", power_w=0.0 if errors else 200.0, energy_tick_s=0.013, errors=errors)
+            second = FakeGpu(
+                "GPU-b", power_w=0.0 if errors else 200.0, energy_tick_s=0.013, errors=errors
+            )
             install_gpus(patched, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01), second)
         else:
             fake.without_driver(patched)
@@ -100,7 +124,11 @@ def measure(rank, trial, device, errors):
 @pytest.fixture
 def both(tiny_trial, cpu):
     """A trial on two devices, and the device that they are together."""
-    trial = replace(tiny_trial, phase="energy", cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
+    trial = replace(
+        tiny_trial,
+        phase="energy",
+        cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")),
+    )
     return trial, replace(cpu, placement="cpu+cpu", energy="counter", uuids=("GPU-a", "GPU-b"))
 
 

@@ -1,4 +1,6 @@
-"""Energy of simulated steps on a simulated clock, read from one GPU of a fake driver, or from several."""
+"""Energy of simulated steps on a simulated clock, read from one GPU of a fake driver, or from
+several.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Bench:
         uuids = tuple(uuids or (gpu.uuid for gpu in gpus))
         joint = Device(placement="0", kind="cuda", name="GPU", architecture="Hopper", uuids=uuids)
         self.meters = meters(self.nvml, joint)
-        monkeypatch.setattr(stream, "time", SimpleNamespace(monotonic=self.clock, time=self.clock, sleep=self.sleep))
+        monkeypatch.setattr(
+            stream, "time", SimpleNamespace(monotonic=self.clock, time=self.clock, sleep=self.sleep)
+        )
 
     def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -56,7 +60,9 @@ class Bench:
 
     def measure(self, load=None, seconds=5.0):
         load = load or SimulatedLoad(self.clock, 0.007)
-        return measure(load, self.meters, seconds, math.ceil(BURST_S / getattr(load, "step_s", 1.0)))
+        return measure(
+            load, self.meters, seconds, math.ceil(BURST_S / getattr(load, "step_s", 1.0))
+        )
 
 
 @pytest.fixture
@@ -79,20 +85,26 @@ def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
     machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
     window = machine.measure(SimulatedLoad(machine.clock, 2.3))
     assert window.steps == 8
-    assert (window.power_w, window.step_s) == (pytest.approx(300, rel=0.005), pytest.approx(2.3, rel=0.005))
+    assert (window.power_w, window.step_s) == (
+        pytest.approx(300, rel=0.005),
+        pytest.approx(2.3, rel=0.005),
+    )
 
 
 @pytest.mark.parametrize(("step_s", "errors"), [(0.08, NO_COUNTER), (0.37, {}), (0.37, NO_COUNTER)])
 def test_where_the_host_waits_for_each_step_the_energy_is_right_or_doubtful(bench, step_s, errors):
     def power_w(now_s: float) -> float:
-        return 400.0 if now_s // 0.1 * 0.1 % step_s < 0.7 * step_s else 200.0  # renewed every 100 ms
+        return (
+            400.0 if now_s // 0.1 * 0.1 % step_s < 0.7 * step_s else 200.0
+        )  # renewed every 100 ms
 
     machine = bench(FakeGpu("GPU-a", power_w=power_w, counter_power_w=340.0, errors=errors))
     window = machine.measure(SimulatedLoad(machine.clock, step_s, waits=True))
     is_wrong = step_s > 0.1 and bool(errors)
     assert (abs(window.power_w / 340 - 1) > 0.1) == is_wrong
     reason = (
-        "the GPU's energy is doubtful: its power was read a few times in each step, perhaps always at the same part"
+        "the GPU's energy is doubtful: its power was read a few times in each step, perhaps "
+        "always at the same part"
     )
     assert doubt(window, None, name="T4", limit_w=None) == (reason if is_wrong else "")
 
@@ -107,7 +119,9 @@ def test_reading_a_meter_slows_no_step_of_the_window(bench, monkeypatch, errors)
     machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
     for name in ("energy_j", "power_w"):
         read = getattr(GpuMeter, name)
-        monkeypatch.setattr(GpuMeter, name, lambda meter, read=read: machine.clock.advance(0.004) or read(meter))
+        monkeypatch.setattr(
+            GpuMeter, name, lambda meter, read=read: machine.clock.advance(0.004) or read(meter)
+        )
     window = machine.measure(SimulatedLoad(machine.clock, 0.021, waits=True))
     assert window.step_s == pytest.approx(0.021, rel=0.003)
     assert window.power_w == pytest.approx(300, rel=0.01)
@@ -166,7 +180,9 @@ def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
 
 
 def test_a_steps_energy_is_less_by_what_is_drawn_idle():
-    rows = pd.DataFrame({"energy_j_per_step": [15.0, 15.0], "mean_power_w": 300.0, "idle_power_w": [60.0, None]})
+    rows = pd.DataFrame(
+        {"energy_j_per_step": [15.0, 15.0], "mean_power_w": 300.0, "idle_power_w": [60.0, None]}
+    )
     net = derive(rows, {})["energy_net_j_per_step"].tolist()
     assert net == pytest.approx([12.0, math.nan], nan_ok=True)
 
@@ -175,7 +191,9 @@ def gpus(**second):
     """Two GPUs whose counters start apart and tick at periods of their own."""
     return [
         FakeGpu("GPU-a", power_w=300.0, energy_start_j=5000.0, energy_tick_s=0.1),
-        FakeGpu("GPU-b", **{"power_w": 500.0, "energy_start_j": 70.0, "energy_tick_s": 0.07, **second}),
+        FakeGpu(
+            "GPU-b", **{"power_w": 500.0, "energy_start_j": 70.0, "energy_tick_s": 0.07, **second}
+        ),
     ]
 
 

@@ -12,7 +12,9 @@ UNDECIDED = (0.02, -0.05, 0.06)
 
 
 def processes(centers):
-    return [around(center, 0.0025, 11, 20) for center in centers], [center == DISTURBED for center in centers]
+    return [around(center, 0.0025, 11, 20) for center in centers], [
+        center == DISTURBED for center in centers
+    ]
 
 
 NEAR, APART, DISTURBED = (0.40, 0.41), 0.12, 0.13
@@ -44,8 +46,13 @@ NEAR, APART, DISTURBED = (0.40, 0.41), 0.12, 0.13
         ({}, [UNDECIDED[:2]], 30.0, False),
     ],
 )
-def test_a_cell_has_enough_processes_when_they_answer_or_have_spent_what_they_may(asked, arms, timed_s, wanted):
-    assert enough(Protocol(**asked), len(arms[0]), [processes(centers) for centers in arms], timed_s) is wanted
+def test_a_cell_has_enough_processes_when_they_answer_or_have_spent_what_they_may(
+    asked, arms, timed_s, wanted
+):
+    assert (
+        enough(Protocol(**asked), len(arms[0]), [processes(centers) for centers in arms], timed_s)
+        is wanted
+    )
 
 
 def test_a_decision_must_clear_the_noise_that_was_measured():
@@ -62,7 +69,9 @@ def test_an_interval_that_clears_the_threshold_only_at_the_reported_confidence_d
 
 def test_a_width_is_reached_where_reports_say_so():
     half = over_processes(*processes(UNDECIDED)).half_width
-    assert not enough(Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0)  # half of a ratio's is wider
+    assert not enough(
+        Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0
+    )  # half of a ratio's is wider
     assert enough(Protocol(target_ci=math.expm1(half) * 1.001), 3, [processes(UNDECIDED)], 1.0)
 
 
@@ -81,6 +90,8 @@ def test_processes_share_the_budget_of_a_comparison(protocol, wanted):
 
 
 def test_a_speed_without_a_partner_has_no_log_speedup():
-    speed = Speed(steady=True, warmup_steps=3, switch_warmup_steps=1, block_steps=4, rounds=5, step_ms=2.0)
+    speed = Speed(
+        steady=True, warmup_steps=3, switch_warmup_steps=1, block_steps=4, rounds=5, step_ms=2.0
+    )
     assert log_speedups([speed]) == ([], [])
     assert speed.timed_s == pytest.approx(2 * 5 * 4 * 2e-3)

@@ -26,7 +26,8 @@ from tests.phases.conftest import install_gpus, of_kind, run_phase, shorten_expl
 from tests.report.builders import text_of
 
 EMULATED = {"no gain from products", "casts"}
-"""Reasons that hold for any suite on a CPU without instructions for bfloat16, and for a suite of small products."""
+"""Reasons that hold for any suite on a CPU without instructions for bfloat16, and for a suite of
+small products."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,9 +40,18 @@ def short():
 
 def explained(trial, device, *names, **changes):
     """Run the phase; return its figures, its results, and what is made of them."""
-    sent = run_phase(trial, device, "explain", *names, protocol=Protocol(time_budget_s=0.1, replicates=1), **changes)
+    sent = run_phase(
+        trial,
+        device,
+        "explain",
+        *names,
+        protocol=Protocol(time_budget_s=0.1, replicates=1),
+        **changes,
+    )
     figures = of_kind(Explained, sent)
-    frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in figures])
+    frame = pd.DataFrame(
+        [{name: getattr(row, name) for name in Explained.__slots__} for row in figures]
+    )
     frame = frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x") | {"placement": "cpu"})
     return figures, of_kind(TrialResult, sent), explanations(frame)
 
@@ -49,7 +59,10 @@ def explained(trial, device, *names, **changes):
 @pytest.mark.slow
 def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
-    assert [(result.precision, result.status) for result in results] == [("fp32", "ok"), ("amp-bf16", "ok")]
+    assert [(result.precision, result.status) for result in results] == [
+        ("fp32", "ok"),
+        ("amp-bf16", "ok"),
+    ]
     for precision in ("fp32", "amp-bf16"):
         of_arm = [row for row in figures if row.precision == precision]
         by_class = {row.name: row.value for row in of_arm if row.kind == "class"}
@@ -65,7 +78,9 @@ def test_one_precision_alone_is_explained_without_a_comparison(tiny_trial, cpu):
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(tiny_trial, cpu, monkeypatch):
+def test_a_model_that_cannot_be_observed_is_explained_as_far_as_it_goes(
+    tiny_trial, cpu, monkeypatch
+):
     def refuse(*_):
         raise RuntimeError("no such thing under a dispatch mode")
 
@@ -92,7 +107,9 @@ class Alternating(nn.Module):
 
     def forward(self, inputs):
         for _ in range(40):
-            inputs = inputs.to(torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32).float()
+            inputs = inputs.to(
+                torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
+            ).float()
         return self.out(inputs)
 
 
@@ -168,13 +185,19 @@ class Planted:
 
 
 PLANTED = {
-    "memory-bound": Planted(lambda _data: nn.Sequential(Elementwise(), nn.Linear(512, 8)), batch=1024),
+    "memory-bound": Planted(
+        lambda _data: nn.Sequential(Elementwise(), nn.Linear(512, 8)), batch=1024
+    ),
     "left in fp32": Planted(lambda _data: Missed()),
     "casts": Planted(lambda _data: Alternating(), batch=1024),
     "expanded": Planted(lambda _data: Expanded()),
-    "left in fp32, between products": Planted(lambda _data: nn.Sequential(*(Spectrum() for _ in range(3))), batch=512),
+    "left in fp32, between products": Planted(
+        lambda _data: nn.Sequential(*(Spectrum() for _ in range(3))), batch=512
+    ),
     "optimizer-bound": Planted(
-        lambda _data: Rows(), batch=16, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
+        lambda _data: Rows(),
+        batch=16,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-4),
     ),
     "no gain from products": Planted(lambda _data: Repeated()),
 }
@@ -205,7 +228,12 @@ class Summed(nn.Module):
 IN_OWN_STEPS = {
     "expanded": (PLANTED["expanded"].model, 64, 1, "_to_copy in Expanded"),
     "left in fp32": (PLANTED["left in fp32, between products"].model, 512, 1, "_fft"),
-    "casts": (lambda _data: nn.Linear(512, 4096), 64, 4, "_to_copy in Linear 4096x512 bfloat16 (4 times)"),
+    "casts": (
+        lambda _data: nn.Linear(512, 4096),
+        64,
+        4,
+        "_to_copy in Linear 4096x512 bfloat16 (4 times)",
+    ),
 }
 """The model, the batch size, the parts of a batch that are accumulated, and what is named."""
 
@@ -261,19 +289,41 @@ def test_what_disturbed_an_explanation_is_its_rows_doubt(tiny_trial, cpu, monkey
 
 
 HEALTHY = {
-    "perceptron": lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()),
-    "convolutions": lambda: nn.Sequential(
-        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3)
+    "perceptron": lambda: nn.Sequential(
+        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()
     ),
-    "video": lambda: nn.Sequential(nn.Unflatten(1, (1, 4, 4, 4)), nn.Conv3d(1, 16, 3), nn.ReLU(), nn.Flatten()),
+    "convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 32, 3),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 32, 3),
+    ),
+    "video": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4, 4)), nn.Conv3d(1, 16, 3), nn.ReLU(), nn.Flatten()
+    ),
     # with dropout torch's attention on a CPU is computed in fp32, which is a cause
     "transformer": lambda: nn.Sequential(
-        nn.Unflatten(1, (4, 16)), nn.TransformerEncoderLayer(16, 2, 64, dropout=0.0, batch_first=True), nn.GELU()
+        nn.Unflatten(1, (4, 16)),
+        nn.TransformerEncoderLayer(16, 2, 64, dropout=0.0, batch_first=True),
+        nn.GELU(),
     ),
-    "recurrent": lambda: nn.Sequential(nn.Unflatten(1, (4, 16)), nn.LSTM(16, 32, batch_first=True), Last()),
-    "autoencoder": lambda: nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 64), nn.Sigmoid()),
+    "recurrent": lambda: nn.Sequential(
+        nn.Unflatten(1, (4, 16)), nn.LSTM(16, 32, batch_first=True), Last()
+    ),
+    "autoencoder": lambda: nn.Sequential(
+        nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 64), nn.Sigmoid()
+    ),
 }
-STRUCTURAL = {"left in fp32", "expanded", "workspace", "outside tensors", "skipped steps", "communication", "unknown"}
+STRUCTURAL = {
+    "left in fp32",
+    "expanded",
+    "workspace",
+    "outside tensors",
+    "skipped steps",
+    "communication",
+    "unknown",
+}
 """The rules whose causes these models do not have, however fast or busy the machine is."""
 
 
@@ -295,7 +345,9 @@ def test_a_healthy_model_has_none_of_the_causes_that_are_built_in(name, tiny_tri
 
 
 @pytest.mark.slow
-def test_an_optimizer_that_multiplies_in_16_bits_is_no_fp32_and_has_no_fused_kernel(tiny_trial, cpu, use_suite):
+def test_an_optimizer_that_multiplies_in_16_bits_is_no_fp32_and_has_no_fused_kernel(
+    tiny_trial, cpu, use_suite
+):
     """Muon multiplies in bfloat16 whatever the precision, and torch has no fused one."""
 
     def optimizers(model):
@@ -315,7 +367,14 @@ def test_an_optimizer_that_multiplies_in_16_bits_is_no_fp32_and_has_no_fused_ker
 
 @pytest.mark.slow
 def test_devices_that_exchange_many_gradients_are_slowed_by_a_collective_that_is_named(tmp_path):
-    words = ["--suite", str(ROOT / "perf" / "planted_causes.py"), "--set", "cause=weights", "--gpus", "cpu+cpu"]
+    words = [
+        "--suite",
+        str(ROOT / "perf" / "planted_causes.py"),
+        "--set",
+        "cause=weights",
+        "--gpus",
+        "cpu+cpu",
+    ]
     done = call("explain", *words, "--batch-sizes", "4", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"Communication between the devices takes .* gloo:all_reduce", done.stdout)

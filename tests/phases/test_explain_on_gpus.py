@@ -1,4 +1,6 @@
-"""Causes that only a GPU shows, from a trace in torch.profiler's format to the sentence that names them."""
+"""Causes that only a GPU shows, from a trace in torch.profiler's format to the sentence that names
+them.
+"""
 
 import pandas as pd
 import pytest
@@ -8,7 +10,10 @@ from bench.phases.explain.trace import decompose, rows_of
 from tests.phases.test_explain_reasons import cell
 from tests.traces import FP16, FP32, Trace
 
-KERNELS = {FP32: "ampere_sgemm_128x64_nn", FP16: "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn"}
+KERNELS = {
+    FP32: "ampere_sgemm_128x64_nn",
+    FP16: "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_nn",
+}
 """The kernel of a product of even sizes, by type."""
 
 
@@ -25,21 +30,30 @@ def step_of(operator, dtype, kernels, *, sizes=((512, 512), (512, 512)), us=100,
 
 
 def with_loss_scaling(trace):
-    """Let the host read the check of the gradients before the optimizer's step; the GPU has no work meanwhile."""
+    """Let the host read the check of the gradients before the optimizer's step; the GPU has no work
+    meanwhile.
+    """
     trace.step(100, 50)
     check = trace.op("aten::_amp_foreach_non_finite_check_and_unscale_", 102, 2, FP32)
     trace.kernel("multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>", 104, 6, check)
     trace.op("aten::_local_scalar_dense", 105, 15, FP32)
     trace.range("Optimizer.step#SGD.step", 122, 20)
-    trace.kernel("multi_tensor_apply_kernel<X>", 130, 20, trace.op("aten::_foreach_add_", 125, 4, FP32))
+    trace.kernel(
+        "multi_tensor_apply_kernel<X>", 130, 20, trace.op("aten::_foreach_add_", 125, 4, FP32)
+    )
     return trace
 
 
 HEALTHY = step_of("aten::mm", FP16, [KERNELS[FP16]])
 CASES = {
-    "launch-bound": (step_of("aten::mm", FP16, 5 * [KERNELS[FP16]], apart_us=12), "waits for the host in 60 %"),
+    "launch-bound": (
+        step_of("aten::mm", FP16, 5 * [KERNELS[FP16]], apart_us=12),
+        "waits for the host in 60 %",
+    ),
     "no matrix units": (
-        step_of("aten::mm", FP16, ["maxwell_fp16_sgemm_fp16_64x64_nn"], sizes=((513, 64), (64, 513))),
+        step_of(
+            "aten::mm", FP16, ["maxwell_fp16_sgemm_fp16_64x64_nn"], sizes=((513, 64), (64, 513))
+        ),
         "mm in video.0 (0.10 ms, with a size of 513, no multiple of 8)",
     ),
     # cuDNN has no algorithm for it: torch unfolds the input and multiplies

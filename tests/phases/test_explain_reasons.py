@@ -8,20 +8,42 @@ from bench.report.reading.load import CELL
 
 COLUMNS = ["precision", "kind", "name", "work", "module", "detail", "dtype", "value"]
 MIB = 2**20
-FP32 = {"other products": 60.0, "elementwise": 15.0, "normalisation and softmax": 5.0, "optimizer": 10.0, "idle": 10.0}
-GAINS = {"other products": 24.0, "elementwise": 8.0, "normalisation and softmax": 3.0, "optimizer": 10.0, "idle": 10.0}
+FP32 = {
+    "other products": 60.0,
+    "elementwise": 15.0,
+    "normalisation and softmax": 5.0,
+    "optimizer": 10.0,
+    "idle": 10.0,
+}
+GAINS = {
+    "other products": 24.0,
+    "elementwise": 8.0,
+    "normalisation and softmax": 3.0,
+    "optimizer": 10.0,
+    "idle": 10.0,
+}
 
 
 def figure(precision, kind, name, value, *, work="", module="", detail="", dtype=""):
-    return dict(zip(COLUMNS, (precision, kind, name, work, module, detail, dtype, value), strict=True))
+    return dict(
+        zip(COLUMNS, (precision, kind, name, work, module, detail, dtype, value), strict=True)
+    )
 
 
 def held(precision, *parts):
     """Return the figures of a peak: of operator, module and MiB of each part."""
-    rows = [figure(precision, "peak", parts[0][0], sum(part[2] for part in parts) * MIB, module=parts[0][1])]
+    rows = [
+        figure(
+            precision, "peak", parts[0][0], sum(part[2] for part in parts) * MIB, module=parts[0][1]
+        )
+    ]
     for name, module, mib in parts:
         detail = f"{mib}x{MIB // 4} float32"
-        rows.append(figure(precision, "held", name, mib * MIB, module=module, detail=detail, work="elementwise"))
+        rows.append(
+            figure(
+                precision, "held", name, mib * MIB, module=module, detail=detail, work="elementwise"
+            )
+        )
     return rows
 
 
@@ -31,13 +53,21 @@ def step(precision, ms, *, profiler=1.0, gpu=True):
         figure(precision, "step", "timed", total),
         figure(precision, "step", "kernels", 200.0 if gpu else 0.0),
     ]
-    return rows + [figure(precision, "class", work, ms.get(work, 0.0) * profiler) for work in CLASSES]
+    return rows + [
+        figure(precision, "class", work, ms.get(work, 0.0) * profiler) for work in CLASSES
+    ]
 
 
 def cell(**columns):
     return (
         dict.fromkeys(CELL, "x")
-        | {"placement": "0", "batch_size": 64, "techniques": "", "workload": "mlp", "where": "GPU 0"}
+        | {
+            "placement": "0",
+            "batch_size": 64,
+            "techniques": "",
+            "workload": "mlp",
+            "where": "GPU 0",
+        }
         | columns
     )
 
@@ -66,21 +96,42 @@ def test_steps_without_time_in_any_class_are_not_explained():
 
 
 @pytest.mark.parametrize(
-    ("wait_ms", "check_ms", "rules"), [(0.5, 0.5, []), (6.0, 0.0, ["loss scaling"]), (0.0, 6.0, ["loss scaling"])]
+    ("wait_ms", "check_ms", "rules"),
+    [(0.5, 0.5, []), (6.0, 0.0, ["loss scaling"]), (0.0, 6.0, ["loss scaling"])],
 )
-def test_loss_scalings_are_its_own_work_and_idle_time_only_as_far_as_the_gpu_waits_for_it(wait_ms, check_ms, rules):
-    arm = GAINS | {"idle": 20.0, "other products": 1.0, "matrix units": 24.0, "loss scaling": check_ms}
+def test_loss_scalings_are_its_own_work_and_idle_time_only_as_far_as_the_gpu_waits_for_it(
+    wait_ms, check_ms, rules
+):
+    arm = GAINS | {
+        "idle": 20.0,
+        "other products": 1.0,
+        "matrix units": 24.0,
+        "loss scaling": check_ms,
+    }
     steps = step("fp32", FP32), step("amp-fp16", arm)
     waited = [figure("amp-fp16", "step", "scaling wait", wait_ms)]
     assert [reason.rule for reason in explain(*steps, waited, arm="amp-fp16").reasons] == rules
 
 
-MISSED = figure("amp-bf16", "operator", "aten::mm", 8.0, work="other products", module="body.3", dtype="float")
-FFT = figure("amp-bf16", "operator", "aten::_fft_r2c", 9.0, work="elementwise", module="mixer", dtype="float")
+MISSED = figure(
+    "amp-bf16", "operator", "aten::mm", 8.0, work="other products", module="body.3", dtype="float"
+)
+FFT = figure(
+    "amp-bf16", "operator", "aten::_fft_r2c", 9.0, work="elementwise", module="mixer", dtype="float"
+)
 WIDENED = figure("amp-bf16", "widened", "_to_copy", 2, module="mixer", detail="64x64 float32")
 AGAIN = figure("amp-bf16", "repeated", "_to_copy", 4, module="head", detail="64x64 bfloat16")
-WHOLE = figure("amp-bf16", "expanded", "_to_copy", 30 * MIB, module="table", detail="64x64x64 bfloat16")
-INSIDE = figure("amp-bf16", "unfolded", "convolution", 90 * MIB, module="video.0", detail="2x16x8x32x32 bfloat16")
+WHOLE = figure(
+    "amp-bf16", "expanded", "_to_copy", 30 * MIB, module="table", detail="64x64x64 bfloat16"
+)
+INSIDE = figure(
+    "amp-bf16",
+    "unfolded",
+    "convolution",
+    90 * MIB,
+    module="video.0",
+    detail="2x16x8x32x32 bfloat16",
+)
 PEAK = held("amp-bf16", ("bmm", "table", 100))
 
 GROWN = [
@@ -108,7 +159,10 @@ CAUSES = {
     "left in fp32": {"extra": [FFT, WIDENED]},
     "expanded": {"extra": [WHOLE, *PEAK]},
     "workspace": {"extra": [INSIDE, *PEAK]},
-    "communication": {"base": FP32 | {"communication": 30.0}, "arm": GAINS | {"communication": 30.0}},
+    "communication": {
+        "base": FP32 | {"communication": 30.0},
+        "arm": GAINS | {"communication": 30.0},
+    },
     "outside tensors": {"extra": GROWN},
     "optimizer-bound": {"base": FP32 | {"optimizer": 40.0}, "arm": GAINS | {"optimizer": 40.0}},
     "skipped steps": {"extra": [figure("amp-bf16", "step", "skipped", 20.0)]},
@@ -157,7 +211,9 @@ def test_operators_in_fp32_that_were_never_narrower_are_no_reason():
 
 
 @pytest.mark.parametrize(("fp32_mib", "arm_mib"), [(40, 30), (100, 160), (None, 160)])
-def test_memory_that_falls_or_grows_as_tensors_do_or_was_not_measured_is_no_reason(fp32_mib, arm_mib):
+def test_memory_that_falls_or_grows_as_tensors_do_or_was_not_measured_is_no_reason(
+    fp32_mib, arm_mib
+):
     memory = [figure("amp-bf16", "memory", "", arm_mib * MIB)]
     if fp32_mib:
         memory.append(figure("fp32", "memory", "", fp32_mib * MIB))
@@ -187,7 +243,15 @@ def test_no_technique_is_named_that_would_be_refused(placement, refused, techniq
 
 
 def test_products_of_odd_sizes_are_named_where_matrix_units_are_not_used():
-    odd = figure("amp-bf16", "operator", "aten::mm", 20.0, work="other products", module="head", detail="513x64 64x513")
+    odd = figure(
+        "amp-bf16",
+        "operator",
+        "aten::mm",
+        20.0,
+        work="other products",
+        module="head",
+        detail="513x64 64x513",
+    )
     (reason,) = plain(gpu=True, extra=[odd]).reasons
     assert reason.rule == "no matrix units"
     assert "mm in head (20 ms, with a size of 513, no multiple of 8)" in reason.sentence
@@ -195,10 +259,19 @@ def test_products_of_odd_sizes_are_named_where_matrix_units_are_not_used():
 
 @pytest.mark.parametrize(
     ("gpu", "profiler", "rules"),
-    [(True, 1.0, ["launch-bound"]), (True, 1.2, ["launch-bound"]), (True, 2.0, []), (False, 1.0, [])],
+    [
+        (True, 1.0, ["launch-bound"]),
+        (True, 1.2, ["launch-bound"]),
+        (True, 2.0, []),
+        (False, 1.0, []),
+    ],
 )
-def test_launching_is_a_gpus_idle_time_without_the_time_that_the_profiler_adds(gpu, profiler, rules):
-    """Half of a step in which the profiler recorded 6 ms of kernels and 6 ms without; it adds to the latter."""
+def test_launching_is_a_gpus_idle_time_without_the_time_that_the_profiler_adds(
+    gpu, profiler, rules
+):
+    """Half of a step in which the profiler recorded 6 ms of kernels and 6 ms without; it adds to
+    the latter.
+    """
     ms = {"matrix units": 6.0, "idle": 6.0}
     rows = [row for name in ("fp32", "amp-bf16") for row in step(name, ms, gpu=gpu)]
     for row in rows:

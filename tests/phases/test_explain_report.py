@@ -7,7 +7,13 @@ import pytest
 
 from bench.phases.explain import Explained
 from bench.phases.explain.reasons import CLASSES
-from bench.phases.explain.report import chart_of, findings, operators_changed, sentences, time_by_class
+from bench.phases.explain.report import (
+    chart_of,
+    findings,
+    operators_changed,
+    sentences,
+    time_by_class,
+)
 from bench.report.figures.chart import WORK
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
@@ -21,7 +27,9 @@ MEMORY = [
 
 
 def test_the_table_has_each_class_and_adds_up_to_the_step():
-    result = plain(arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0})
+    result = plain(
+        arm={"other products": 24.0, "casts and layout": 6.0, "optimizer": 0.1, "idle": 10.0}
+    )
     rows = {row[0]: row[1:] for row in time_by_class(result).rows}
     assert rows["casts and layout"] == ["0.00", "6.00", "+6.000"]
     assert "communication" not in rows
@@ -50,7 +58,10 @@ def test_without_a_reason_the_largest_part_of_the_step_is_named():
 
 def test_operators_have_both_figures_and_the_change():
     assert list(operators_changed(plain())) == []
-    times = [figure("fp32", "operator", "aten::mm", 6.0), figure("amp-bf16", "operator", "aten::mm", 2.0)]
+    times = [
+        figure("fp32", "operator", "aten::mm", 6.0),
+        figure("amp-bf16", "operator", "aten::mm", 2.0),
+    ]
     by_time, by_memory = operators_changed(plain(extra=[*times, *MEMORY]))
     assert [row[1:] for row in by_time.rows] == [["6.00", "2.00", "−4.000"]]
     assert by_memory.rows[0][1:] == ["60.0", "0.00", "−60.000"]
@@ -86,13 +97,26 @@ def test_devices_and_batches_have_panels_of_their_own():
 def test_memory_of_the_run_that_grows_beyond_its_tensors_is_named_with_the_operator_at_their_peak(
     tmp_path, arm_mib, is_named
 ):
-    """As of a CPU whose libraries compile kernels for each of many shapes: tensors fall, the process grows."""
+    """As of a CPU whose libraries compile kernels for each of many shapes: tensors fall, the
+    process grows.
+    """
     run = RunBuilder(tmp_path)
     run.memory("fp32", 10).memory("amp-bf16", arm_mib)
     trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
-    rows = [Explained(trial=trial.id, **row) for row in [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]]
-    run.add(trial, *(TrialResult(precision=name, status="ok") for name in trial.precisions), records=rows)
+    rows = [
+        Explained(trial=trial.id, **row)
+        for row in [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]
+    ]
+    run.add(
+        trial,
+        *(TrialResult(precision=name, status="ok") for name in trial.precisions),
+        records=rows,
+    )
     ((finding,),) = [group.findings for group in findings(load([tmp_path]))]
     sentence = "Peak memory grows from 10 to 60 MiB, and 50 MiB of that are in no tensor"
-    named = [each for each in finding.reasons if each.startswith(sentence) and "_to_copy in body.0" in each]
+    named = [
+        each
+        for each in finding.reasons
+        if each.startswith(sentence) and "_to_copy in body.0" in each
+    ]
     assert len(named) == is_named

@@ -18,7 +18,9 @@ def measure(trial, device, name):
 
 @pytest.fixture
 def answers(use_suite):
-    """A suite whose model is one linear layer of two outputs with these weights; it must be in eval mode."""
+    """A suite whose model is one linear layer of two outputs with these weights; it must be in eval
+    mode.
+    """
 
     class Layer(nn.Linear):
         def forward(self, inputs):
@@ -40,7 +42,11 @@ def answers(use_suite):
 
 def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
     plain, mixed = measure(tiny_trial, cpu, "fp32").row, measure(tiny_trial, cpu, "amp-bf16").row
-    assert (plain.inference_speedup, plain.top1_agreement_pct, plain.output_error) == (None, 100.0, 0.0)
+    assert (plain.inference_speedup, plain.top1_agreement_pct, plain.output_error) == (
+        None,
+        100.0,
+        0.0,
+    )
     assert mixed.inference_speedup_low <= mixed.inference_speedup <= mixed.inference_speedup_high
     assert 0 < mixed.output_error < 0.05
     assert 0 < mixed.latency_p50_ms <= mixed.latency_p95_ms

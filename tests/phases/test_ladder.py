@@ -1,4 +1,6 @@
-"""An ablation's arms on the CPU: speed and memory of each step, on batches that come from host memory."""
+"""An ablation's arms on the CPU: speed and memory of each step, on batches that come from host
+memory.
+"""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -43,11 +45,16 @@ def test_gradients_are_zeroed_only_where_set_to_none_was_not_added(tiny_trial, c
 
 def test_a_step_has_a_batch_ahead_where_the_prefetcher_was_added_and_closes_it(tiny_trial):
     suite, cpu = suite_registry.load(tiny_trial.cell.suite), torch.device("cpu")
-    batches = [(torch.full((2, *suite.data.input_shape), float(number)), torch.zeros(2)) for number in range(3)]
+    batches = [
+        (torch.full((2, *suite.data.input_shape), float(number)), torch.zeros(2))
+        for number in range(3)
+    ]
     for name in ("fp32", TOP):
         step = arm(name)
         techniques = replace(tiny_trial, ablation=True).techniques_of(step)
-        built = build_arm(suite, suite.data, parse_precision("fp32"), cpu, seed=0, techniques=techniques)
+        built = build_arm(
+            suite, suite.data, parse_precision("fp32"), cpu, seed=0, techniques=techniques
+        )
         with ExitStack() as stack:
             fed = from_host(built, batches, stack)
             firsts = [float(next(fed)[0].flatten()[0]) for _ in range(4)]
@@ -69,12 +76,31 @@ GREEDY = """
 
 
 @pytest.mark.slow
-def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refused_is_left_out(tmp_path, tiny_file):
+def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refused_is_left_out(
+    tmp_path, tiny_file
+):
     text = tiny_file.read_text().replace("optim.SGD", "optim.RMSprop")  # which has no fused kernel
     text = text.replace("    def model(data):\n        from torch import nn\n", GREEDY, 1)
     tiny_file.write_text(text.replace("def suite", "built = []\n\n\ndef suite", 1))
-    words = ("--suite", "tiny.py", "--gpus", "cpu", "--ladder", "--precisions", "fp32", "--batch-sizes", "4")
-    more = ("--techniques", "fused-optimizer,grad-accumulation=2", "--time-budget", "0.1", "--out", "run")
+    words = (
+        "--suite",
+        "tiny.py",
+        "--gpus",
+        "cpu",
+        "--ladder",
+        "--precisions",
+        "fp32",
+        "--batch-sizes",
+        "4",
+    )
+    more = (
+        "--techniques",
+        "fused-optimizer,grad-accumulation=2",
+        "--time-budget",
+        "0.1",
+        "--out",
+        "run",
+    )
     done = call(*words, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the steps do not fit together; each is measured on its own, unpaired" in done.stdout
@@ -87,8 +113,13 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     steps.append("fp32+set-to-none+prefetcher+grad-accumulation=2")
     assert [arm_name(row) for row in apart] == steps * 3
     page = text_of(tmp_path / "reports" / "run" / "report.html")
-    top = next(line for line in page.splitlines() if line.startswith("| + grad-accumulation=2 |")).split(" | ")
+    top = next(
+        line for line in page.splitlines() if line.startswith("| + grad-accumulation=2 |")
+    ).split(" | ")
     assert top[1] == "+ prefetcher"
     assert top[3].endswith("]")
-    assert top[5] in ("2 processes apart", "3 processes apart")  # fewer where other programs disturbed some
+    assert top[5] in (
+        "2 processes apart",
+        "3 processes apart",
+    )  # fewer where other programs disturbed some
     assert "is unfinished" not in page

@@ -30,7 +30,12 @@ def run(tmp_path):
 
 def test_ablation_steps_are_in_order_with_their_time_and_memory(run):
     columns = lines(full(ablation_of(run)))
-    assert [row["ablation step"] for row in columns] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
+    assert [row["ablation step"] for row in columns] == [
+        "fp32",
+        "amp-bf16",
+        "+ set-to-none",
+        "+ non-blocking",
+    ]
     assert [row["step (ms)"] for row in columns] == ["8.000", "4.000", "3.200", "–"]
     assert [row["peak memory (MiB)"] for row in columns] == ["100.0", "60.00", "50.00", "–"]
     assert [row["builds on"] for row in columns] == ["–", "fp32", "amp-bf16", "+ set-to-none"]
@@ -39,12 +44,18 @@ def test_ablation_steps_are_in_order_with_their_time_and_memory(run):
 
 
 def test_steps_measured_apart_have_an_interval_over_processes(tmp_path):
-    steps = {"fp32": [8.0, 8.1, 7.9], "amp-bf16": [4.0, 4.05, 3.95], "amp-bf16+set-to-none": [4.0, 4.05, 3.95]}
+    steps = {
+        "fp32": [8.0, 8.1, 7.9],
+        "amp-bf16": [4.0, 4.05, 3.95],
+        "amp-bf16+set-to-none": [4.0, 4.05, 3.95],
+    }
     rows = shown(apart(RunBuilder(tmp_path / "run"), steps))
     assert [row["status"] for row in rows.values()] == ["ok"] * 3
     assert {row["measured in"] for row in list(rows.values())[1:]} == {"3 processes apart"}
     assert rows["amp-bf16"]["over fp32 [95 % interval]"].startswith("2.000 [1.9")
-    assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith("1.000 [0.9")
+    assert rows["+ set-to-none"]["over the one it builds on [95 % interval]"].startswith(
+        "1.000 [0.9"
+    )
     assert rows["fp32"]["builds on"] == "–"
 
 
@@ -62,7 +73,11 @@ def test_a_step_that_ran_out_of_memory_is_a_row_and_those_above_build_on_the_one
     builder = RunBuilder(tmp_path / "run")
     where = "CUDA out of memory | File train.py, line 1 / raise"
     builder.lost("memory", "amp-bf16+set-to-none", "oom", where, batch=64, ablation=True)
-    rows = shown(apart(builder, {"fp32": [8.0, 8.1], "amp-bf16": [4.0, 4.1], "amp-bf16+compile": [2.0, 2.05]}))
+    rows = shown(
+        apart(
+            builder, {"fp32": [8.0, 8.1], "amp-bf16": [4.0, 4.1], "amp-bf16+compile": [2.0, 2.05]}
+        )
+    )
     assert list(rows) == ["fp32", "amp-bf16", "+ set-to-none", "+ compile"]
     assert rows["+ set-to-none"]["status"] == "oom: CUDA out of memory"
     assert rows["+ compile"]["builds on"] == "amp-bf16"
@@ -85,8 +100,16 @@ NOISE = (-0.1, 0.0, 0.1)
 @pytest.mark.parametrize(
     ("speeds", "advised", "fastest"),
     [
-        ({AMP: scattered(2), ZEROED_AMP: scattered(2.1, *NOISE)}, AMP, "+ set-to-none, is not shown to beat it (1.05"),
-        ({AMP: scattered(2, *NOISE), ZEROED_AMP: scattered(2.2, *NOISE)}, "+ set-to-none", ""),  # noise that both share
+        (
+            {AMP: scattered(2), ZEROED_AMP: scattered(2.1, *NOISE)},
+            AMP,
+            "+ set-to-none, is not shown to beat it (1.05",
+        ),
+        (
+            {AMP: scattered(2, *NOISE), ZEROED_AMP: scattered(2.2, *NOISE)},
+            "+ set-to-none",
+            "",
+        ),  # noise that both share
         (
             {
                 AMP: scattered(2),
@@ -99,7 +122,9 @@ NOISE = (-0.1, 0.0, 0.1)
         ),
     ],
 )
-def test_the_lowest_step_that_no_higher_one_is_shown_to_beat_is_advised(tmp_path, speeds, advised, fastest):
+def test_the_lowest_step_that_no_higher_one_is_shown_to_beat_is_advised(
+    tmp_path, speeds, advised, fastest
+):
     text = verdict(together(RunBuilder(tmp_path / "run"), {"fp32": scattered(1), **speeds}))
     assert text.startswith(f"go up to {advised} — ")
     assert f"; the fastest, {fastest}" in text if fastest else "the fastest," not in text
@@ -107,13 +132,17 @@ def test_the_lowest_step_that_no_higher_one_is_shown_to_beat_is_advised(tmp_path
 
 def test_the_verdict_is_marked_where_it_rests_on_one_process_or_did_not_converge(tmp_path):
     gains = {"fp32": [[1.0] * 5], AMP: [[1.2, 1.3, 1.25, 1.24, 1.26]]}
-    text = verdict(together(RunBuilder(tmp_path / "one", target_ci=0.01), gains, status="unconverged"))
+    text = verdict(
+        together(RunBuilder(tmp_path / "one", target_ci=0.01), gains, status="unconverged")
+    )
     assert text.startswith("go up to amp-bf16 — ")
     assert "× as fast as fp32 (FASTER, one process, unconverged)" in text
     speeds = {"fp32": [[1.0] * 5] * 3, AMP: [[2.0] * 5, [2.1] * 5, [1.9] * 5]}
     wide = together(RunBuilder(tmp_path / "between", target_ci=0.01), speeds)
     assert [row["status"] for row in wide.rows] == ["ok", "unconverged"]
-    undecided = together(RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]})
+    undecided = together(
+        RunBuilder(tmp_path / "wide"), {"fp32": [[1.0] * 5], AMP: [[0.8, 1.3, 1.25, 0.7, 1.1]]}
+    )
     assert verdict(undecided).startswith("no verdict — ")
     assert "× as fast as fp32 (INCONCLUSIVE, one process)" in verdict(undecided)
 
@@ -127,8 +156,17 @@ def test_a_verdict_over_an_fp32_that_computed_in_another_type_is_marked(tmp_path
 
 
 @pytest.mark.parametrize(("steps", "advice"), [(1, "go up to amp-bf16"), (7, "no verdict")])
-def test_among_many_steps_of_few_rounds_one_that_barely_clears_the_noise_is_chance(tmp_path, steps, advice):
-    techniques = ["set-to-none", "non-blocking", "prefetcher", "channels-last", "fused-optimizer", "compile"]
+def test_among_many_steps_of_few_rounds_one_that_barely_clears_the_noise_is_chance(
+    tmp_path, steps, advice
+):
+    techniques = [
+        "set-to-none",
+        "non-blocking",
+        "prefetcher",
+        "channels-last",
+        "fused-optimizer",
+        "compile",
+    ]
     names = ["+".join([AMP, *techniques[:count]]) for count in range(1, steps)]
     speeds = {"fp32": [[1.0] * 5], AMP: [[1.05, 1.17, 1.1, 1.08, 1.12]]}
     speeds |= {name: [[0.9, 1.1, 1.0, 1.05, 0.95]] for name in names}
@@ -146,11 +184,15 @@ def test_among_many_steps_of_few_rounds_one_that_barely_clears_the_noise_is_chan
         (128, 0.9999, 0.96, ("stay with fp32", "A/A noise, assumed to be 1.0 %.")),
     ],
 )
-def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(tmp_path, batch, least, gain, texts):
+def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(
+    tmp_path, batch, least, gain, texts
+):
     builder = RunBuilder(tmp_path / "run")
     for replicate, ratio in enumerate((least, 1.0, 1 / least)):
         trial = builder.trial("floor", ["fp32"], batch, replicate=replicate)
-        trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))  # which are ablation steps
+        trial = replace(
+            trial, cell=replace(trial.cell, techniques=("channels-last",))
+        )  # which are ablation steps
         speed = timed(8.0, batch, speedup=ratio, within=0.01)
         builder.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})

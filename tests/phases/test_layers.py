@@ -14,7 +14,9 @@ class Offset(nn.Module):
     """Adds a large offset in the narrow type, and takes it away."""
 
     def forward(self, inputs):
-        narrow = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
+        narrow = (
+            torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else inputs.dtype
+        )
         return (inputs.to(narrow) + 500) - 500
 
 
@@ -24,7 +26,9 @@ def search(trial, device, *names):
 
 
 def test_a_fragile_module_is_named_with_the_option_that_keeps_it(use_suite, tiny_trial, cpu):
-    use_suite(lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Offset(), nn.Linear(16, 2)))
+    use_suite(
+        lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, 16), Offset(), nn.Linear(16, 2))
+    )
     rows, result = search(tiny_trial, cpu, "amp-bf16")
     assert result.status == "ok"
     assert result.detail.startswith("keep 2 in fp32, as in --precisions amp-bf16:keep=2: ")
@@ -60,5 +64,11 @@ def test_what_is_not_autocast_alone_is_not_searched(tiny_trial, cpu, name):
     ],
 )
 def test_a_glob_stands_for_modules_only_where_it_matches_no_other(names, patterns):
-    known = ["", "head", "blocks", *(f"blocks.{n}" for n in range(3)), *(f"blocks.{n}.norm" for n in range(3))]
+    known = [
+        "",
+        "head",
+        "blocks",
+        *(f"blocks.{n}" for n in range(3)),
+        *(f"blocks.{n}.norm" for n in range(3)),
+    ]
     assert layers.globs(names, known) == patterns

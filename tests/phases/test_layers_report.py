@@ -13,26 +13,46 @@ from tests.report.builders import RunBuilder, material_of
 from tests.report.fleet import edit_rows
 
 KEPT = "amp-bf16:keep=blocks.*.norm"
-DETAIL = f"keep blocks.*.norm in fp32, as in --precisions '{KEPT}': gradients differ by 3 % then, by 80 % without"
+DETAIL = (
+    f"keep blocks.*.norm in fp32, as in --precisions '{KEPT}': gradients differ by 3 % then, by 80 "
+    "% without"
+)
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that searched one precision: an infinite module, a bad one, and more healthy ones than tables list."""
+    """A run that searched one precision: an infinite module, a bad one, and more healthy ones than
+    tables list.
+    """
     builder = RunBuilder(tmp_path / "searched")
     trial = builder.trial("layers", ["amp-bf16"], 128)
     modules = {"blocks.0.norm": (0.9, 0.7), "blocks.1.norm": (math.inf, 1.0)} | {
         f"f{n}": (0.01, 0.0) for n in range(20)
     }
-    figures = [("concentrated", 1.0, ""), ("error", 0.8, ""), ("kept", 0.03, ""), ("limit", 0.125, "")]
+    figures = [
+        ("concentrated", 1.0, ""),
+        ("error", 0.8, ""),
+        ("kept", 0.03, ""),
+        ("limit", 0.125, ""),
+    ]
     figures += [("keep", 1.0, "blocks.*.norm")]
     for module, (error, share) in modules.items():
         figures += [("error", error, module), ("share", share, module)]
     records = [
-        Numeric(trial=trial.id, precision="amp-bf16", kind="module", step=0, layer=layer, name=figure, value=value)
+        Numeric(
+            trial=trial.id,
+            precision="amp-bf16",
+            kind="module",
+            step=0,
+            layer=layer,
+            name=figure,
+            value=value,
+        )
         for figure, value, layer in figures
     ]
-    result = TrialResult(precision="amp-bf16", status="ok", detail=DETAIL, row=Layers(gradient_error=0.8))
+    result = TrialResult(
+        precision="amp-bf16", status="ok", detail=DETAIL, row=Layers(gradient_error=0.8)
+    )
     builder.add(trial, result, records=records)
     return load([builder.folder])
 
@@ -41,9 +61,17 @@ def test_tables_have_the_answer_and_the_worst_modules_first(run):
     answers, modules = tables(material_of(run))
     (row,) = (dict(zip(answers.headers, row, strict=True)) for row in answers.rows)
     assert (row["which modules need fp32"], row["keep"]) == ("these", "blocks.*.norm")
-    assert (row["error of the gradients (%)"], row["with these kept (%)"], row["limit (%)"]) == ("80", "3.0", "12")
+    assert (row["error of the gradients (%)"], row["with these kept (%)"], row["limit (%)"]) == (
+        "80",
+        "3.0",
+        "12",
+    )
     first, second, *rest = (dict(zip(modules.headers, row, strict=True)) for row in modules.rows)
-    assert (first["module"], first["error (%)"], second["module"]) == ("blocks.1.norm", "inf", "blocks.0.norm")
+    assert (first["module"], first["error (%)"], second["module"]) == (
+        "blocks.1.norm",
+        "inf",
+        "blocks.0.norm",
+    )
     assert [second[name] for name in ("error (%)", "share (%)")] == ["90", "70"]
     assert len(rest) == 10
     assert kept_names(run.details["layers_figures"]) == {KEPT: "amp-bf16"}
@@ -68,7 +96,11 @@ def test_the_report_leads_with_the_modules_and_asks_for_no_verdict_on_speed(run,
 
 
 def test_a_report_of_both_runs_has_the_speed_with_and_without_the_modules(run, tmp_path):
-    timed = RunBuilder(tmp_path / "timed").speed("amp-bf16", (2.0, 2.0, 2.0)).speed(KEPT, (1.5, 1.5, 1.5))
+    timed = (
+        RunBuilder(tmp_path / "timed")
+        .speed("amp-bf16", (2.0, 2.0, 2.0))
+        .speed(KEPT, (1.5, 1.5, 1.5))
+    )
     report = compose(load([run.runs[0].folder, timed.folder]), tmp_path, figures="none")
     assert report.sentences
     (timings,) = report.architectures

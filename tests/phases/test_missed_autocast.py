@@ -1,4 +1,6 @@
-"""Every phase says that a model is hardly narrow, or goes past converted layers; memory that the loss was NaN."""
+"""Every phase says that a model is hardly narrow, or goes past converted layers; memory that the
+loss was NaN.
+"""
 
 from dataclasses import replace
 
@@ -70,7 +72,9 @@ def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu, scale, me
 
 
 class PastTheLayer(nn.Module):
-    """Multiplies by the weights of a layer that is converted, but for ``properly`` without calling the layer."""
+    """Multiplies by the weights of a layer that is converted, but for ``properly`` without calling
+    the layer.
+    """
 
     def __init__(self, *, properly: bool):
         super().__init__()
@@ -78,22 +82,36 @@ class PastTheLayer(nn.Module):
 
     def forward(self, inputs):
         flat = inputs.flatten(1)
-        hidden = self.layer(flat) if self.properly else functional.linear(flat, self.layer.weight, self.layer.bias)
+        hidden = (
+            self.layer(flat)
+            if self.properly
+            else functional.linear(flat, self.layer.weight, self.layer.bias)
+        )
         return self.head(hidden)
 
 
 @pytest.fixture
 def measure(tiny_trial, cpu, monkeypatch):
-    """Run a phase for a moment, with fp32 where it measures both together; return the results by precision."""
+    """Run a phase for a moment, with fp32 where it measures both together; return the results by
+    precision.
+    """
     shorten_energy(monkeypatch)
     shorten_explain(monkeypatch)
-    monkeypatch.setattr("bench.phases.memory.measure.SMALL_BATCH", 16)  # CPUs alone take it, and have no float8
+    monkeypatch.setattr(
+        "bench.phases.memory.measure.SMALL_BATCH", 16
+    )  # CPUs alone take it, and have no float8
     install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
     cell = replace(tiny_trial.cell, batch_size=16, data=DataSource(kind="synthetic"))
 
     def go(phase, name):
         device = replace(cpu, uuid="GPU-a") if phase == "energy" else cpu
-        sent = run_phase(tiny_trial, device, phase, *(("fp32", name) if phase in TOGETHER else (name,)), cell=cell)
+        sent = run_phase(
+            tiny_trial,
+            device,
+            phase,
+            *(("fp32", name) if phase in TOGETHER else (name,)),
+            cell=cell,
+        )
         return {result.precision: result for result in of_kind(TrialResult, sent)}
 
     return go
@@ -102,7 +120,9 @@ def measure(tiny_trial, cpu, monkeypatch):
 @pytest.mark.parametrize("phase", each_phase("fit", "floor", "layers"))
 @pytest.mark.parametrize("properly", [True, False])
 @pytest.mark.skipif(bool(WITHOUT_TORCHAO), reason=WITHOUT_TORCHAO)
-def test_products_in_other_types_are_no_figure_of_a_narrow_precision(use_suite, measure, phase, properly):
+def test_products_in_other_types_are_no_figure_of_a_narrow_precision(
+    use_suite, measure, phase, properly
+):
     use_suite(lambda _data: PastTheLayer(properly=properly))
     results = measure(phase, "fp8-rowwise")
     result = results.pop("fp8-rowwise")

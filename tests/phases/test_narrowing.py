@@ -39,11 +39,17 @@ def test_own_operations_repeated_calls_and_tied_weights(kind):
 def test_a_loss_that_is_narrow_itself_is_named():
     def summed(net, batch):
         outputs = net(batch[0])
-        narrow = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else outputs.dtype
-        return nn.functional.mse_loss((outputs.to(narrow) + 200) - 200, torch.zeros_like(outputs).float() + 0.1)
+        narrow = (
+            torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else outputs.dtype
+        )
+        return nn.functional.mse_loss(
+            (outputs.to(narrow) + 200) - 200, torch.zeros_like(outputs).float() + 0.1
+        )
 
     net = mlp()
-    assert search(Narrowing(net, summed, narrowing(net, (16,), BF16).batches, BF16)).answer == "loss"
+    assert (
+        search(Narrowing(net, summed, narrowing(net, (16,), BF16).batches, BF16)).answer == "loss"
+    )
 
 
 def test_errors_are_those_of_fp32_where_everything_is_kept_and_the_model_is_left_as_it_was():
@@ -59,7 +65,11 @@ def test_a_model_that_casts_to_float32_itself_is_searched():
     class Casts(nn.Module):
         def __init__(self):
             super().__init__()
-            self.bias_before_norm, self.norm, self.head = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 10)
+            self.bias_before_norm, self.norm, self.head = (
+                nn.Linear(16, 16),
+                nn.BatchNorm1d(16),
+                nn.Linear(16, 10),
+            )
 
         def forward(self, values):
             return self.head(self.norm(self.bias_before_norm(values.float())))
@@ -96,13 +106,18 @@ class Unnarrowed(nn.Module):
 
 @pytest.mark.parametrize(
     ("fills", "sentence"),
-    [(True, "cannot be converted to type c10::Half"), (False, "lacks torch.amp's custom_fwd and custom_bwd")],
+    [
+        (True, "cannot be converted to type c10::Half"),
+        (False, "lacks torch.amp's custom_fwd and custom_bwd"),
+    ],
 )
 def test_a_module_that_raises_in_the_narrow_type_is_kept_with_what_it_raised(fills, sentence):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), Unnarrowed(fills=fills), nn.Linear(16, 4))
     batches = [torch.randn(8, 16) for _ in range(2)]
-    narrowing = Narrowing(model, lambda model, batch: model(batch).float().square().mean(), batches, torch.float16)
+    narrowing = Narrowing(
+        model, lambda model, batch: model(batch).float().square().mean(), batches, torch.float16
+    )
     findings = search(narrowing)
     assert findings.kept == ("1",)
     assert sentence in findings.raised

@@ -1,4 +1,6 @@
-"""The numerics phase on small suites: what it sends, and what it says when numbers cease to be finite."""
+"""The numerics phase on small suites: what it sends, and what it says when numbers cease to be
+finite.
+"""
 
 import math
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +29,9 @@ def watch(trial, device, *, steps=8, **changes):
 
 
 def values(rows, kind, name):
-    return {row.step: row.value for row in rows if (row.kind, row.name, row.layer) == (kind, name, "")}
+    return {
+        row.step: row.value for row in rows if (row.kind, row.name, row.layer) == (kind, name, "")
+    }
 
 
 def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_trial, cpu):
@@ -47,7 +51,9 @@ def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_tr
     assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
 
 
-def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(tiny_trial, cpu, monkeypatch):
+def test_errors_are_those_of_the_precision_and_the_training_is_left_as_it_is(
+    tiny_trial, cpu, monkeypatch
+):
     plain, _ = watch(tiny_trial, cpu)
     rows, _ = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
     fp32, bf16 = values(plain, "error", "gradient"), values(rows, "error", "gradient")
@@ -64,8 +70,12 @@ def framed(rows, name):
     return pd.DataFrame([asdict(row) for row in rows]).assign(**of_cell).assign(precision=name)
 
 
-@pytest.mark.parametrize(("name", "are_lost"), [("fp32", False), ("fp16-master", False), ("bf16", True)])
-def test_updates_that_rounding_loses_are_in_the_table_and_in_the_sentence(tiny_trial, cpu, use_suite, name, are_lost):
+@pytest.mark.parametrize(
+    ("name", "are_lost"), [("fp32", False), ("fp16-master", False), ("bf16", True)]
+)
+def test_updates_that_rounding_loses_are_in_the_table_and_in_the_sentence(
+    tiny_trial, cpu, use_suite, name, are_lost
+):
     use_suite(
         lambda data: nn.Sequential(nn.Flatten(), nn.Linear(192, data.classes)),
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-5),
@@ -74,7 +84,10 @@ def test_updates_that_rounding_loses_are_in_the_table_and_in_the_sentence(tiny_t
     steps, _ = report_tables.numerics(framed(rows, name))
     (line,) = lines(steps)
     assert list(values(rows, "step", "lost_updates")) == [0, 3, 4, 5, 6, 7]
-    assert (float(line["updates lost (%)"]) > 90, float(line["updates lost (%)"]) < 10) == (are_lost, not are_lost)
+    assert (float(line["updates lost (%)"]) > 90, float(line["updates lost (%)"]) < 10) == (
+        are_lost,
+        not are_lost,
+    )
     assert ("updates were lost to rounding" in result.detail) == are_lost
 
 
@@ -86,9 +99,13 @@ def test_updates_that_rounding_loses_are_in_the_table_and_in_the_sentence(tiny_t
         ("amp-fp16-noscale", ["90.0", "0.00", "0.00"]),
     ],
 )
-def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(tiny_trial, cpu, use_suite, name, shown):
+def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(
+    tiny_trial, cpu, use_suite, name, shown
+):
     suite = planted.suite()
-    use_suite(suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")})
+    use_suite(
+        suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")}
+    )
     rows, _ = watch(tiny_trial, cpu, arms=arms(name))
     _, table = report_tables.numerics(framed(rows, name))
     _, line = lines(table)
@@ -117,7 +134,11 @@ def breaking(use_suite):
             def forward(self, inputs):
                 self.passes += self.weight.dtype == torch.float32
                 late = self.passes > 3  # the first pass is the comparison's with float64, on a copy
-                return Break.apply(super().forward(inputs), broken_output) if late else super().forward(inputs)
+                return (
+                    Break.apply(super().forward(inputs), broken_output)
+                    if late
+                    else super().forward(inputs)
+                )
 
         use_suite(
             lambda data: nn.Sequential(nn.Linear(4, 4), Second(4, 4), nn.Linear(4, 2)),
@@ -136,7 +157,9 @@ def test_an_output_that_is_not_finite_is_found_with_its_step_and_layer(tiny_tria
     assert values(rows, "gradient", "nonfinite")[3] > 0
 
 
-def test_a_gradient_that_is_not_finite_is_found_where_the_backward_pass_met_it_first(tiny_trial, cpu, breaking):
+def test_a_gradient_that_is_not_finite_is_found_where_the_backward_pass_met_it_first(
+    tiny_trial, cpu, breaking
+):
     breaking(broken_gradient=math.inf)
     _, result = watch(tiny_trial, cpu)
     assert result.status == "nonfinite"
@@ -174,7 +197,9 @@ class Spectral(nn.Module):
         self.inner, self.weight = nn.Linear(8, 8), nn.Parameter(torch.ones(5, dtype=torch.cfloat))
 
     def forward(self, inputs):
-        return torch.fft.irfft(torch.fft.rfft(self.inner(inputs).float()) * self.weight, n=8).mean(dim=1, keepdim=True)
+        return torch.fft.irfft(torch.fft.rfft(self.inner(inputs).float()) * self.weight, n=8).mean(
+            dim=1, keepdim=True
+        )
 
 
 @dataclass
@@ -194,7 +219,9 @@ class WithLoss(nn.Linear):
 def test_outputs_that_are_a_dataclass_are_watched_as_any(tiny_trial, cpu, use_suite):
     use_suite(
         lambda: WithLoss(8, 4),
-        batches=lambda split, size, seed: [(torch.randn(size, 8), torch.randint(4, (size,))) for _ in range(3)],
+        batches=lambda split, size, seed: [
+            (torch.randn(size, 8), torch.randint(4, (size,))) for _ in range(3)
+        ],
         loss=lambda model, batch: model(*batch),
     )
     rows, result = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
@@ -207,4 +234,7 @@ def test_complex_weights_have_errors_and_two_gradients_each(tiny_trial, cpu, use
     rows, result = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
     assert result.status == "ok"
     assert 1e-4 < values(rows, "error", "gradient")[0] < 0.1
-    assert sum(row.value for row in rows if (row.kind, row.step) == ("gradient", 0)) == 8 * 8 + 8 + 2 * 5
+    assert (
+        sum(row.value for row in rows if (row.kind, row.step) == ("gradient", 0))
+        == 8 * 8 + 8 + 2 * 5
+    )

@@ -59,7 +59,9 @@ def run(tmp_path):
         trial = builder.trial("numerics", [name], 128)
         lost = name == "fp16"
         detail = "the loss became nan at step 1" if lost else ""
-        builder.add(trial, TrialResult(precision=name, status="nonfinite" if lost else "ok", detail=detail))
+        builder.add(
+            trial, TrialResult(precision=name, status="nonfinite" if lost else "ok", detail=detail)
+        )
         builder.append(*figures(trial.id, name, **more))
     return load([builder.folder])
 
@@ -78,7 +80,12 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
         ["parameters", "50.0", "12.5", "37.5", "1,024", "12.5", "0.00"],
         ["parameters", "0.00", "25.0", "75.0", "65,536", "25.0", "0.00"],
     ]
-    assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == ["1.5e−7", "0.069", "1", "–"]
+    assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == [
+        "1.5e−7",
+        "0.069",
+        "1",
+        "–",
+    ]
 
 
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
@@ -89,14 +96,18 @@ def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limi
     assert line == {-29.5: pytest.approx(12.5), -19.5: pytest.approx(37.5)}
     assert list(zeros.values()) == [pytest.approx(50.0)]
     assert [mark.x[1] for mark in panel.marks if isinstance(mark, Bar)] == [-25, -14]
-    assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [-25 - 16]  # at fp32's, GradScaler's first
+    assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [
+        -25 - 16
+    ]  # at fp32's, GradScaler's first
 
 
 def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
     rows = run.details["numerics_figures"]
     run.details["numerics_figures"] = rows[(rows["kind"] != "gradient") | (rows["name"] == "zero")]
     ((_, chart),) = charts(material_of(run))
-    drawn = [mark for mark in chart.panels[0].marks if isinstance(mark, Line) and mark.tint == "amp-fp16"]
+    drawn = [
+        mark for mark in chart.panels[0].marks if isinstance(mark, Line) and mark.tint == "amp-fp16"
+    ]
     line, zeros = ([y for _, y in mark.points if y > 0] for mark in drawn)
     assert line == []
     assert zeros == [pytest.approx(100.0)]
@@ -111,14 +122,21 @@ def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind):
         plain, scaled = ((values * np.float32(by)).astype(np.float16) for by in (1.0, scale))
     names, counts = np.unique(np.floor(np.log2(values)).astype(int).astype(str), return_counts=True)
     rows = steps_of(run)
-    steps = rows[(rows["precision"] == "amp-fp16") & (rows["name"] == "loss_scale")].assign(value=scale)
+    steps = rows[(rows["precision"] == "amp-fp16") & (rows["name"] == "loss_scale")].assign(
+        value=scale
+    )
     bins = steps.iloc[[-1] * len(names)].assign(kind=kind, name=names, value=counts.astype(float))
     (line,) = lines(numerics(pd.concat([steps, bins]))[1])
     lost, subnormal = plain == 0, (plain > 0) & (plain < 2.0**-14)
     expected = [lost, subnormal, lost & (scaled > 0), np.isinf(scaled)]
     headers = ["in fp16: zero (%)", "subnormal (%)", "S brings into range (%)", "overflow at S (%)"]
-    assert [float(line[each]) for each in headers] == pytest.approx([100 * part.mean() for part in expected], abs=0.1)
-    assert line["gradients of"] == {"gradient": "parameters", "output_gradient": "layers' outputs"}[kind]
+    assert [float(line[each]) for each in headers] == pytest.approx(
+        [100 * part.mean() for part in expected], abs=0.1
+    )
+    assert (
+        line["gradients of"]
+        == {"gradient": "parameters", "output_gradient": "layers' outputs"}[kind]
+    )
 
 
 def test_where_only_numerics_were_looked_at_there_is_no_answer(run):

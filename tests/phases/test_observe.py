@@ -1,4 +1,6 @@
-"""What holds memory at the peak of a step, what is copied, what is cast and what is not finite: on small models."""
+"""What holds memory at the peak of a step, what is copied, what is cast and what is not finite: on
+small models.
+"""
 
 import pytest
 import torch
@@ -33,7 +35,9 @@ def observed(model, inputs, dtype, times=1):
     """Return the figures of a step by their kind."""
     train(model, inputs, dtype)
     model.zero_grad()
-    holders = PeakHolders(torch.device("cpu"), {"parameters": model.parameters(), "batches": [inputs]})
+    holders = PeakHolders(
+        torch.device("cpu"), {"parameters": model.parameters(), "batches": [inputs]}
+    )
     with holders:
         train(model, inputs, dtype, times)
     kinds = {}
@@ -57,7 +61,11 @@ def test_an_expanded_table_is_copied_whole_under_autocast_alone():
     inputs = torch.randn(BATCH, 16, 64)
     assert "expanded" not in observed(Expanded(), inputs, "fp32")
     (copy,) = observed(Expanded(), inputs, "bf16")["expanded"]
-    assert (copy["name"], copy["module"], copy["value"]) == ("_to_copy", "Expanded", 2 * BATCH * 64 * 64)
+    assert (copy["name"], copy["module"], copy["value"]) == (
+        "_to_copy",
+        "Expanded",
+        2 * BATCH * 64 * 64,
+    )
 
 
 def test_operators_of_the_backward_pass_belong_to_their_module():
@@ -94,7 +102,10 @@ class Indices(nn.Module):
     ("model", "modules"),
     [
         (nn.Sequential(nn.Linear(64, 64), Spectrum(), nn.Linear(64, 64)), {"1"}),
-        (nn.Sequential(Spectrum(), nn.Linear(64, 64)), set()),  # what it computes was never narrower
+        (
+            nn.Sequential(Spectrum(), nn.Linear(64, 64)),
+            set(),
+        ),  # what it computes was never narrower
         (nn.Sequential(nn.Linear(64, 64), Spectrum()), set()),  # nothing narrow follows
         (nn.Sequential(nn.Linear(64, 64), Indices(), nn.Linear(64, 64)), set()),
     ],
@@ -107,19 +118,27 @@ def test_what_is_widened_between_narrow_operators_is_noted_with_its_module(model
 
 
 @pytest.mark.parametrize(("inside", "is_noted"), [(2, False), (10, True)])
-def test_memory_that_an_operator_takes_inside_is_the_allocators_peak_around_it(monkeypatch, inside, is_noted):
-    """An allocator in which a convolution takes some times the bytes of its tensors, and frees them at its end."""
+def test_memory_that_an_operator_takes_inside_is_the_allocators_peak_around_it(
+    monkeypatch, inside, is_noted
+):
+    """An allocator in which a convolution takes some times the bytes of its tensors, and frees them
+    at its end.
+    """
     allocator = {"allocated": 0, "peak": 0}
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocator["allocated"])
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: allocator["peak"])
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: allocator.update(peak=allocator["allocated"]))
+    monkeypatch.setattr(
+        torch.cuda, "reset_peak_memory_stats", lambda: allocator.update(peak=allocator["allocated"])
+    )
     model, inputs = nn.Sequential(nn.Conv3d(3, 4, 3)), torch.randn(2, 3, 5, 5, 5)
 
     class Allocator(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
             if func.overloadpacket.__name__ == "convolution":
-                size = result.nbytes + sum(arg.nbytes for arg in args if isinstance(arg, torch.Tensor))
+                size = result.nbytes + sum(
+                    arg.nbytes for arg in args if isinstance(arg, torch.Tensor)
+                )
                 allocator["allocated"] += result.nbytes
                 allocator["peak"] = allocator["allocated"] + inside * size
             return result

@@ -33,13 +33,16 @@ def test_each_process_takes_the_arms_in_an_order_of_its_own(run):
 
 
 @pytest.mark.parametrize(
-    ("foreign_pct", "named"), [(40, "another process used the GPU (pid 123, 40% of the time)"), (3, "")]
+    ("foreign_pct", "named"),
+    [(40, "another process used the GPU (pid 123, 40% of the time)"), (3, "")],
 )
 def test_what_disturbed_the_gpu_while_a_process_was_timed_is_named_in_its_row(
     monkeypatch, tiny_trial, cpu, foreign_pct, named
 ):
     install_gpus(monkeypatch, FakeGpu("GPU-a", work=Now([(os.getpid(), 60), (123, foreign_pct)])))
-    result = result_of(run_phase(tiny_trial, replace(cpu, kind="cuda", uuid="GPU-a"), "speed", "fp32"))
+    result = result_of(
+        run_phase(tiny_trial, replace(cpu, kind="cuda", uuid="GPU-a"), "speed", "fp32")
+    )
     assert (result.status, result.row.disturbance) == ("ok", named)
     assert result.row.rounds > 0
 

@@ -22,7 +22,9 @@ FIRST = "× step of the first value"
 
 
 def run_of(folder, sweep, *variants, batch=512):
-    """Write a run with a speed cell for each variant: its parameters, and the step times of fp32 in its processes."""
+    """Write a run with a speed cell for each variant: its parameters, and the step times of fp32 in
+    its processes.
+    """
     run = RunBuilder(folder)
     info = json.loads((folder / "run.json").read_text())
     info["request"] = {"sweep": [[name, words] for name, words in sweep.items()]}
@@ -30,7 +32,9 @@ def run_of(folder, sweep, *variants, batch=512):
     for parameters, steps_ms in variants:
         run.suite = SuiteRef(name="mlp", parameters=parameters)
         size = dict(parameters).get("batch_size", batch)
-        run.alone("fp32", steps_ms, batch=size).alone("amp-fp16", [step / 2 for step in steps_ms], batch=size)
+        run.alone("fp32", steps_ms, batch=size).alone(
+            "amp-fp16", [step / 2 for step in steps_ms], batch=size
+        )
     return run
 
 
@@ -43,7 +47,10 @@ ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 
 
 def test_each_value_stands_against_the_first(tmp_path):
-    variants = [((("width", 4097),), MISALIGNED), ((("width", 4096),), ALIGNED)]  # the first measured is the first
+    variants = [
+        ((("width", 4097),), MISALIGNED),
+        ((("width", 4096),), ALIGNED),
+    ]  # the first measured is the first
     (table,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
     order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
     assert [(line["width"], line["precision"]) for line in lines(table)] == order
@@ -53,7 +60,9 @@ def test_each_value_stands_against_the_first(tmp_path):
 
 
 def test_batch_sizes_that_were_swept_stand_together(tmp_path):
-    variants = [((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))]
+    variants = [
+        ((("batch_size", size),), steps) for size, steps in ((512, ALIGNED), (513, MISALIGNED))
+    ]
     (table,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
     assert "batch size" not in table.headers
     assert column(table, "batch_size") == ["512", "512", "513", "513"]
@@ -63,7 +72,9 @@ def test_batch_sizes_that_were_swept_stand_together(tmp_path):
 def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path):
     steps = {(4096, 2): 10.0, (4096, 3): 15.0, (4097, 2): 20.0, (4097, 3): 45.0}
     variants = [((("depth", d), ("width", w)), [ms, ms * 1.01]) for (w, d), ms in steps.items()]
-    swept = swept_in(run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants))
+    swept = swept_in(
+        run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants)
+    )
     assert [table.title for table in swept] == ["Sweep of mlp's width", "Sweep of mlp's depth"]
     fp32 = [line for line in lines(swept[0]) if line["precision"] == "fp32"]
     assert {(line["other parameters"], line["width"]): line[FIRST] for line in fp32} == {
@@ -74,7 +85,9 @@ def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_pa
     }
 
 
-def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_was_not_timed(tmp_path):
+def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_was_not_timed(
+    tmp_path,
+):
     variants = [((("lr", 0.1), ("width", width)), ALIGNED) for width in (8, 16)]
     assert len(swept_in(run_of(tmp_path / "a", {"width": ["8", "16"]}, *variants))) == 1
     assert swept_in(run_of(tmp_path / "b", {}, *variants)) == []
@@ -88,14 +101,22 @@ def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_wa
 
 
 def test_sweeps_have_a_section_of_their_own(tmp_path):
-    run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, *[((("width", width),), ALIGNED) for width in (8, 1024)])
+    run = run_of(
+        tmp_path / "a",
+        {"width": ["8", "1024"]},
+        *[((("width", width),), ALIGNED) for width in (8, 1024)],
+    )
     report = compose(load([run.folder]), tmp_path, figures="none")
     section, *recipes = report.sections[1:4]
-    assert (section.title, [table.title for table in section.tables]) == ("Sweeps", ["Sweep of mlp's width"])
+    assert (section.title, [table.title for table in section.tables]) == (
+        "Sweeps",
+        ["Sweep of mlp's width"],
+    )
     assert [section.title for section in recipes] == ["mlp (width=1024)", "mlp (width=8)"]
 
 
-# The scaling table: several devices over one of them, strong and weak, from throughputs that are known.
+# The scaling table: several devices over one of them, strong and weak, from throughputs that are
+# known.
 
 
 CPU = replace(GPU, kind="cpu", name="Test CPU", architecture="CPU")
@@ -111,7 +132,9 @@ def measured(
 ) -> None:
     on = CPU if placement.startswith("cpu") else GPU
     joined = "+" in placement and on is GPU
-    run.device = replace(on, placement=placement, name=f"2 × {on.name}" if joined else on.name, names=(on.name,))
+    run.device = replace(
+        on, placement=placement, name=f"2 × {on.name}" if joined else on.name, names=(on.name,)
+    )
     for replicate, pace in enumerate(paces):
         speed = timed(1000 * batch / pace, batch)
         trial = run.trial("speed", ["fp32"], batch, replicate=replicate)
@@ -122,7 +145,9 @@ def measured(
 def claim(run: RunBuilder, **changed: Any) -> None:
     described = asdict(replace(environment(run.device), **changed))
     store = Store(run.folder)
-    store.write_run({"environment": described, "request": {"suites": [{"name": "mlp", "digest": "aaa"}]}})
+    store.write_run(
+        {"environment": described, "request": {"suites": [{"name": "mlp", "digest": "aaa"}]}}
+    )
 
 
 def tables_of(*folders: Path) -> list[Table]:
@@ -136,7 +161,9 @@ def table_of(*folders: Path) -> Table:
     return table
 
 
-def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_same_part(tmp_path: Path) -> None:
+def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_same_part(
+    tmp_path: Path,
+) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "0", 64, (1000.0, 1000.0, 1000.0))
     measured(run, "0", 32, (800.0, 800.0, 800.0))
@@ -144,7 +171,16 @@ def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_sam
     table = table_of(run.folder)
     assert [row[1:] for row in table.rows] == [
         ["fp32", "64", "strong", "1,500", "GPU 0", "1,000", "1.500 [1.500, 1.500]", "75.0"],
-        ["fp32", "64", "weak, 32 a device", "1,500", "GPU 0", "800.0", "1.875 [1.875, 1.875]", "93.8"],
+        [
+            "fp32",
+            "64",
+            "weak, 32 a device",
+            "1,500",
+            "GPU 0",
+            "800.0",
+            "1.875 [1.875, 1.875]",
+            "93.8",
+        ],
     ]
     assert [column.header for column in table.columns if column.align == "left"] == [
         *("devices", "precision", "scaling", "one device")
@@ -185,7 +221,9 @@ def test_another_device_of_the_run_and_another_batch_size_are_no_scaling(tmp_pat
     assert tables_of(run.folder) == []
 
 
-def test_what_means_nothing_on_one_device_does_not_keep_it_from_being_compared(tmp_path: Path) -> None:
+def test_what_means_nothing_on_one_device_does_not_keep_it_from_being_compared(
+    tmp_path: Path,
+) -> None:
     run = RunBuilder(tmp_path / "run")
     measured(run, "0", 64, (1000.0,), techniques=("channels-last",))
     measured(run, "0", 64, (700.0,))

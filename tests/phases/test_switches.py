@@ -26,8 +26,12 @@ def turns_tf32_on(use_suite):
     amp.apply(PRECISIONS["fp32"])
 
 
-@pytest.mark.parametrize("phase", each_phase("energy", "layers"))  # they need a GPU's meter, or a narrow precision
-def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(tiny_trial, cpu, turns_tf32_on, phase):
+@pytest.mark.parametrize(
+    "phase", each_phase("energy", "layers")
+)  # they need a GPU's meter, or a narrow precision
+def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(
+    tiny_trial, cpu, turns_tf32_on, phase
+):
     results = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
     assert [result.switches.fp32_matmul for result in results] == ["tf32"]
     before, after = (f"matmul {each}, conv {each}, rnn {each}" for each in ("ieee", "tf32"))

@@ -42,9 +42,15 @@ def test_every_phase_builds_its_arms_with_the_cells_techniques(tiny_trial, cpu, 
 
 def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, cpu, monkeypatch):
     sources = []
-    monkeypatch.setattr(train, "prefetched", lambda *given: sources.append(given[0]) or prefetched(*given))
+    monkeypatch.setattr(
+        train, "prefetched", lambda *given: sources.append(given[0]) or prefetched(*given)
+    )
     plain, ahead = (
-        [row for row in run_phase(tiny_trial, cpu, "train", techniques=names, epochs=2) if isinstance(row, EpochResult)]
+        [
+            row
+            for row in run_phase(tiny_trial, cpu, "train", techniques=names, epochs=2)
+            if isinstance(row, EpochResult)
+        ]
         for names in ((), ("prefetcher",))
     )
     assert [epoch.train_loss for epoch in ahead] == [epoch.train_loss for epoch in plain]
@@ -52,11 +58,23 @@ def test_training_with_a_prefetcher_is_the_same_training_fed_by_it(tiny_trial, c
     assert all(next(source, None) is None for source in sources)
 
 
-TINY = ("--suite", "tiny.py", "--gpus", "cpu", "--batch-sizes", "4", "--quick", "--time-budget", "0.1")
+TINY = (
+    "--suite",
+    "tiny.py",
+    "--gpus",
+    "cpu",
+    "--batch-sizes",
+    "4",
+    "--quick",
+    "--time-budget",
+    "0.1",
+)
 
 
 @pytest.mark.parametrize("more", [(), ("--ladder",)])
-def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_path, tiny_file, more):
+def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(
+    tmp_path, tiny_file, more
+):
     done = call(*TINY, *more, "--techniques", "grad-accumulation=3", "--out", "run", cwd=tmp_path)
     assert done.returncode == 2
     assert "The batch size 4 cannot be divided into 3 equal parts" in done.stderr
@@ -73,7 +91,10 @@ def test_a_batch_that_cannot_be_cut_evenly_is_refused_before_anything_runs(tmp_p
         ("compile=fast", "alone, or with one of reduce-overhead, max-autotune"),
         ("compile,compile=max-autotune", "compile and compile=max-autotune say two things"),
         ("", "There is no technique ''"),
-        ("grad-accumulation=2,grad-accumulation=4", "grad-accumulation=2 and grad-accumulation=4 say two things"),
+        (
+            "grad-accumulation=2,grad-accumulation=4",
+            "grad-accumulation=2 and grad-accumulation=4 say two things",
+        ),
     ],
 )
 def test_techniques_that_mean_nothing_get_a_sentence(words, sentence):
@@ -82,7 +103,10 @@ def test_techniques_that_mean_nothing_get_a_sentence(words, sentence):
 
 
 def test_techniques_are_brought_into_one_order():
-    assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == ("set-to-none", "compile")
+    assert parse(["--suite", "mlp", "--techniques", "compile, set-to-none"]).techniques == (
+        "set-to-none",
+        "compile",
+    )
     assert parse(["--suite", "mlp"]).techniques == ()
 
 
@@ -141,7 +165,9 @@ def test_a_compiled_run_has_its_compile_time_in_rows_and_report(tmp_path, tiny_f
 
 
 def test_a_step_is_observed_without_compiled_code():
-    arm = replace(make(model=layers), forward=lambda inputs: pytest.fail("compiled code was observed"))
+    arm = replace(
+        make(model=layers), forward=lambda inputs: pytest.fail("compiled code was observed")
+    )
     runner = TrainingRunner("", arm, iter(batches()))
     runner.observable().run(1)
     assert arm.taken.count == 1
@@ -161,7 +187,9 @@ def run(monkeypatch, tiny_trial, cpu):
 
     def go(phase, *names, sent=None, **more):
         install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
-        return result_of(run_phase(tiny_trial, replace(cpu, uuid="GPU-a"), phase, *names, sent=sent, **more))
+        return result_of(
+            run_phase(tiny_trial, replace(cpu, uuid="GPU-a"), phase, *names, sent=sent, **more)
+        )
 
     return go
 
@@ -184,7 +212,9 @@ def compiler(monkeypatch):
         def forward(inputs):
             if inputs.shape not in seen:
                 seen.add(inputs.shape)
-                during.append([message.text for message in sent if isinstance(message, Progress)][-1])
+                during.append(
+                    [message.text for message in sent if isinstance(message, Progress)][-1]
+                )
                 time.sleep(COMPILING_S)
             return model(inputs)
 
@@ -194,7 +224,9 @@ def compiler(monkeypatch):
     return sent, during
 
 
-@pytest.mark.parametrize(("phase", "shapes"), [("speed", 1), ("energy", 1), ("train", 1), ("inference", 2)])
+@pytest.mark.parametrize(
+    ("phase", "shapes"), [("speed", 1), ("energy", 1), ("train", 1), ("inference", 2)]
+)
 def test_all_that_is_compiled_is_compiled_first_and_told_apart(run, compiler, phase, shapes):
     sent, during = compiler
     result = run(phase, sent=sent, techniques=("compile",))
@@ -217,7 +249,10 @@ def test_what_is_compiled_while_timing_is_named(run, monkeypatch, phase, status,
     for module in ("speed.paired", "energy.measure"):
         monkeypatch.setattr(f"bench.phases.{module}.compilations", lambda: next(looks))
     result = run(phase)
-    assert (result.status, result.row.disturbance if isinstance(result.row, Speed) else result.detail) == (
+    assert (
+        result.status,
+        result.row.disturbance if isinstance(result.row, Speed) else result.detail,
+    ) == (
         status,
         sentence,
     )

@@ -23,7 +23,9 @@ LENGTH = 8
 def trial(use_suite, tiny_trial, monkeypatch):
     """A trial of a table of logits, a row for each token, on the Markov chain."""
     monkeypatch.setattr(batches, "VALIDATION_TOKENS", 50 * LENGTH)
-    data = Data(input_shape=(LENGTH,), classes=SYMBOLS, tokens=True, source="markov", steps_per_epoch=3)
+    data = Data(
+        input_shape=(LENGTH,), classes=SYMBOLS, tokens=True, source="markov", steps_per_epoch=3
+    )
     use_suite(lambda data: nn.Embedding(data.classes, data.classes), data=data)
     cell = replace(tiny_trial.cell, data=DataSource(kind="markov"))
     return replace(tiny_trial, cell=cell, protocol=Protocol(time_budget_s=0.1, replicates=2))
@@ -33,11 +35,15 @@ def trial(use_suite, tiny_trial, monkeypatch):
 def on_tokens(request, trial, tmp_path):
     """The trial on the Markov chain, and on a text."""
     (tmp_path / "mine.txt").write_bytes(b"to be or not to be; " * 100)
-    source = DataSource.parse("markov" if request.param == "markov" else f"text:{tmp_path / 'mine.txt'}")
+    source = DataSource.parse(
+        "markov" if request.param == "markov" else f"text:{tmp_path / 'mine.txt'}"
+    )
     return replace(trial, cell=replace(trial.cell, data=source, classes=SYMBOLS))
 
 
-def test_a_training_has_the_entropy_of_a_markov_chain_next_to_its_loss_and_no_accuracy(on_tokens, cpu):
+def test_a_training_has_the_entropy_of_a_markov_chain_next_to_its_loss_and_no_accuracy(
+    on_tokens, cpu
+):
     sent = run_phase(on_tokens, cpu, "train", "amp-bf16")
     training, (epoch,) = result_of(sent).row, of_kind(EpochResult, sent)
     on_a_chain = on_tokens.cell.data.kind == "markov"

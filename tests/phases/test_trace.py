@@ -49,20 +49,52 @@ def step_figure(trace: Trace, name: str, *, gpu: bool) -> float:
         (range_class, "optimizer", "Optimizer.step#SGD.step, Optimizer.zero_grad#AdamW.zero_grad"),
         (range_class, "communication", "c10d::allreduce_, nccl:all_reduce"),
         (range_class, "loss scaling", "aten::_amp_foreach_non_finite_check_and_unscale_"),
-        (operator_class, "normalisation and softmax", "aten::native_batch_norm_backward, aten::native_layer_norm"),
-        (operator_class, "elementwise", "aten::add_, aten::relu_, aten::clamp_min, aten::threshold_backward"),
-        (operator_class, "elementwise", "aten::max_pool2d_with_indices_backward, triton_poi_fused_add_relu_0"),
-        (kernel_class, "communication", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)"),
-        (kernel_class, "copies", "Memcpy HtoD (Pinned -> Device), Memcpy PtoP (Device -> Device), CopyHostToDevice"),
-        (kernel_class, "elementwise", "Memset (Device), FillBuffer, void at::native::reduce_kernel<512>"),
+        (
+            operator_class,
+            "normalisation and softmax",
+            "aten::native_batch_norm_backward, aten::native_layer_norm",
+        ),
+        (
+            operator_class,
+            "elementwise",
+            "aten::add_, aten::relu_, aten::clamp_min, aten::threshold_backward",
+        ),
+        (
+            operator_class,
+            "elementwise",
+            "aten::max_pool2d_with_indices_backward, triton_poi_fused_add_relu_0",
+        ),
+        (
+            kernel_class,
+            "communication",
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage)",
+        ),
+        (
+            kernel_class,
+            "copies",
+            "Memcpy HtoD (Pinned -> Device), Memcpy PtoP (Device -> Device), CopyHostToDevice",
+        ),
+        (
+            kernel_class,
+            "elementwise",
+            "Memset (Device), FillBuffer, void at::native::reduce_kernel<512>",
+        ),
         (kernel_class, "optimizer", "void at::native::multi_tensor_apply_kernel<X>"),
         (
             kernel_class,
             "normalisation and softmax",
             "void softmax_warp_forward<float>, void cudnn::bn_fw_tr_1C11<float>",
         ),
-        (kernel_class, "casts and layout", "void cudnn::engines_precompiled::nchwToNhwcKernel<__half>"),
-        (kernel_class, "matrix units", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN, Cijk_BBS_MI32x32x8x1"),
+        (
+            kernel_class,
+            "casts and layout",
+            "void cudnn::engines_precompiled::nchwToNhwcKernel<__half>",
+        ),
+        (
+            kernel_class,
+            "matrix units",
+            "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN, Cijk_BBS_MI32x32x8x1",
+        ),
         (kernel_class, "other products", "ampere_sgemm_128x64_nn, triton_tem_fused_mm_3"),
     ],
 )
@@ -107,11 +139,15 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
     normal = trace.op("aten::native_batch_norm", 20, 5, FP32)
     odd = trace.op("mine::fold", 30, 5, FP32)
     trace.kernel("nvjet_tst_128x256_64x4_h_bz_TNN", 10, 20, multiply)  # 10 to 30
-    trace.kernel("void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>", 30, 5, cast)
+    trace.kernel(
+        "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>", 30, 5, cast
+    )
     trace.kernel("void batch_norm_collect_statistics_kernel", 40, 10, normal)  # idle before it
     trace.kernel("void fold(float*)", 60, 4, odd)
     trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 45, 10)  # 45 to 55, of which 5 overlap
-    trace.kernel("Memcpy HtoD (Pinned -> Device)", 100, 20, kind="gpu_memcpy")  # ends after the steps' ranges
+    trace.kernel(
+        "Memcpy HtoD (Pinned -> Device)", 100, 20, kind="gpu_memcpy"
+    )  # ends after the steps' ranges
     assert classes(trace) == {
         "matrix units": 20,
         "casts and layout": 5,
@@ -128,7 +164,10 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
 
 def test_the_optimizers_kernels_are_its_own_whatever_launches_them(trace):
     trace.range("Optimizer.step#SGD.step", 10, 50)
-    add, mul = trace.op("aten::_foreach_add_", 12, 5, FP32), trace.op("aten::_amp_update_scale_", 70, 5, FP32)
+    add, mul = (
+        trace.op("aten::_foreach_add_", 12, 5, FP32),
+        trace.op("aten::_amp_update_scale_", 70, 5, FP32),
+    )
     copy = trace.op("aten::copy_", 20, 5, BF16, FP32)
     for start, by in ((20, add), (40, copy), (80, mul)):
         trace.kernel("void at::native::vectorized_elementwise_kernel<4>", start, 10, by)
@@ -143,7 +182,9 @@ def test_a_gpu_waits_for_loss_scaling_after_the_host_has_read_its_check_and_for_
     trace.op("aten::_local_scalar_dense", read, 8, FP32)
     trace.range("Optimizer.step#SGD.step", 40, 30)
     add = trace.op("aten::_foreach_add_", 45, 5, FP32)
-    trace.kernel("multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>", 12, 16, check)  # to 28
+    trace.kernel(
+        "multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>", 12, 16, check
+    )  # to 28
     trace.kernel("Memcpy DtoH (Device -> Pageable)", 28, 2, kind="gpu_memcpy")
     trace.kernel("multi_tensor_apply_kernel<X>", 50, 20, add)
     assert 1e3 * step_figure(trace, "scaling wait", gpu=True) == pytest.approx(waited_us)
@@ -164,10 +205,17 @@ CAST = [("aten::to", FP32), ("aten::_to_copy", FP32), ("aten::copy_", FP32, FP32
         ([], "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNN", "kernel", "matrix units"),
         ([], "triton_poi_fused_convolution_relu_0", "kernel", "elementwise"),
         # A compiled product has the types of its operator.
-        ([("triton_tem_fused_mm_3", BF16, BF16)], "triton_tem_fused_mm_3", "kernel", "matrix units"),
+        (
+            [("triton_tem_fused_mm_3", BF16, BF16)],
+            "triton_tem_fused_mm_3",
+            "kernel",
+            "matrix units",
+        ),
     ],
 )
-def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(trace, operators, kernel, kind, expected):
+def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(
+    trace, operators, kernel, kind, expected
+):
     by = None
     for depth, (name, *types) in enumerate(operators):
         by = trace.op(name, 1 + depth, 20 - 2 * depth, *types)
@@ -175,7 +223,9 @@ def test_a_kernels_class_is_that_of_its_operators_and_of_its_name(trace, operato
     assert classes(trace) == {expected: 40, "idle": 60}
 
 
-def test_what_checkpointing_computes_again_belongs_to_its_module_and_so_does_its_backward_pass(trace):
+def test_what_checkpointing_computes_again_belongs_to_its_module_and_so_does_its_backward_pass(
+    trace,
+):
     trace.range("autograd::engine::evaluate_function: Checkpoint", 20, 30)
     trace.events[-1]["args"] = {"Sequence number": 7, "Fwd thread id": 1}
     trace.range("module: body", 25, 20)
@@ -183,7 +233,9 @@ def test_what_checkpointing_computes_again_belongs_to_its_module_and_so_does_its
     trace.events[-1]["args"] |= {"Sequence number": 9}
     trace.op("aten::threshold_backward", 50, 20, FP32, FP32)
     trace.events[-1]["args"] |= {"Sequence number": 9, "Fwd thread id": 1}
-    operators = {it.name: it.module for it in decompose(trace.document(), gpu=False) if it.kind == "operator"}
+    operators = {
+        it.name: it.module for it in decompose(trace.document(), gpu=False) if it.kind == "operator"
+    }
     assert operators == {"aten::relu": "body", "aten::threshold_backward": "body"}
     assert step_figure(trace, "recomputed", gpu=False) == pytest.approx(0.008)
 
@@ -208,7 +260,13 @@ def test_on_a_cpu_an_operator_has_its_own_time_and_bookkeeping_is_idle(trace):
     trace.op("aten::relu", 70, 10, FP32)
     trace.op("aten::clamp_min", 71, 8, FP32)
     trace.op("mine::fold", 85, 5, FP32)
-    expected = {"casts and layout": 10, "other products": 40, "elementwise": 10, "unknown": 5, "idle": 35}
+    expected = {
+        "casts and layout": 10,
+        "other products": 40,
+        "elementwise": 10,
+        "unknown": 5,
+        "idle": 35,
+    }
     assert classes(trace, matrix_types=frozenset()) == expected
     fast = classes(trace, matrix_types=frozenset({BF16}))
     assert (fast["matrix units"], fast["other products"]) == (30, 10)
@@ -242,10 +300,23 @@ def test_a_real_step_has_its_operators_with_their_modules(tmp_path):
     figures = decompose(trace, gpu=False, matrix_types=frozenset())
     classes_ms = {figure.name: ms for figure, ms in figures.items() if figure.kind == "class"}
     assert list(classes_ms) == list(CLASSES)
-    assert not any(classes_ms[work] for work in ("matrix units", "communication", "copies", "loss scaling"))
-    some = ("other products", "elementwise", "normalisation and softmax", "casts and layout", "optimizer", "idle")
+    assert not any(
+        classes_ms[work] for work in ("matrix units", "communication", "copies", "loss scaling")
+    )
+    some = (
+        "other products",
+        "elementwise",
+        "normalisation and softmax",
+        "casts and layout",
+        "optimizer",
+        "idle",
+    )
     assert all(classes_ms[work] > 0 for work in some)
     assert classes_ms["unknown"] < 0.1 * sum(classes_ms.values())
     products = {(it.name, it.module, it.dtype) for it in figures if it.work == "other products"}
     assert ("aten::addmm", "2", BF16) in products
-    assert {module for name, module, _ in products if name == "aten::mm"} >= {"0", "2", "4"}  # the backward pass
+    assert {module for name, module, _ in products if name == "aten::mm"} >= {
+        "0",
+        "2",
+        "4",
+    }  # the backward pass

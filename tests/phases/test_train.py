@@ -31,7 +31,9 @@ def paint(root, train=TRAIN, test=TEST):
             folder.mkdir(parents=True)
             for number in range(count):
                 level = 10 * number + (150 if label == "light" else 10)
-                Image.new("RGB", (8, 8), (level, level + 5, level + 9)).save(folder / f"{number}.png")
+                Image.new("RGB", (8, 8), (level, level + 5, level + 9)).save(
+                    folder / f"{number}.png"
+                )
     return DataSource(kind="folder", path=str(root / "images"), directory=str(root / "kept"))
 
 
@@ -101,7 +103,9 @@ def test_an_accuracy_that_16_bits_cost_shows_against_that_of_fp32(bench):
     def close(data):
         model = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(3, 2, bias=False))
         with torch.no_grad():
-            model[2].weight.copy_(torch.tensor([[1.0] * 3, [1.001] * 3]))  # bfloat16 cannot tell them apart
+            model[2].weight.copy_(
+                torch.tensor([[1.0] * 3, [1.001] * 3])
+            )  # bfloat16 cannot tell them apart
         return model
 
     data = replace(bench.suite.data, mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -140,7 +144,10 @@ def test_a_model_that_answers_nan_after_its_last_step_diverged_and_is_right_abou
 @pytest.mark.parametrize(("nan", "status"), [("f1", "nonfinite"), ("precision", "ok")])
 def test_only_the_figure_that_is_judged_makes_a_training_nonfinite(bench, nan, status):
     figures = {"f1": 0.5, "precision": 0.5, nan: math.nan}
-    bench.change(evaluate=lambda model, batches: figures, quality=Quality(name="f1", better="more", margin=0.01))
+    bench.change(
+        evaluate=lambda model, batches: figures,
+        quality=Quality(name="f1", better="more", margin=0.01),
+    )
     rows, result = bench.run(epochs=1)
     assert result.status == status
     assert rows[-1].figures[nan] is None
@@ -149,28 +156,49 @@ def test_only_the_figure_that_is_judged_makes_a_training_nonfinite(bench, nan, s
 def noise(split, batch_size, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(2):
-        yield torch.randn(batch_size, 8, generator=generator), torch.randint(4, (batch_size,), generator=generator)
+        yield (
+            torch.randn(batch_size, 8, generator=generator),
+            torch.randint(4, (batch_size,), generator=generator),
+        )
 
 
 @pytest.mark.parametrize(
     ("loss", "has_accuracy", "in_nats"),
     [
         (nn.CrossEntropyLoss, True, True),
-        (lambda model, batch: nn.functional.cross_entropy(model(batch[0]).float(), batch[1]), True, True),
         (
-            lambda model, batch: nn.functional.cross_entropy(model(batch[0])[:, :, None].float(), batch[1][:, None]),
+            lambda model, batch: nn.functional.cross_entropy(model(batch[0]).float(), batch[1]),
+            True,
+            True,
+        ),
+        (
+            lambda model, batch: nn.functional.cross_entropy(
+                model(batch[0])[:, :, None].float(), batch[1][:, None]
+            ),
             0,
             1,
         ),
-        (lambda model, batch: (model(batch[0]).float().mean(1) - batch[1]).square().mean(), False, False),
+        (
+            lambda model, batch: (model(batch[0]).float().mean(1) - batch[1]).square().mean(),
+            False,
+            False,
+        ),
     ],
     ids=["a module", "of classes", "of tokens", "of values"],
 )
-def test_whether_ones_own_batches_have_classes_is_seen_from_the_loss(bench, loss, has_accuracy, in_nats):
-    linear = {"model": lambda: nn.Linear(8, 4), "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1)}
+def test_whether_ones_own_batches_have_classes_is_seen_from_the_loss(
+    bench, loss, has_accuracy, in_nats
+):
+    linear = {
+        "model": lambda: nn.Linear(8, 4),
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    }
     bench.use_suite(batches=noise, loss=loss, **linear)
     _, result = bench.run(epochs=1)
-    assert (result.row.test_accuracy_pct is not None, result.row.regression) == (bool(has_accuracy), not in_nats)
+    assert (result.row.test_accuracy_pct is not None, result.row.regression) == (
+        bool(has_accuracy),
+        not in_nats,
+    )
     assert (result.row.test_nats is not None) == bool(in_nats)
 
 
@@ -226,7 +254,9 @@ def trained(trial, rows, **row):
 def test_the_sum_of_a_training_is_that_of_all_its_epochs(tiny_trial):
     trial, rows = replace(tiny_trial, phase="train"), []
     for seconds, wait_s, test_s in ((10.0, 4.0, 1.0), (2.0, 0.5, 3.0), (4.0, 0.3, 2.0)):
-        row = epoch_of(trial.id, "fp32", seed=0, epoch=len(rows) + 1, accuracy=80.0, epoch_s=seconds)
+        row = epoch_of(
+            trial.id, "fp32", seed=0, epoch=len(rows) + 1, accuracy=80.0, epoch_s=seconds
+        )
         elapsed_s = seconds + (rows[-1].elapsed_s if rows else 0.0)
         more = {"data_wait_s": wait_s, "test_s": test_s, "samples": 100}
         rows.append(replace(row, elapsed_s=elapsed_s, **more))

@@ -21,25 +21,36 @@ def marks(panel, kind):
     return [mark for mark in panel.marks if isinstance(mark, kind)]
 
 
-def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_the_highest(tmp_path):
+def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_the_highest(
+    tmp_path,
+):
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0, 90.0, 100.0])
     panel = training.panel(epochs_of(run), training.ACCURACY, "epoch")
     ((x, y),) = lines(panel, "fp32")
     assert (x, y) == ([1, 2], pytest.approx([72.0, 90.0]))
     (band,) = marks(panel, Bar)
-    assert (list(band.low), list(band.high)) == (pytest.approx([64.0, 80.0]), pytest.approx([80.0, 100.0]))
+    assert (list(band.low), list(band.high)) == (
+        pytest.approx([64.0, 80.0]),
+        pytest.approx([80.0, 100.0]),
+    )
 
 
 def test_against_time_a_faster_precision_lies_further_left_by_its_training_time(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0, 80.0], epoch_s=[4.0, 6.0])
-    axes = training.panel(epochs_of(run.train("amp-bf16", [80.0], epoch_s=2.0)), training.ACCURACY, "elapsed_s")
+    axes = training.panel(
+        epochs_of(run.train("amp-bf16", [80.0], epoch_s=2.0)), training.ACCURACY, "elapsed_s"
+    )
     assert lines(axes, "fp32")[0][0] == pytest.approx([5.0, 10.0])
     assert lines(axes, "amp-bf16")[0][0] == pytest.approx([2.0, 4.0])
     assert axes.x.label == "training time (s)"
 
 
 def test_a_seed_that_diverged_is_crossed_and_what_nan_weights_answered_is_no_accuracy(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("amp-fp16", [80.0], epochs=3).diverged("amp-fp16", seed=1, finite=2)
+    run = (
+        RunBuilder(tmp_path / "run")
+        .train("amp-fp16", [80.0], epochs=3)
+        .diverged("amp-fp16", seed=1, finite=2)
+    )
     rows = epochs_of(run)
     panel = training.panel(rows, training.ACCURACY, "epoch")
     ((x, y),) = lines(panel, "amp-fp16")
@@ -55,5 +66,7 @@ def test_regression_has_no_accuracy_and_a_training_without_a_finite_loss_no_plot
 
     assert titles(RunBuilder(tmp_path / "regression").train("fp32", [None])) == 2
     assert titles(RunBuilder(tmp_path / "full").train("fp32", [80.0])) == 4
-    lost = epochs_of(RunBuilder(tmp_path / "lost").diverged("fp32", finite=0)).assign(test_accuracy_pct=float("nan"))
+    lost = epochs_of(RunBuilder(tmp_path / "lost").diverged("fp32", finite=0)).assign(
+        test_accuracy_pct=float("nan")
+    )
     assert training.course(lost, name="lost", caption="lost") is None

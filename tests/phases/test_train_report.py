@@ -16,19 +16,28 @@ from tests.report.tables.lines import column
 
 
 def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0]).diverged("amp-bf16").diverged("amp-bf16", seed=1)
+    run = (
+        RunBuilder(tmp_path / "run")
+        .train("fp32", [90.0, 90.0])
+        .diverged("amp-bf16")
+        .diverged("amp-bf16", seed=1)
+    )
     learned, _ = training(run.summary())
     assert column(learned, "parity") == ["–", "diverged"]
 
 
 def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0)
+    run = RunBuilder(tmp_path / "run").train(
+        "fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0
+    )
     learned, _ = training(run.train("amp-bf16", [None], test_loss=3.1, entropy_nats=3.0).summary())
     assert column(learned, "above the entropy (nats)") == ["0.2000", "0.1000"]
     assert column(learned, "perplexity") == ["24.53", "22.20"]
     assert column(learned, "difference (nats) [90 % interval]") == ["baseline", "+0.0000"]
     others, _ = training(RunBuilder(tmp_path / "other").train("fp32", [90.0]).summary())
-    assert not {"perplexity", "above the entropy (nats)", "evaluated in fp32 (%)"} & set(others.headers)
+    assert not {"perplexity", "above the entropy (nats)", "evaluated in fp32 (%)"} & set(
+        others.headers
+    )
 
 
 CHOICES = ("overview", "all")
@@ -42,7 +51,9 @@ def test_storage_is_shown_in_its_unit(tmp_path):
 
 
 def test_where_the_data_were_stands_next_to_the_waiting(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0], data_storage="file", data_wait_pct=12.0)
+    run = RunBuilder(tmp_path / "run").train(
+        "fp32", [90.0], data_storage="file", data_wait_pct=12.0
+    )
     _, cost = training(run.summary())
     assert (column(cost, "data from"), column(cost, "waiting for data (%)")) == (["disk"], ["12"])
 
@@ -63,14 +74,21 @@ def test_nothing_trained_is_no_table(tmp_path):
     ],
 )
 def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, reached_pct) -> None:
-    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0, 2.0])  # amp-bf16 at 25,600 samples/s
+    run = RunBuilder(tmp_path / "run").speed(
+        speedups=[2.0, 2.0, 2.0]
+    )  # amp-bf16 at 25,600 samples/s
     run.train("amp-bf16", [90.0], data_wait_pct=wait_pct, train_samples_per_s=pace)
     contents = report([run.folder], tmp_path / "report", figures="none")
-    text = "mlp on NVIDIA Test 1, batch 128, amp-bf16: the loader limits training, which waited for batches 40 %"
+    text = (
+        "mlp on NVIDIA Test 1, batch 128, amp-bf16: the loader limits training, which waited for "
+        "batches 40 %"
+    )
     pages = [(tmp_path / "report" / name).read_text() for name in ("report.md", "report.html")]
     for shown in (terminal(contents, tmp_path), *pages):
         assert (text in shown) == (reached_pct is not None)
-        assert (f"and reached {reached_pct} % of the throughput" in shown) == (reached_pct is not None)
+        assert (f"and reached {reached_pct} % of the throughput" in shown) == (
+            reached_pct is not None
+        )
 
 
 # Its figures.
@@ -80,7 +98,10 @@ def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
     run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
     tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
     tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
-    for builder, quality, change, margin in ((run, ACCURACY, 0.3, 0.5), (tokens, LOSS, 0.004, 0.01)):
+    for builder, quality, change, margin in (
+        (run, ACCURACY, 0.3, 0.5),
+        (tokens, LOSS, 0.004, 0.01),
+    ):
         (panel,) = differences(builder.summary(), quality).panels
         (dot,) = [mark for mark in panel.marks if isinstance(mark, Line) and mark.dots]
         assert dot.points == [(pytest.approx(change), 0.5)]
@@ -91,10 +112,20 @@ def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
 
 def test_trainings_on_many_devices_are_drawn_only_where_all_figures_are_asked_for(tmp_path):
     shape = Shape(
-        gpus=("V100", "A100", "H100"), models=("resnet50",), batch_sizes=(128,), processes=2, seeds=2, epochs=2
+        gpus=("V100", "A100", "H100"),
+        models=("resnet50",),
+        batch_sizes=(128,),
+        processes=2,
+        seeds=2,
+        epochs=2,
     )
     material = material_of(load([write_run(tmp_path / "run", shape)]))
-    few, every = ([part for title, part in charts(replace(material, figures=choice)) if title] for choice in CHOICES)
-    assert few == ["The course of training on 3 devices is drawn by run_bench.py report --figures all."]
+    few, every = (
+        [part for title, part in charts(replace(material, figures=choice)) if title]
+        for choice in CHOICES
+    )
+    assert few == [
+        "The course of training on 3 devices is drawn by run_bench.py report --figures all."
+    ]
     assert [figure.name.rsplit("-", 1)[-1] for figure in every] == ["b128"] * 3
     assert len({figure.caption for figure in every}) == 3

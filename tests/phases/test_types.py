@@ -1,4 +1,6 @@
-"""Every phase sees which types an arm's products ran in, and says where they are not its precision's."""
+"""Every phase sees which types an arm's products ran in, and says where they are not its
+precision's.
+"""
 
 import pytest
 import torch
@@ -46,7 +48,9 @@ def test_products_of_an_optimizer_are_not_the_models(tiny_trial, cpu, use_suite)
     assert (result.operations.compute_dtypes, result.detail) == ("float32:100%", "")
 
 
-def test_modules_are_unknown_of_a_model_that_cannot_be_followed(tiny_trial, cpu, use_suite, monkeypatch):
+def test_modules_are_unknown_of_a_model_that_cannot_be_followed(
+    tiny_trial, cpu, use_suite, monkeypatch
+):
     def fail(_step):
         raise RuntimeError("autograd.grad is not followed")
 

@@ -1,4 +1,6 @@
-"""The search for the largest batch, with attempts that answer by a rule instead of starting processes."""
+"""The search for the largest batch, with attempts that answer by a rule instead of starting
+processes.
+"""
 
 from dataclasses import replace
 
@@ -12,8 +14,12 @@ from bench.results.records import Device, TrialResult
 MIB = 2**20
 
 
-def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, wall_s=0.0, other="oom", multiple=1):
-    """Search where batches up to ``most`` fit; return size, row and the sizes that were really tried."""
+def search(
+    trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, wall_s=0.0, other="oom", multiple=1
+):
+    """Search where batches up to ``most`` fit; return size, row and the sizes that were really
+    tried.
+    """
     tried = []
 
     def attempt(candidate):
@@ -30,7 +36,9 @@ def search(trial, most, *, on_gpu=True, free=2**40, fixed_bytes=0, wall_s=0.0, o
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 31, 32, 100, 127, 128, 129, 4097, 65_536])
-@pytest.mark.parametrize(("start", "parts", "multiple"), [(4, 1, 1), (64, 3, 1), (64, 10, 1), (4, 2, 16), (50, 2, 16)])
+@pytest.mark.parametrize(
+    ("start", "parts", "multiple"), [(4, 1, 1), (64, 3, 1), (64, 10, 1), (4, 2, 16), (50, 2, 16)]
+)
 def test_the_size_found_fits_and_a_sixteenth_more_does_not_in_multiples_of_the_parts(
     tiny_trial, most, start, parts, multiple
 ):
@@ -77,7 +85,9 @@ def test_on_a_cpu_nothing_is_tried_that_would_not_leave_a_fifth_of_memory(tiny_t
     size, result, tried = search(tiny_trial, 10**9, on_gpu=False, free=free, fixed_bytes=200 * MIB)
     assert 600 - 600 // 16 - 8 < size == max(tried) <= 600
     assert result.row.fit_bound == "predicted memory"
-    assert search(tiny_trial, 4096, free=free)[1].row.fit_bound == "memory"  # a GPU says itself when it is full
+    assert (
+        search(tiny_trial, 4096, free=free)[1].row.fit_bound == "memory"
+    )  # a GPU says itself when it is full
 
 
 @pytest.mark.parametrize(("on_gpu", "wall_s", "most"), [(False, 0.05, 128), (True, 1.0, 64)])

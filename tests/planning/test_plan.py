@@ -37,19 +37,30 @@ SYNTHETIC = PreparedData(source=DataSource(kind="synthetic"))
 
 
 def gpu(index=0, fp32_gflops=1e4, **more):
-    given = {"kind": "cuda", "name": "Test GPU", "architecture": "Ampere", "fp32_gflops": fp32_gflops}
+    given = {
+        "kind": "cuda",
+        "name": "Test GPU",
+        "architecture": "Ampere",
+        "fp32_gflops": fp32_gflops,
+    }
     return Device(placement=str(index), **given, **more)
 
 
 def plan(machine, *devices, suite=SUITE, data=SYNTHETIC, flops=1e9, largest=None, **asked):
     machine = replace(machine, devices=devices or machine.devices)
-    return make_plan(Request(**asked), {REF: suite}, {REF: data}, machine, {REF: flops}, largest=largest)
+    return make_plan(
+        Request(**asked), {REF: suite}, {REF: data}, machine, {REF: flops}, largest=largest
+    )
 
 
 def timed(machine, **asked):
     """Return trials on a CPU of a known rate, and the arms of those that take no time."""
     planned = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), **asked)
-    free = [trial for trial, seconds in zip(planned.trials, planned.seconds, strict=True) if seconds == 0]
+    free = [
+        trial
+        for trial, seconds in zip(planned.trials, planned.seconds, strict=True)
+        if seconds == 0
+    ]
     return planned.trials, {arm.name for trial in free for arm in trial.arms}
 
 
@@ -71,7 +82,9 @@ def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_rec
 
 def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_named(machine):
     snail = gpu(memory_total_bytes=1, fp32_gflops=1.0)
-    limits = [max(trial.silence_s for trial in plan(machine, device).trials) for device in (gpu(), snail)]
+    limits = [
+        max(trial.silence_s for trial in plan(machine, device).trials) for device in (gpu(), snail)
+    ]
     assert limits[0] < limits[1]
     asked = plan(machine, snail, trial_timeout_s=60.0).trials
     assert {trial.silence_s for trial in asked} == {60.0}
@@ -88,19 +101,26 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
 )
 def test_what_is_compared_is_what_the_device_can(machine, named, unsupported, together):
     device = gpu(unsupported=dict.fromkeys(unsupported, "no"))
-    assert plan(machine, device, precisions=named, phases=("speed",)).trials[0].precisions == together
+    assert (
+        plan(machine, device, precisions=named, phases=("speed",)).trials[0].precisions == together
+    )
 
 
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
     with pytest.raises(
-        UsageError, match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16"
+        UsageError,
+        match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16",
     ):
         plan(machine, precisions=("tf32",))
-    both = plan(machine, replace(machine.devices[0], name="Other"), gpu(), precisions=("tf32",)).trials
+    both = plan(
+        machine, replace(machine.devices[0], name="Other"), gpu(), precisions=("tf32",)
+    ).trials
     assert {trial.cell.placement.name for trial in both} == {"cpu", "0"}
 
 
-def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(machine):
+def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(
+    machine,
+):
     trials, free = timed(machine, precisions=("tf32", "amp-bf16", "fp32"))
     assert arms(trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
     assert arms(trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
@@ -111,7 +131,11 @@ def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_t
     ("technique", "phase", "free"),
     [
         ("cuda-graphs", "train", {"fp32", "amp-bf16"}),
-        ("cuda-graphs", "ladder", {"amp-bf16+set-to-none+non-blocking", "amp-bf16+set-to-none+prefetcher+cuda-graphs"}),
+        (
+            "cuda-graphs",
+            "ladder",
+            {"amp-bf16+set-to-none+non-blocking", "amp-bf16+set-to-none+prefetcher+cuda-graphs"},
+        ),
         ("compile", "train", set()),
     ],
 )
@@ -124,7 +148,9 @@ def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
     assert {trial.cell.techniques for trial in trials} == {("channels-last",)}
 
 
-def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse_so_that_drift_favours_no_precision(machine):
+def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse_so_that_drift_favours_no_precision(
+    machine,
+):
     trials = plan(machine, batch_sizes=(16, 64), seeds=(5, 3), epochs=2).trials
     trained = [(t.cell.batch_size, t.seed, t.precisions[0]) for t in trials if t.phase == "train"]
     seeds = [(5, "fp32"), (5, "amp-bf16"), (3, "amp-bf16"), (3, "fp32")]
@@ -134,7 +160,12 @@ def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse_so_th
 
 def test_the_trials_of_a_plan_have_names_of_their_own(machine):
     trials = plan(
-        machine, gpu(), batch_sizes=(16, 64), seeds=(0, 1), phases=(*SELECTABLE, *ABLATIONS), largest_batch=True
+        machine,
+        gpu(),
+        batch_sizes=(16, 64),
+        seeds=(0, 1),
+        phases=(*SELECTABLE, *ABLATIONS),
+        largest_batch=True,
     ).trials
     assert len({trial.id for trial in trials}) == len(trials)
 
@@ -167,7 +198,10 @@ def test_clipping_reaches_all_trials(machine):
 def test_what_a_cpu_emulates_is_measured_once_and_trained_once_where_that_takes_seconds(
     machine, cpu, *, bf16_gflops, flops, asked, processes, trained
 ):
-    device, suite = replace(cpu, fp32_gflops=200.0, bf16_gflops=bf16_gflops), replace(SUITE, seeds=(0, 1, 2, 3, 4))
+    device, suite = (
+        replace(cpu, fp32_gflops=200.0, bf16_gflops=bf16_gflops),
+        replace(SUITE, seeds=(0, 1, 2, 3, 4)),
+    )
     trials = plan(machine, device, suite=suite, flops=flops, **asked).trials
     assert arms(trials, "speed").count(("fp32", "amp-bf16")) == processes
     assert Counter(names[0] for names in arms(trials, "train")) == trained
@@ -179,7 +213,9 @@ def test_what_a_cpu_emulates_is_explained_however_long_its_step_is(machine, cpu)
     assert arms(trials, "explain") == [("fp32", "amp-bf16")]
 
 
-def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_memory_then_training(machine):
+def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_memory_then_training(
+    machine,
+):
     trials = plan(machine, batch_sizes=(8, 16), within_s=90.0).trials
     order = dict.fromkeys((trial.phase, trial.replicate, trial.cell.batch_size) for trial in trials)
     speed = [("speed", replicate, size) for replicate in range(3) for size in (8, 16)]
@@ -192,12 +228,21 @@ def test_what_is_about_several_devices_is_left_out_on_one(machine, second):
     devices, asked = (gpu(), replace(gpu(), placement=second)), ("channels-last", "sync-bn")
     trials = plan(machine, *devices, techniques=asked, phases=("speed",)).trials
     found = {trial.cell.placement.name: trial.cell.techniques for trial in trials}
-    assert found == {"0": ("channels-last",), second: asked if second == "0+1" else ("channels-last",)}
+    assert found == {
+        "0": ("channels-last",),
+        second: asked if second == "0+1" else ("channels-last",),
+    }
 
 
-@pytest.mark.parametrize(("devices", "quick", "processes"), [([gpu()], False, 2), ([gpu()], True, 1), ([], False, 1)])
-def test_memory_is_read_in_two_processes_of_a_gpu(machine, devices, quick, processes):  # the machine has a CPU
-    trials = plan(machine, *devices, precisions=("fp32",), batch_sizes=(32,), phases=("memory",), quick=quick).trials
+@pytest.mark.parametrize(
+    ("devices", "quick", "processes"), [([gpu()], False, 2), ([gpu()], True, 1), ([], False, 1)]
+)
+def test_memory_is_read_in_two_processes_of_a_gpu(
+    machine, devices, quick, processes
+):  # the machine has a CPU
+    trials = plan(
+        machine, *devices, precisions=("fp32",), batch_sizes=(32,), phases=("memory",), quick=quick
+    ).trials
     assert [trial.replicate for trial in trials] == [*range(processes)]
 
 
@@ -210,7 +255,9 @@ def test_memory_is_read_in_two_processes_of_a_gpu(machine, devices, quick, proce
         ({"precisions": ("fp32", "tf32")}, {}, "fp32"),
     ],
 )
-def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(machine, asked, unsupported, mixed):
+def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(
+    machine, asked, unsupported, mixed
+):
     planned = plan(machine, gpu(unsupported=unsupported), phases=("ladder",), **asked)
     steps = [step for trial in planned.trials for step in trial.arms]
     assert {step.precision for step in steps} == {"fp32", mixed}
@@ -223,13 +270,17 @@ def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(ma
     each = [step for trial in trials if trial.phase == "memory" for step in trial.arms]
     assert [len(trial.arms) for trial in trials] == [1] * 6 + [6] * 2
     assert [list(trial.arms) for trial in trials if trial.phase == "speed"] == [each, each]
-    assert {(trial.cell.batch_size, trial.cell.techniques) for trial in trials} == {(SUITE.batch_size, ())}
+    assert {(trial.cell.batch_size, trial.cell.techniques) for trial in trials} == {
+        (SUITE.batch_size, ())
+    }
 
 
 @pytest.mark.parametrize("phase", ["floor", "speed", "inference", "ladder"])
 def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine, phase):
     quick = Protocol(replicates=1, time_budget_s=3.0)
-    assert {trial.protocol for trial in plan(machine, gpu(), phases=(phase,), protocol=quick).trials} == {quick}
+    assert {
+        trial.protocol for trial in plan(machine, gpu(), phases=(phase,), protocol=quick).trials
+    } == {quick}
 
 
 def plan_at_largest(machine, largest=None, **asked):
@@ -240,7 +291,10 @@ def plan_at_largest(machine, largest=None, **asked):
 def found(trials, *sizes):
     """Return the largest batches that the searches among the trials found."""
     searches = [trial for trial in trials if trial.phase == "fit"]
-    return {(at_any_size(t.cell), t.precisions[0]): size for t, size in zip(searches, sizes, strict=True)}
+    return {
+        (at_any_size(t.cell), t.precisions[0]): size
+        for t, size in zip(searches, sizes, strict=True)
+    }
 
 
 def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
@@ -259,7 +313,11 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
 @pytest.mark.parametrize(
     ("asked", "sizes", "measured"),
     [
-        ({"phases": ("speed",), "precisions": ("fp32", "tf32")}, (64, 96), {64: {"fp32", "tf32"}, 96: {"tf32"}}),
+        (
+            {"phases": ("speed",), "precisions": ("fp32", "tf32")},
+            (64, 96),
+            {64: {"fp32", "tf32"}, 96: {"tf32"}},
+        ),
         # a ladder has one mixed precision, though several were searched
         ({"precisions": (), "phases": ("ladder",)}, (96, 96, 96, 96), {96: {"fp32", "amp-bf16"}}),
         # the A/A noise needs fp32
@@ -278,7 +336,10 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
     forecast = Forecast(Plan(trials=tuple(trials), seconds=(10.0, 20.0, 30.0, 40.0)))
     assert forecast.left_s() == 100.0
     forecast.end(0, 30.0)
-    assert (forecast.trial_s(1), forecast.left_s()) == (60.0, 60.0 + 30.0 + 40.0)  # of other phases nothing is known
+    assert (forecast.trial_s(1), forecast.left_s()) == (
+        60.0,
+        60.0 + 30.0 + 40.0,
+    )  # of other phases nothing is known
     forecast.end(2, 30.0)
     forecast.end(3, None)
     assert forecast.left_s() == 60.0
@@ -312,7 +373,14 @@ def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(machine, cpu):
     assert [seconds is None for seconds in planned.seconds] == [False, True]
 
 
-FLOPS = {"mlp": 2.7e8, "digits": 5.5e6, "resnet20": 2.4e8, "gpt": 3.4e8, "resnet50": 7.8e9, "vit_b_16": 1.05e11}
+FLOPS = {
+    "mlp": 2.7e8,
+    "digits": 5.5e6,
+    "resnet20": 2.4e8,
+    "gpt": 3.4e8,
+    "resnet50": 7.8e9,
+    "vit_b_16": 1.05e11,
+}
 FLOPS |= {"intel_resnet18": 1.4e10, "resnet18": 3.3e9, "underflow": 7.8e4}
 """Of a sample, in a training step."""
 BF16, FP16 = ("fp32", "amp-bf16"), ("fp32", "amp-fp16")
@@ -328,13 +396,17 @@ BEFORE_AMPERE = {"amp-bf16": "not before Ampere"}
     ],
     ids=["CPU", "P100", "A100"],
 )
-def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(machine, device, precisions, most_s):
+def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(
+    machine, device, precisions, most_s
+):
     machine = replace(machine, devices=(replace(gpu(), **device),))
     for name, flops in FLOPS.items():
         ref = suite_registry.refer(name)
         request, suites = parse(["--suite", name, "--quick"]), {ref: suite_registry.load(ref)}
         planned = make_plan(request, suites, {ref: SYNTHETIC}, machine, {ref: flops})
-        assert [trial.precisions for trial in planned.trials if trial.phase == "speed"] == [precisions], name
+        assert [trial.precisions for trial in planned.trials if trial.phase == "speed"] == [
+            precisions
+        ], name
         assert len({trial.cell.batch_size for trial in planned.trials}) == 1
         assert sum(planned.seconds) <= most_s, name
 
@@ -342,7 +414,9 @@ def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(machine, dev
 def planned_by_memory(machine, device, footprint, ref=REF, **asked):
     suite, machine = replace(SUITE, batch_size=64, sized=True), replace(machine, devices=(device,))
     data, flops = {ref: SYNTHETIC}, {ref: 1e9}
-    return make_plan(Request(**asked), {ref: suite}, data, machine, flops, footprints={ref: footprint}).trials
+    return make_plan(
+        Request(**asked), {ref: suite}, data, machine, flops, footprints={ref: footprint}
+    ).trials
 
 
 @pytest.mark.parametrize(
@@ -354,7 +428,9 @@ def planned_by_memory(machine, device, footprint, ref=REF, **asked):
         (1.0, REF, {"batch_sizes": (48,)}, {48}),
     ],
 )
-def test_batch_sizes_that_nobody_named_are_halved_until_a_step_should_fit(machine, sample_gib, ref, asked, sizes):
+def test_batch_sizes_that_nobody_named_are_halved_until_a_step_should_fit(
+    machine, sample_gib, ref, asked, sizes
+):
     card = gpu(memory_total_bytes=16 * GIB)
     footprint = Footprint(GIB, 4 * GIB, sample_gib * GIB)
     trials = planned_by_memory(machine, card, footprint, ref, **asked)
@@ -366,6 +442,11 @@ def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
     asked = {"precisions": ("fp32", "amp-fp16", "bf16"), "phases": ("memory", "speed", "inference")}
     trials = planned_by_memory(machine, card, footprint, **asked)
     unfit = {(trial.phase, trial.precisions) for trial in trials if trial.unfit}
-    assert unfit == {("memory", ("fp32",)), ("memory", ("amp-fp16",))}  # 16-bit weights may fit, and inference does
-    pair = planned_by_memory(machine, replace(card, placement="0+1", memory_total_bytes=32 * GIB), footprint)
+    assert unfit == {
+        ("memory", ("fp32",)),
+        ("memory", ("amp-fp16",)),
+    }  # 16-bit weights may fit, and inference does
+    pair = planned_by_memory(
+        machine, replace(card, placement="0+1", memory_total_bytes=32 * GIB), footprint
+    )
     assert all(trial.unfit for trial in pair)  # each of them holds all of the model

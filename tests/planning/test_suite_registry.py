@@ -36,7 +36,9 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-suite.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     (tmp_path / "my_model.py").write_text(code)
-    suite = suite_registry.load(suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"}))
+    suite = suite_registry.load(
+        suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"})
+    )
     arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], torch.device("cpu"), seed=0)
     batch = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)[0]
     assert torch.isfinite(training_step(arm, batch))
@@ -55,7 +57,9 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
         ("def suite():\n  x = 0\n  return 1 / x", "line 3: ZeroDivisionError"),
     ],
 )
-def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeypatch, text, sentence):
+def test_a_broken_suite_file_is_refused_with_the_line_at_fault(
+    tmp_path, monkeypatch, text, sentence
+):
     path = tmp_path / f"broken_{abs(hash(text))}.py"
     path.write_text(textwrap.dedent(text))
     monkeypatch.chdir(tmp_path)
@@ -68,14 +72,19 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(tmp_path, monkeyp
 
 def test_a_training_script_is_not_run_to_see_that_it_is_no_suite(tmp_path):
     path = tmp_path / "train.py"
-    path.write_text(f"open({str(tmp_path / 'model.pt')!r}, 'w')\ndef main():\n    suite = 1\nmain()")
+    path.write_text(
+        f"open({str(tmp_path / 'model.pt')!r}, 'w')\ndef main():\n    suite = 1\nmain()"
+    )
     with pytest.raises(UsageError, match=r"was not run.*run_bench.py script"):
         suite_registry.refer(str(path))
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_unknown_suite_gets_the_nearest_name():
-    with pytest.raises(UsageError, match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_resnet18"):
+    with pytest.raises(
+        UsageError,
+        match=r"no suite 'resnet5'. Did you mean 'resnet50'\? Available: cifar10_resnet18",
+    ):
         suite_registry.refer("resnet5")
 
 
@@ -102,4 +111,8 @@ def test_a_batch_size_that_nobody_asked_for_or_that_others_replace_is_not_in_a_s
 ):
     ((ref, suite),) = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True).items()
     assert (dict(ref.parameters), ref.batch_size) == (parameters, batch_size)
-    assert suite.batch_size == dict(parameters).get("batch_size", batch_size) == suite_registry.load(ref).batch_size
+    assert (
+        suite.batch_size
+        == dict(parameters).get("batch_size", batch_size)
+        == suite_registry.load(ref).batch_size
+    )

@@ -1,4 +1,6 @@
-"""A Ray cluster on this machine: nodes that declare accelerators they have not, and CPUs that stand in for them."""
+"""A Ray cluster on this machine: nodes that declare accelerators they have not, and CPUs that stand
+in for them.
+"""
 
 import tempfile
 import threading
@@ -32,15 +34,22 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
-        self.cluster = Cluster(initialize_head=True, head_node_args={**head, "node_ip_address": HEAD})
+        self.cluster = Cluster(
+            initialize_head=True, head_node_args={**head, "node_ip_address": HEAD}
+        )
         self.address = self.cluster.address
         self.there = {}
         self.folders = ExitStack()
 
     def add(self, accelerator, address=OTHER):
-        # A folder of its own, as on a machine of its own: a node that joins would remove the code that others run.
-        folder = self.folders.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
-        with mock.patch("ray._private.utils.set_sigterm_handler"):  # which only a main thread may set
+        # A folder of its own, as on a machine of its own: a node that joins would remove the code
+        # that others run.
+        folder = self.folders.enter_context(
+            tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+        )
+        with mock.patch(
+            "ray._private.utils.set_sigterm_handler"
+        ):  # which only a main thread may set
             added = self.there[accelerator] = self.cluster.add_node(
                 num_cpus=1,
                 resources={f"accelerator_type:{accelerator}": 1},

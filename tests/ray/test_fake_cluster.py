@@ -1,4 +1,6 @@
-"""The launcher of a cluster without one: code that is sent, an actor, and a launcher on a fake of Ray's module."""
+"""The launcher of a cluster without one: code that is sent, an actor, and a launcher on a fake of
+Ray's module.
+"""
 
 import importlib.util
 import sys
@@ -37,7 +39,10 @@ class Actor:
 
     def take(self, trial, *given):
         self.given.append((trial, *given))
-        return [replace(message, trial=trial.id) if hasattr(message, "trial") else message for message in self.messages]
+        return [
+            replace(message, trial=trial.id) if hasattr(message, "trial") else message
+            for message in self.messages
+        ]
 
 
 class Ray:
@@ -68,7 +73,9 @@ def node(**resources):
 
 
 def on_v100(trial, count=1):
-    return replace(trial, cell=replace(trial.cell, placement=Placement(name="+".join(["V100"] * count))))
+    return replace(
+        trial, cell=replace(trial.cell, placement=Placement(name="+".join(["V100"] * count)))
+    )
 
 
 @pytest.fixture
@@ -83,14 +90,21 @@ def opened(monkeypatch, tiny_file):
     return make
 
 
-def test_each_rank_sees_its_gpu_alone_and_ranks_of_a_node_follow_each_other(opened, tiny_trial, cpu):
+def test_each_rank_sees_its_gpu_alone_and_ranks_of_a_node_follow_each_other(
+    opened, tiny_trial, cpu
+):
     gpu, trial = replace(cpu, kind="cuda"), on_v100(tiny_trial, 3)
-    ray = Ray(Actor("2"), Actor("1"), Actor("2"), nodes=[node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)])
+    ray = Ray(
+        Actor("2"), Actor("1"), Actor("2"), nodes=[node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)]
+    )
     cluster = opened(ray, "V100", "V100+V100+V100")
     assert cluster.run(trial, gpu, lambda _message: None) == DONE
     assert [call.kwargs["num_gpus"] for call in ray.options.mock_calls] == [1, 1, 1]
     meeting = {"world": 3, "address": "10.0.0.1", "port": 29400}
-    meetings = [Rendezvous(rank=rank, local_world=local, **meeting) for rank, local in ((1, 2), (0, 1), (2, 2))]
+    meetings = [
+        Rendezvous(rank=rank, local_world=local, **meeting)
+        for rank, local in ((1, 2), (0, 1), (2, 2))
+    ]
     assert [actor.given[0][2] for actor in ray.actors] == meetings
     assert cluster.run(on_v100(tiny_trial), gpu, lambda _message: None) == DONE
     assert [len(actor.given) for actor in ray.actors] == [1, 2, 1]  # the same group
@@ -98,11 +112,16 @@ def test_each_rank_sees_its_gpu_alone_and_ranks_of_a_node_follow_each_other(open
     ray.util.remove_placement_group.assert_called_once_with(ray.util.placement_group())
 
 
-@pytest.mark.parametrize(("nodes", "room"), [([node(GPU=4.0), node(GPU=2.0)], 6), ([node(), node()], 2)])
+@pytest.mark.parametrize(
+    ("nodes", "room"), [([node(GPU=4.0), node(GPU=2.0)], 6), ([node(), node()], 2)]
+)
 def test_there_is_room_on_each_gpu_and_on_nodes_of_cpus_for_what_they_declare(opened, nodes, room):
     ray = Ray(*(Actor("1") for _ in range(room)), nodes=nodes)
     opened(ray, "+".join(["V100"] * room))
-    with pytest.raises(UsageError, match=rf"takes {room + 1} V100, and the cluster has {room}\. Its types are: V100"):
+    with pytest.raises(
+        UsageError,
+        match=rf"takes {room + 1} V100, and the cluster has {room}\. Its types are: V100",
+    ):
         opened(ray, "+".join(["V100"] * (room + 1)))
     ray.shutdown.assert_called_once()
 
@@ -122,7 +141,9 @@ def test_a_trial_on_a_lost_node_ends_with_the_reason(opened, tiny_trial, cpu):
     cluster = opened(Ray(actor, nodes=[node()]), "V100")
     actor.meeting_place = method(lambda: OSError("the actor is dead"))
     ending = cluster.run(on_v100(tiny_trial), cpu, print)
-    assert ending == Ending(kind="lost", text="V100 on host 1 was lost (OSError: the actor is dead)")
+    assert ending == Ending(
+        kind="lost", text="V100 on host 1 was lost (OSError: the actor is dead)"
+    )
 
 
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(opened, tiny_trial, cpu):
@@ -141,7 +162,9 @@ def test_a_run_that_is_stopped_while_it_waits_for_accelerators_gives_them_back(o
     ray.shutdown.assert_called_once()
 
 
-def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(tmp_path, tiny_file):
+def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neighbours(
+    tmp_path, tiny_file
+):
     for name in ("helper.py", "secret.txt"):
         (tiny_file.parent / name).write_text("")
     folder = tmp_path / "stage"
@@ -153,7 +176,9 @@ def test_what_is_sent_to_the_nodes_is_the_code_and_the_suite_file_with_its_neigh
 
 def test_without_ray_it_says_what_to_install(monkeypatch, tmp_path):
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
+    )
     with pytest.raises(UsageError, match=r"pip install 'ampmeter\[ray\]'"):
         connect(None, tmp_path)
 
@@ -166,11 +191,15 @@ def test_a_head_that_does_not_answer_is_told(tmp_path):
 
 def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, tiny_trial, cpu):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    with mock.patch.dict(vars(sys.modules["__main__"]), __file__=tiny_trial.cell.suite.file) as script:
+    with mock.patch.dict(
+        vars(sys.modules["__main__"]), __file__=tiny_trial.cell.suite.file
+    ) as script:
         worker = AcceleratorActor(threads="1")
         assert "__file__" not in script
         *messages, ending = worker.stream(tiny_trial, cpu, None)
     assert ending == Ending(kind="done")
     assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
     worker.run_rank = mock.Mock(side_effect=UsageError("Process 7 does not end"))
-    assert [*worker.stream(tiny_trial, cpu, None)] == [Ending(kind="lost", text="Process 7 does not end")]
+    assert [*worker.stream(tiny_trial, cpu, None)] == [
+        Ending(kind="lost", text="Process 7 does not end")
+    ]

@@ -23,17 +23,23 @@ def nodes():
 @pytest.mark.slow
 def test_a_plan_over_two_accelerators_is_run_and_every_trial_is_accounted_for(nodes, suite):
     nodes.need("V100", "A100")
-    folder, done = run(nodes, suite, "--phases", "memory,train", "--epochs", "2", "--precisions", "fp32")
+    folder, done = run(
+        nodes, suite, "--phases", "memory,train", "--epochs", "2", "--precisions", "fp32"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     trials = [(row["placement"], row["phase"], row["status"]) for row in trial_rows(folder)]
-    assert sorted(trials) == [(place, phase, "ok") for place in ("A100", "V100") for phase in ("memory", "train")]
+    assert sorted(trials) == [
+        (place, phase, "ok") for place in ("A100", "V100") for phase in ("memory", "train")
+    ]
     assert len(rows(folder, "epochs.csv")) == 4
     machines = json.loads((folder / "run.json").read_text())["environment"]["machines"]
     assert [machine["devices"][0]["placement"] for machine in machines] == ["A100", "V100"]
 
 
 @pytest.mark.slow
-def test_trials_of_a_lost_node_fail_with_the_reason_the_others_go_on_and_resume_tries_again(nodes, suite):
+def test_trials_of_a_lost_node_fail_with_the_reason_the_others_go_on_and_resume_tries_again(
+    nodes, suite
+):
     nodes.need("V100", "A100")
     with after_first_row_of("V100", suite.parent / "run", lambda: nodes.lose("V100")):
         folder, done = run(nodes, slow(suite), "--phases", "memory,train")
@@ -57,7 +63,9 @@ def test_what_the_user_can_mend_is_told_before_anything_runs(nodes, suite):
     nodes.need("A100")
     folder, done = run(nodes, suite, "--accelerators", "A100,H100")
     assert done.returncode == 2
-    assert "H100 takes 1 H100, and the cluster has 0. Its types are: A100" in " ".join(done.stderr.split())
+    assert "H100 takes 1 H100, and the cluster has 0. Its types are: A100" in " ".join(
+        done.stderr.split()
+    )
     folder, done = run(nodes, suite, "--accelerators", "A100,A100+A100")
     assert done.returncode == 2
     assert "A100+A100 takes 2 A100, and the cluster has 1." in done.stderr

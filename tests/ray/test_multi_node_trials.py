@@ -1,4 +1,6 @@
-"""Accelerators of a Ray cluster that train together: one CPU on each of two nodes, joined by a placement group."""
+"""Accelerators of a Ray cluster that train together: one CPU on each of two nodes, joined by a
+placement group.
+"""
 
 import json
 import math
@@ -70,7 +72,9 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):
-    with after_first_row_of("V100+V100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)):
+    with after_first_row_of(
+        "V100+V100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)
+    ):
         words = ("--accelerators", "V100+V100", "--phases", "train", "--seeds", "0,1,2,3", *ONE)
         folder, done = run(nodes, slow(suite, 1.5), *words)
     assert done.returncode == 130, done.stdout + done.stderr

@@ -20,7 +20,9 @@ def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
     field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
     for name, size in mib.items():
         if size is not None:
-            builder.result("memory", name, batch=64, ablation=True, row=MemoryPeak(**{field: int(size * MIB)}))
+            builder.result(
+                "memory", name, batch=64, ablation=True, row=MemoryPeak(**{field: int(size * MIB)})
+            )
 
 
 def together(
@@ -55,10 +57,15 @@ def together(
 
 
 def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
-    """Ablation steps that do not fit together: all at once run out of memory, and then each is alone."""
+    """Ablation steps that do not fit together: all at once run out of memory, and then each is
+    alone.
+    """
     for replicate in range(max(map(len, steps_ms.values()))):
         joint = builder.trial("speed", list(steps_ms), 64, replicate=replicate, ablation=True)
-        builder.add(joint, *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms))
+        builder.add(
+            joint,
+            *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms),
+        )
         for name, values in steps_ms.items():
             if replicate < len(values):
                 row = timed(values[replicate], 64, paired=False)
@@ -72,10 +79,14 @@ def scattered(center: float, *noise: float) -> list[list[float]]:
 
 
 def whole(builder: RunBuilder) -> RunBuilder:
-    """fp32, amp-bf16 and set-to-none timed together on a machine that slows down, and non-blocking unsupported."""
+    """fp32, amp-bf16 and set-to-none timed together on a machine that slows down, and non-blocking
+    unsupported.
+    """
     peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
     drift = [1 + 0.1 * number for number in (-2, -1, 0, 1, 2)]
-    speeds = {name: [[8 / step_ms / slower for slower in drift]] * 3 for name, step_ms in STEPS_MS.items()}
+    speeds = {
+        name: [[8 / step_ms / slower for slower in drift]] * 3 for name, step_ms in STEPS_MS.items()
+    }
     together(builder, speeds)
     name = "amp-bf16+set-to-none+non-blocking"
     return builder.lost("speed", name, "unsupported", "no GPU", batch=64, ablation=True)

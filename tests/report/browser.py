@@ -1,4 +1,6 @@
-"""Debian's Chromium, driven by Playwright, and axe-core: each is looked for, and a test is skipped where it is not."""
+"""Debian's Chromium, driven by Playwright, and axe-core: each is looked for, and a test is skipped
+where it is not.
+"""
 
 import os
 import shutil
@@ -45,19 +47,26 @@ def browser() -> Iterator[Any]:
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("there is no chromium")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        started = driver.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+        )
         yield started
         started.close()
 
 
 @contextmanager
-def opened(browser: Any, path: Path, *, fragment: str = "", width: int = 1440, **more: Any) -> Iterator[Any]:
+def opened(
+    browser: Any, path: Path, *, fragment: str = "", width: int = 1440, **more: Any
+) -> Iterator[Any]:
     """Open a file as a page; fail on anything it asks for, or says on its console."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **more)
     page, heard = context.new_page(), []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
-    page.on("request", lambda request: heard.append(request.url) if not allowed(request.url, path) else None)
+    page.on(
+        "request",
+        lambda request: heard.append(request.url) if not allowed(request.url, path) else None,
+    )
     page.goto(path.as_uri() + fragment)
     yield page
     assert heard == []
@@ -70,7 +79,12 @@ def allowed(url: str, path: Path) -> bool:
 
 def axe() -> str:
     """Return axe-core's source."""
-    for path in (os.environ.get("AXE_CORE"), ROOT / ".venv" / "node_modules" / "axe-core" / "axe.min.js"):
+    for path in (
+        os.environ.get("AXE_CORE"),
+        ROOT / ".venv" / "node_modules" / "axe-core" / "axe.min.js",
+    ):
         if path and Path(path).is_file():
             return Path(path).read_text()
-    pytest.skip("there is no axe-core: npm install --prefix .venv axe-core, or AXE_CORE=PATH/axe.min.js")
+    pytest.skip(
+        "there is no axe-core: npm install --prefix .venv axe-core, or AXE_CORE=PATH/axe.min.js"
+    )

@@ -40,7 +40,13 @@ from bench.spec.trial import Cell, SuiteRef, Trial
 from tests.arms import arms
 from tests.derived import gained, with_details
 
-GPU = Device(placement="0", kind="cuda", name="NVIDIA Test 1", architecture="Hopper", compute_capability="9.0")
+GPU = Device(
+    placement="0",
+    kind="cuda",
+    name="NVIDIA Test 1",
+    architecture="Hopper",
+    compute_capability="9.0",
+)
 MIB = 2**20
 IEEE = Switches(fp32_matmul="ieee", fp32_conv="ieee", loss_scaling=False, matmul_error=1e-7)
 
@@ -63,7 +69,9 @@ class RunBuilder:
         self.suite = SuiteRef(name=suite, parameters=parameters)
         request = {"protocol": asdict(Protocol(target_ci=target_ci))}
         self.store = Store(folder)  # stays open, as a run's does
-        self.store.write_run({"environment": asdict(environment(device)), "warnings": [], "request": request})
+        self.store.write_run(
+            {"environment": asdict(environment(device)), "warnings": [], "request": request}
+        )
 
     def summary(self) -> pd.DataFrame:
         return summarise(load([self.folder]).trials)
@@ -72,28 +80,46 @@ class RunBuilder:
         """The only row of the summary of a precision at a batch size."""
         table = self.summary()
         (row,) = (
-            row for _, row in table[(table["precision"] == precision) & (table["batch_size"] == batch)].iterrows()
+            row
+            for _, row in table[
+                (table["precision"] == precision) & (table["batch_size"] == batch)
+            ].iterrows()
         )
         return row
 
     def trial(self, phase: str, precisions: Sequence[str], batch: int, **asked: Any) -> Trial:
         placement = Placement(name=self.device.placement)
-        cell = Cell(suite=self.suite, placement=placement, batch_size=batch, data=DataSource(kind="synthetic"))
+        cell = Cell(
+            suite=self.suite,
+            placement=placement,
+            batch_size=batch,
+            data=DataSource(kind="synthetic"),
+        )
         return Trial(cell=cell, phase=phase, arms=arms(*precisions), **asked)  # type: ignore[arg-type]
 
-    def add(self, trial: Trial, *results: TrialResult, records: Iterable[object] = ()) -> RunBuilder:
+    def add(
+        self, trial: Trial, *results: TrialResult, records: Iterable[object] = ()
+    ) -> RunBuilder:
         self.store.add_results(trial, self.device, *with_details(trial, results, [*records]))
         return self
 
     def result(
         self, phase: str, precision: str, *, batch: int = 128, status: Status = "ok", **parts: Any
     ) -> RunBuilder:
-        """A trial of one arm; ``parts`` are those of its result, and what was asked, such as the replicate."""
-        asked = {name: parts.pop(name) for name in ("replicate", "seed", "epochs", "ablation") if name in parts}
+        """A trial of one arm; ``parts`` are those of its result, and what was asked, such as the
+        replicate.
+        """
+        asked = {
+            name: parts.pop(name)
+            for name in ("replicate", "seed", "epochs", "ablation")
+            if name in parts
+        }
         result = TrialResult(precision=precision, status=status, **parts)
         return self.add(self.trial(phase, [precision], batch, **asked), result)
 
-    def floor(self, ratios: Sequence[float], *, within: float = 0.0, step_ms: float = 10.0, **more: Any) -> RunBuilder:
+    def floor(
+        self, ratios: Sequence[float], *, within: float = 0.0, step_ms: float = 10.0, **more: Any
+    ) -> RunBuilder:
         """One process per ratio of fp32 to itself, known to within a share of it."""
         for replicate, ratio in enumerate(ratios):
             speed = timed(step_ms, 128, speedup=ratio, within=within)
@@ -119,11 +145,18 @@ class RunBuilder:
         switches: Switches = IEEE,
         rounds: int = 20,
     ) -> RunBuilder:
-        """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it timed before."""
+        """One process per speedup, each with fp32 at 10 ms a step and the arm, next to arms that it
+        timed before.
+        """
         for replicate, speedup in enumerate(speedups):
             faster = timed(10.0 / speedup, batch, speedup=speedup, within=within, rounds=rounds)
             rows = [
-                TrialResult(precision="fp32", status="ok", switches=switches, row=timed(10.0, batch, rounds=rounds)),
+                TrialResult(
+                    precision="fp32",
+                    status="ok",
+                    switches=switches,
+                    row=timed(10.0, batch, rounds=rounds),
+                ),
                 TrialResult(precision=arm, status=status, switches=switches, row=faster),
             ]
             timed_so_far = self.processes.setdefault((batch, replicate), {})
@@ -142,14 +175,22 @@ class RunBuilder:
         within: float = 0.001,
         loads_pct: Sequence[float] = (),
     ) -> RunBuilder:
-        """A process for each of the gains over fp32, which differ in speed by far more than the gains do."""
+        """A process for each of the gains over fp32, which differ in speed by far more than the
+        gains do.
+        """
         for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
             load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
             speed = timed(slow, batch, **load) if fp32 == "ok" else None
             rows = [TrialResult(precision="fp32", status=fp32, row=speed)]
             for name, gain in zip(gains, speedups, strict=True):
-                speed = timed(slow / gain, batch, speedup=gain if fp32 == "ok" else None, within=within, **load)
+                speed = timed(
+                    slow / gain,
+                    batch,
+                    speedup=gain if fp32 == "ok" else None,
+                    within=within,
+                    **load,
+                )
                 rows.append(TrialResult(precision=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
@@ -167,10 +208,19 @@ class RunBuilder:
         return self.result("energy", precision, row=energy)
 
     def lost(
-        self, phase: str, precision: str, status: Status, detail: str = "", *, batch: int = 128, ablation: bool = False
+        self,
+        phase: str,
+        precision: str,
+        status: Status,
+        detail: str = "",
+        *,
+        batch: int = 128,
+        ablation: bool = False,
     ) -> RunBuilder:
         """A trial that has a status and no figures."""
-        return self.result(phase, precision, batch=batch, ablation=ablation, status=status, detail=detail)
+        return self.result(
+            phase, precision, batch=batch, ablation=ablation, status=status, detail=detail
+        )
 
     def memory(self, precision: str, mib: float, *, batch: int = 128) -> RunBuilder:
         peak = MemoryPeak(peak_allocated_bytes=int(mib * MIB))
@@ -188,16 +238,25 @@ class RunBuilder:
     ) -> RunBuilder:
         """One training per accuracy, seeds from 0; None leaves the accuracy unknown, as in regression.
 
-        ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each likewise: those that
-        follow from epochs are those of the last, or all of them together.
+        ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each
+        likewise: those that follow from epochs are those of the last, or all of them together.
         """
         times = [epoch_s] * len(accuracies) if isinstance(epoch_s, int | float) else list(epoch_s)
         for seed, (accuracy, seconds) in enumerate(zip(accuracies, times, strict=True)):
             trial = self.trial("train", [precision], batch, seed=seed, epochs=epochs)
-            chosen = {name: value[seed] if isinstance(value, list) else value for name, value in figures.items()}
+            chosen = {
+                name: value[seed] if isinstance(value, list) else value
+                for name, value in figures.items()
+            }
             course = {"seed": seed, "epochs": epochs, "accuracy": accuracy, "epoch_s": seconds}
-            rows = [epoch_of(trial.id, precision, epoch=number, **course) for number in range(1, epochs + 1)]
-            wait_pct, samples_per_s = chosen.pop("data_wait_pct", None), chosen.pop("train_samples_per_s", None)
+            rows = [
+                epoch_of(trial.id, precision, epoch=number, **course)
+                for number in range(1, epochs + 1)
+            ]
+            wait_pct, samples_per_s = (
+                chosen.pop("data_wait_pct", None),
+                chosen.pop("train_samples_per_s", None),
+            )
             if wait_pct is not None:
                 rows = [replace(row, data_wait_s=wait_pct / 100 * seconds) for row in rows]
             if samples_per_s is not None:
@@ -205,18 +264,27 @@ class RunBuilder:
             of_last = {name: chosen.pop(name) for name in [*chosen] if hasattr(rows[-1], name)}
             rows[-1] = replace(rows[-1], **of_last)
             training = Training(total_s=seconds * epochs, **chosen)
-            self.add(trial, TrialResult(precision=precision, status="ok", row=training), records=rows)
+            self.add(
+                trial, TrialResult(precision=precision, status="ok", row=training), records=rows
+            )
         return self
 
     def diverged(self, precision: str, *, seed: int = 0, finite: int = 1) -> RunBuilder:
         """A training whose loss is NaN in the epoch after ``finite`` ones, which ends it."""
         trial = self.trial("train", [precision], 128, seed=seed, epochs=2)
-        self.add(trial, TrialResult(precision=precision, status="nonfinite", detail="the training loss became nan"))
+        self.add(
+            trial,
+            TrialResult(
+                precision=precision, status="nonfinite", detail="the training loss became nan"
+            ),
+        )
         rows = [
             epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=90.0, epoch_s=3.0)
             for number in range(1, finite + 2)
         ]
-        rows[-1] = replace(rows[-1], train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
+        rows[-1] = replace(
+            rows[-1], train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0
+        )
         return self.append(*rows)
 
 
@@ -234,7 +302,9 @@ def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
 
 def text_of(page: Path) -> str:
     """The words of a report.html, a row of a table as in markdown."""
-    text = re.sub(r"<(script|style|svg)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(
+        r"<(script|style|svg)\b.*?</\1>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     text = re.sub(r"</t[dh]>\s*<t[dh]\b[^>]*>", " | ", text)
     text = re.sub(r"<tr\b[^>]*>\s*<t[dh]\b[^>]*>", "\n| ", text)
     text = re.sub(r"</t[dh]>\s*</tr>", " |\n", text)
@@ -273,7 +343,9 @@ def timed(
 
 
 def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBuilder:
-    """Add fp32 and amp-bf16 whose clock the power limit held down in one of three processes, or in none."""
+    """Add fp32 and amp-bf16 whose clock the power limit held down in one of three processes, or in
+    none.
+    """
     for replicate in range(3):
         state = {"power_capped": is_capped and replicate == 1}
         faster = timed(10.0 / speedup, 128, speedup=speedup, within=0.01, **state)
@@ -286,7 +358,14 @@ def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBui
 
 
 def epoch_of(
-    trial: str, precision: str, *, seed: int, epoch: int, accuracy: float | None, epoch_s: float, epochs: int = 2
+    trial: str,
+    precision: str,
+    *,
+    seed: int,
+    epoch: int,
+    accuracy: float | None,
+    epoch_s: float,
+    epochs: int = 2,
 ) -> EpochResult:
     """An epoch of a training that ends at ``accuracy``."""
     return EpochResult(

@@ -1,4 +1,6 @@
-"""Runs that claim to be of several machines: copies of one, with their devices, software and figures edited."""
+"""Runs that claim to be of several machines: copies of one, with their devices, software and
+figures edited.
+"""
 
 import json
 import shutil
@@ -20,7 +22,9 @@ def original(folder: Path, *, suite: str = "mlp", train: bool = True) -> Path:
     for arm in ARMS:
         run.memory(arm, 100)
     if train:
-        run.train("fp32", [90.0, 90.4], epoch_s=[3.0, 3.1]).train("amp-bf16", [90.1, 90.3], epoch_s=[2.0, 2.05])
+        run.train("fp32", [90.0, 90.4], epoch_s=[3.0, 3.1]).train(
+            "amp-bf16", [90.1, 90.3], epoch_s=[2.0, 2.05]
+        )
     return folder
 
 
@@ -34,7 +38,10 @@ def edit_run(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 def begin(run: Path, day: str) -> None:
     """Claim that a run was started on another day, and so is another run, and that it has ended."""
-    edit_run(run, lambda info: info.update(started=f"{day}T00:00:00+00:00", finished=f"{day}T01:00:00+00:00"))
+    edit_run(
+        run,
+        lambda info: info.update(started=f"{day}T00:00:00+00:00", finished=f"{day}T01:00:00+00:00"),
+    )
 
 
 def place(row: dict[str, str], placement: str) -> None:
@@ -52,7 +59,9 @@ def copy(
     jitter: float = 0.01,
     **more: Any,
 ) -> Path:
-    """Copy a run as one of another device: steps ``faster`` and not all alike; ``more`` goes into its environment."""
+    """Copy a run as one of another device: steps ``faster`` and not all alike; ``more`` goes into
+    its environment.
+    """
     shutil.copytree(source, target)
 
     def claim(run: dict[str, Any]) -> None:
@@ -81,21 +90,41 @@ READ = ("precision", "placement", "name")
 """Words that are read as more than names: what cannot be read is refused."""
 FIGURES = (
     ("step", "", "loss", 2.0),
-    *(("gradient", layer, name, 9.0) for layer, name in (("", "-20"), ("", "zero"), ("conv", "-10"))),
-    *(("error", layer, name, 0.01) for layer, name in (("", "loss"), ("", "gradient"), ("conv", "gradient"))),
+    *(
+        ("gradient", layer, name, 9.0)
+        for layer, name in (("", "-20"), ("", "zero"), ("conv", "-10"))
+    ),
+    *(
+        ("error", layer, name, 0.01)
+        for layer, name in (("", "loss"), ("", "gradient"), ("conv", "gradient"))
+    ),
     ("activation", "conv", "largest", 3.0),
 )
 """Of the numerics phase: kind, layer, name, value."""
 
 
 def with_words(folder: Path, text: str) -> Path:
-    """Write a run with rows in every file, and ``text`` in every field of each that may be any word."""
+    """Write a run with rows in every file, and ``text`` in every field of each that may be any
+    word.
+    """
     run = RunBuilder(folder).speed().memory("fp32", 100).memory("amp-bf16", 60)
-    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost("speed", "amp-fp16", "failed", "why")
+    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost(
+        "speed", "amp-fp16", "failed", "why"
+    )
     trial = run.trial("numerics", ["fp32"], 128)
     run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, discarded="why"))
     for kind, layer, name, value in FIGURES:
-        run.append(Numeric(trial=trial.id, precision="fp32", kind=kind, step=0, layer=layer, name=name, value=value))
+        run.append(
+            Numeric(
+                trial=trial.id,
+                precision="fp32",
+                kind=kind,
+                step=0,
+                layer=layer,
+                name=name,
+                value=value,
+            )
+        )
     run.result("numerics", "fp32")
     for file in (
         "memory.csv",
@@ -106,12 +135,18 @@ def with_words(folder: Path, text: str) -> Path:
         "epochs.csv",
         "numerics_figures.csv",
     ):
-        fields = [field for field in COLUMNS[file].values() if field.kind == "word" and not field.words]
+        fields = [
+            field for field in COLUMNS[file].values() if field.kind == "word" and not field.words
+        ]
         free = [field.name for field in fields if field.name not in READ]
 
         def fill(row: dict[str, str], free: list[str] = free) -> None:
             row.update(
-                {name: text + row.get(name, "") for name in free if row.get(name) or name != "layer"}
+                {
+                    name: text + row.get(name, "")
+                    for name in free
+                    if row.get(name) or name != "layer"
+                }
             )  # "" is the whole model
 
         edit_rows(folder, fill, file)
@@ -122,5 +157,10 @@ def with_words(folder: Path, text: str) -> Path:
         info["environment"]["devices"][0] |= {"name": text, "architecture": text}
 
     edit_run(folder, claim)
-    edit_run(folder, lambda info: info.update(warnings=[text], started=text, version=text, request={"argv": [text]}))
+    edit_run(
+        folder,
+        lambda info: info.update(
+            warnings=[text], started=text, version=text, request={"argv": [text]}
+        ),
+    )
     return folder

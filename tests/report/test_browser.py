@@ -11,7 +11,14 @@ from tests.report.builders import write_report
 
 pytestmark = pytest.mark.slow
 
-SMALL = Shape(gpus=["P100", "A100"], models=["resnet50", "mlp"], batch_sizes=(64, 128), processes=3, seeds=5, epochs=2)
+SMALL = Shape(
+    gpus=["P100", "A100"],
+    models=["resnet50", "mlp"],
+    batch_sizes=(64, 128),
+    processes=3,
+    seeds=5,
+    epochs=2,
+)
 A4_PX = 703, 1032
 """Pixels of a page of A4 within its margins of 12 mm."""
 SMALLEST = 9
@@ -33,7 +40,9 @@ def page_file(tmp_path_factory, chromium):
 
 
 def lines(page):
-    return [row.inner_text().split("\n")[0].split("\t") for row in page.locator(".line:visible").all()]
+    return [
+        row.inner_text().split("\n")[0].split("\t") for row in page.locator(".line:visible").all()
+    ]
 
 
 def cells(page, column):
@@ -56,7 +65,9 @@ def test_it_opens_from_disk_filters_sorts_and_tells_what_is_behind_a_line(chromi
         assert page.get_attribute("th[data-column=speedup]", "aria-sort") == "ascending"
         page.locator(".line:visible button").first.focus()
         page.keyboard.press("Enter")
-        assert page.locator(".detail:visible tbody tr").count() == 4  # two precisions are unsupported
+        assert (
+            page.locator(".detail:visible tbody tr").count() == 4
+        )  # two precisions are unsupported
         assert "as fast as fp32" in page.inner_text(".detail:visible p")
         page.keyboard.press("Enter")
         assert page.locator(".detail:visible").count() == 0
@@ -75,12 +86,16 @@ def test_the_fragment_keeps_the_view_and_nonsense_in_it_is_ignored(chromium, pag
         assert cells(page, "speedup") == written
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
         page.click("#theme")
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert (
+            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        )
 
 
 def shown(page, name):
     """The panels that a figure shows."""
-    return page.locator(f"figure[data-name={name}] .panels > .chart:visible .head").all_text_contents()
+    return page.locator(
+        f"figure[data-name={name}] .panels > .chart:visible .head"
+    ).all_text_contents()
 
 
 def test_figures_follow_the_filters_and_without_a_script_all_is_shown(chromium, page_file):
@@ -101,18 +116,27 @@ def test_figures_follow_the_filters_and_without_a_script_all_is_shown(chromium, 
 
 
 FEW = {"models": ["resnet50"], "processes": 2, "seeds": 2, "epochs": 2}
-BOXES = "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y, box.right, box.bottom])"
+BOXES = (
+    "all => all.map(one => one.getBoundingClientRect()).map(box => [box.x, box.y, box.right, "
+    "box.bottom])"
+)
 
 
 @pytest.mark.parametrize("shape", [Shape(**FEW), Shape(gpus=["A100"], batch_sizes=(64,), **FEW)])
-def test_figures_fit_their_page_and_no_two_words_of_one_overlap(chromium, tmp_path, monkeypatch, shape):
-    html = write_report([write_run(tmp_path / "run", shape)], tmp_path / "out").with_name("report.html")
+def test_figures_fit_their_page_and_no_two_words_of_one_overlap(
+    chromium, tmp_path, monkeypatch, shape
+):
+    html = write_report([write_run(tmp_path / "run", shape)], tmp_path / "out").with_name(
+        "report.html"
+    )
     for width in (375, 1024, 1440):
         with opened(chromium, html, width=width) as page:
             panels = page.locator("figure[data-name^=speedup] .panels > .chart").all()
             for boxes in (panel.locator("text:visible").evaluate_all(BOXES) for panel in panels):
                 assert all(left >= 0 and right <= width for left, _, right, _ in boxes)
-                assert width < 1024 or all(bottom - top >= 10.5 for _, top, _, bottom in boxes)  # a line of 9 px
+                assert width < 1024 or all(
+                    bottom - top >= 10.5 for _, top, _, bottom in boxes
+                )  # a line of 9 px
                 for (left, top, right, bottom), other in itertools.combinations(boxes, 2):
                     spare = 0.25 * (bottom - top)  # a line is higher than its letters
                     beside = right <= other[0] + 1 or other[2] <= left + 1
@@ -125,14 +149,18 @@ def test_without_a_script_the_advised_view_stands(chromium, page_file):
     with opened(chromium, page_file, java_script_enabled=False) as page:
         assert page.locator(".line").count() == 4
         assert not page.locator("#controls").is_visible()
-        assert page.locator(".line .chip").all_inner_texts() == [text.split()[0] for text in scripted]
+        assert page.locator(".line .chip").all_inner_texts() == [
+            text.split()[0] for text in scripted
+        ]
 
 
 @pytest.fixture(scope="module")
 def fleet_file(tmp_path_factory, chromium):
     """The page of five devices and three models."""
     folder = tmp_path_factory.mktemp("fleet")
-    return write_report([write_run(folder / "run")], folder / "out", figures="overview").with_name("report.html")
+    return write_report([write_run(folder / "run")], folder / "out", figures="overview").with_name(
+        "report.html"
+    )
 
 
 @pytest.mark.parametrize("unfolded", [False, True])
@@ -144,7 +172,10 @@ def test_nothing_is_cut_off_at_any_width(chromium, request, file, width, unfolde
             page.evaluate(UNFOLD)
             assert page.locator(".detail:visible").count() == page.locator(".line").count()
         assert page.evaluate(CUT_OFF, SMALLEST) == []
-        assert all(cell.is_visible() for cell in page.locator(".line .use, .line .speedup, .line .accuracy").all())
+        assert all(
+            cell.is_visible()
+            for cell in page.locator(".line .use, .line .speedup, .line .accuracy").all()
+        )
 
 
 def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_file):
@@ -163,21 +194,31 @@ def test_a_fleet_is_printed_on_eight_pages_with_whole_figures(chromium, fleet_fi
 @pytest.mark.parametrize(("width", "theme"), [(375, "light"), (1440, "light"), (1440, "dark")])
 def test_axe_finds_no_serious_violation(chromium, page_file, width, theme):
     source = axe()
-    with opened(chromium, page_file, width=width, fragment=f"#theme={theme}", bypass_csp=True) as page:
+    with opened(
+        chromium, page_file, width=width, fragment=f"#theme={theme}", bypass_csp=True
+    ) as page:
         page.locator(".line button").first.click()
         page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
         page.evaluate(source)
         rules = page.evaluate("axe.run()")["violations"]
-    serious = [(rule["id"], rule["nodes"][0]["html"]) for rule in rules if rule["impact"] in ("serious", "critical")]
+    serious = [
+        (rule["id"], rule["nodes"][0]["html"])
+        for rule in rules
+        if rule["impact"] in ("serious", "critical")
+    ]
     assert serious == []
 
 
-def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(chromium, fleet_file):
+def test_the_page_of_a_fleet_is_small_and_has_every_advice_on_its_first_screen(
+    chromium, fleet_file
+):
     assert fleet_file.stat().st_size <= 450_000
     head = fleet_file.with_name("report.md").read_text().splitlines()
     assert len(head) < 150
     marks = ("| model", "![", "| device", "**Not")
-    first = {mark: next(at for at, line in enumerate(head) if line.startswith(mark)) for mark in marks}
+    first = {
+        mark: next(at for at, line in enumerate(head) if line.startswith(mark)) for mark in marks
+    }
     assert sorted(first, key=first.get) == [*first]
     assert fleet_file.read_text().count("unsupported") < 20
     with opened(chromium, fleet_file) as page:

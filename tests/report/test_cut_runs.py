@@ -28,7 +28,15 @@ NOTHING_LEFT = (
 """What may be said of a run of which too little is left."""
 KEPT = (slice(0), slice(None, None, 2))
 """Rows that a file keeps: none, and every other."""
-LATER = ("memory.csv", "train.csv", "blocks.csv", "epochs.csv", "explain.csv", "explain_figures.csv", "layers.csv")
+LATER = (
+    "memory.csv",
+    "train.csv",
+    "blocks.csv",
+    "epochs.csv",
+    "explain.csv",
+    "explain_figures.csv",
+    "layers.csv",
+)
 
 
 def reported(whole: Path, left: Path) -> None:
@@ -57,10 +65,18 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     return {case: folder / case for case in (*SMALL, *LARGER)}
 
 
-@pytest.mark.parametrize("file", ["speed.csv", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)])
-@pytest.mark.parametrize("case", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)])
-def test_what_is_left_of_a_run_whose_file_lost_rows_is_reported(case, file, runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.report.figures.draw.draw", lambda chart, _out: chart)  # drawing takes most of the time
+@pytest.mark.parametrize(
+    "file", ["speed.csv", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)]
+)
+@pytest.mark.parametrize(
+    "case", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)]
+)
+def test_what_is_left_of_a_run_whose_file_lost_rows_is_reported(
+    case, file, runs, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "bench.report.figures.draw.draw", lambda chart, _out: chart
+    )  # drawing takes most of the time
     whole = runs[case]
     if not (whole / file).is_file():
         pytest.skip("such a run has no such file")

@@ -1,4 +1,6 @@
-"""JSON documents: their figures are those of the frames, and what is unknown or not finite is null or left out."""
+"""JSON documents: their figures are those of the frames, and what is unknown or not finite is null
+or left out.
+"""
 
 import json
 from pathlib import Path
@@ -36,7 +38,9 @@ def folders(tmp_path_factory) -> list[Path]:
     endless = {"kind": "step", "step": 0, "layer": "", "name": "loss", "value": float("inf")}
     run.append(Numeric(trial="mlp-0-b128-numerics-fp32", precision="fp32", **endless))
     discarded = {"round": 20, "steps": 3, "discarded": "throttled"}
-    run.append(*(block(SPEED, position=number, time_ms=30.0 + number, **discarded) for number in range(2)))
+    run.append(
+        *(block(SPEED, position=number, time_ms=30.0 + number, **discarded) for number in range(2))
+    )
     whole(RunBuilder(folder.with_name("ladder")))
     return [folder, folder.with_name("ladder")]
 
@@ -92,7 +96,10 @@ def test_json_goes_with_no_option_of_the_page(option):
 
 @pytest.mark.parametrize(
     ("words", "part"),
-    [(("report", "--json", "run"), '"peak_memory_bytes": 104857600'), (("list", "--json"), '"resnet20"')],
+    [
+        (("report", "--json", "run"), '"peak_memory_bytes": 104857600'),
+        (("list", "--json"), '"resnet20"'),
+    ],
 )
 def test_what_is_for_programs_is_printed_and_nothing_is_written(tmp_path, words, part):
     RunBuilder(tmp_path / "run").memory("fp32", 100)

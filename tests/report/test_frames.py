@@ -39,11 +39,15 @@ def test_a_run_with_a_single_row_has_the_same_columns_of_words_and_of_numbers(re
 
 def test_the_example_of_the_document_runs(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysing-results.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "analysing-results.md").read_text(), re.DOTALL
+    )
     exec(compile(example, "analysing-results.md", "exec"), {})
     shown = capsys.readouterr().out
     with (ROOT / "results" / "resnet20-cpu-epyc-parity" / "epochs.csv").open() as file:
-        accuracies = [row["test_accuracy_pct"] for row in csv.DictReader(file) if row["epoch"] == "5"]
+        accuracies = [
+            row["test_accuracy_pct"] for row in csv.DictReader(file) if row["epoch"] == "5"
+        ]
     assert "FASTER" in shown
     assert f"{float(accuracies[0]):.1f}" in shown
 

@@ -1,4 +1,6 @@
-"""Names and messages that want to be more than text, in every field of every file, through every form of output."""
+"""Names and messages that want to be more than text, in every field of every file, through every
+form of output.
+"""
 
 import json
 from dataclasses import replace
@@ -23,7 +25,9 @@ EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)
 
 def hostile(folder: Path, device: str = EVIL, peak_mib: int = 100) -> RunBuilder:
     """A run with hostile text in every word that may be any word, written as the harness writes it."""
-    run = RunBuilder(folder, suite=f"{EVIL} suite", device=replace(GPU, name=device, architecture=EVIL))
+    run = RunBuilder(
+        folder, suite=f"{EVIL} suite", device=replace(GPU, name=device, architecture=EVIL)
+    )
     run.speed().memory("fp32", peak_mib).memory("amp-bf16", 60)
     run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
     run.lost("speed", "amp-fp16", "failed", f"{EVIL}\nsecond line")
@@ -40,7 +44,10 @@ def hostile(folder: Path, device: str = EVIL, peak_mib: int = 100) -> RunBuilder
 def runs(tmp_path_factory) -> list[Path]:
     """Two hostile runs of two devices, of which the second takes more memory."""
     folder = tmp_path_factory.mktemp("hostile")
-    return [hostile(folder / "a\x1b[1m").folder, hostile(folder / "b\u202e", f"{EVIL} 2", 200).folder]
+    return [
+        hostile(folder / "a\x1b[1m").folder,
+        hostile(folder / "b\u202e", f"{EVIL} 2", 200).folder,
+    ]
 
 
 def harmless(text: str) -> bool:

@@ -19,7 +19,9 @@ from tests.report.builders import RunBuilder, text_of, write_report
 
 def written(*runs, figures="none"):
     """Return the words of report.html, its HTML and its folder."""
-    page = write_report([run.folder for run in runs], runs[0].folder.parent / "out", figures=figures)
+    page = write_report(
+        [run.folder for run in runs], runs[0].folder.parent / "out", figures=figures
+    )
     return text_of(page), page.read_text(), page.parent
 
 
@@ -45,10 +47,17 @@ def markdown_tables(text):
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory):
     """The markdown, the HTML and the folder of a run that was warned and of which much went wrong."""
-    run = RunBuilder(tmp_path_factory.mktemp("troubled") / "run", target_ci=0.01).speed(status="unconverged")
-    run.lost("speed", "amp-bf16", "timeout", "hung").lost("speed", "amp-fp16", "oom", "tried to allocate 2 GiB")
+    run = RunBuilder(tmp_path_factory.mktemp("troubled") / "run", target_ci=0.01).speed(
+        status="unconverged"
+    )
+    run.lost("speed", "amp-bf16", "timeout", "hung").lost(
+        "speed", "amp-fp16", "oom", "tried to allocate 2 GiB"
+    )
     run.lost("speed", "fp16", "failed", "bad|detail\n| --- | [x](javascript:1) `code`")
-    long = f"device 2 of 2 (CPU): ValueError: bad | {'File torch/nn, line 1 / ' * 50}raise ValueError(bad)"
+    long = (
+        f"device 2 of 2 (CPU): ValueError: bad | {'File torch/nn, line 1 / ' * 50}raise "
+        "ValueError(bad)"
+    )
     run.lost("speed", "bf16", "failed", long)
     fleet.edit_run(run.folder, lambda info: info.update(warnings=["The GPU is <shared>."]))
     return written(run)
@@ -67,13 +76,18 @@ def test_what_did_not_fit_stays_in_the_table_as_its_word_and_in_the_notes_with_i
     text, _, notes = troubled[0].partition("Notes")
     assert len(re.findall(r"\| amp-fp16 \| 128 \|( oom \|| – \|)+", text)) >= 1
     assert "tried to allocate 2 GiB" in notes
-    assert re.search(r"device 2 of 2 \(CPU\): ValueError: bad .*raise ValueError\(bad\) \|\n", notes)
+    assert re.search(
+        r"device 2 of 2 \(CPU\): ValueError: bad .*raise ValueError\(bad\) \|\n", notes
+    )
 
 
-def test_unknown_is_a_dash_and_never_zero_or_nan_and_what_is_doubtful_is_marked_and_explained(troubled):
+def test_unknown_is_a_dash_and_never_zero_or_nan_and_what_is_doubtful_is_marked_and_explained(
+    troubled,
+):
     text, html, _ = troubled
     header, line = (
-        next(line for line in text.splitlines() if line.startswith(f"| {at}")) for at in ("precision", "amp-bf16")
+        next(line for line in text.splitlines() if line.startswith(f"| {at}"))
+        for at in ("precision", "amp-bf16")
     )
     cells = dict(zip(header.split(" | "), line.split(" | "), strict=True))
     assert cells["peak memory (MiB, vs fp32)"] == "–"
@@ -92,7 +106,9 @@ def test_what_a_run_warned_of_is_told_after_the_verdict(troubled):
 def test_a_long_table_is_folded_on_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(render, "LONGEST", 1)
     _, html, _ = written(RunBuilder(tmp_path / "run").speed())
-    folded = html.split("<details><summary>How it was measured (2 rows)</summary>")[1].split("</details>")[0]
+    folded = html.split("<details><summary>How it was measured (2 rows)</summary>")[1].split(
+        "</details>"
+    )[0]
     assert "How it was measured</caption>" in folded
 
 
@@ -100,14 +116,18 @@ def test_the_page_needs_nothing_else_and_no_id_is_there_twice(whole):
     html = whole[2]
     ids = re.findall(r'\bid="(.*?)"', html)
     links = re.findall(r'\b(?:src|href)="(.*?)"', html)
-    used = [link.removeprefix("#") for link in links if link != "summary.csv"] + re.findall(r"url\(#(.*?)\)", html)
+    used = [link.removeprefix("#") for link in links if link != "summary.csv"] + re.findall(
+        r"url\(#(.*?)\)", html
+    )
     assert all(link.startswith("#") or link == "summary.csv" for link in links)
     assert len(ids) == len(set(ids)) > 0
     assert set(used) <= set(ids)
 
 
 @pytest.mark.slow
-def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_and_torch_never(whole, tmp_path):
+def test_a_fresh_process_writes_the_same_to_the_byte_imports_its_libraries_late_and_torch_never(
+    whole, tmp_path
+):
     run, _, _, first = whole
     code = (
         "import sys, pathlib, bench.report as r\n"
@@ -128,7 +148,10 @@ def test_a_line_has_the_summarys_figures_and_unfolds_to_every_batch_size(whole):
     line = re.search(r'<tr class="line".*?</tr>', html, re.DOTALL)[0]
     (answer,) = answers(run.summary())
     advised = answer.arm
-    assert f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>" in line
+    assert (
+        f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>"
+        in line
+    )
     less = change(advised["memory_change_ratio"])
     assert f"<span>{less}</span>" in line
     assert f'data-sort="{advised["speedup"]}"' in line
@@ -160,7 +183,10 @@ REPORT = {"report.md", "report.html", FILES, "summary.csv"}
 def pair(tmp_path):
     """Two runs of one recipe on two devices."""
     run = RunBuilder(tmp_path / "one").speed().speed(batch=256).folder
-    return [run, fleet.copy(run, tmp_path / "two", device="Card", architecture="Volta", host="there")]
+    return [
+        run,
+        fleet.copy(run, tmp_path / "two", device="Card", architecture="Volta", host="there"),
+    ]
 
 
 def files(folder):
@@ -171,7 +197,9 @@ def files(folder):
 def test_a_report_written_again_leaves_nothing_of_the_one_before(pair, tmp_path):
     out = tmp_path / "out"
     shown = re.findall(
-        r"^!\[.*?\]\((.*?)\.svg\)$", write_report(pair, out).with_name("report.md").read_text(), flags=re.M
+        r"^!\[.*?\]\((.*?)\.svg\)$",
+        write_report(pair, out).with_name("report.md").read_text(),
+        flags=re.M,
     )
     assert "speedup-vs-batch-mlp" in shown
     for name in shown:

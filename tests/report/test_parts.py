@@ -19,19 +19,31 @@ def made(material):
 
 def drawn(name):
     bar = Bar(x=(0, 1), low=0.1, high=0.9, tint="fp32")
-    return Chart(name=name, caption=name, about="", panels=[chart.rows_panel("", Axis(), ["fp32"], [bar])])
+    return Chart(
+        name=name, caption=name, about="", panels=[chart.rows_panel("", Axis(), ["fp32"], [bar])]
+    )
 
 
 def findings(material):
     beside = Finding(subject="mlp", result="go on", table=made(material))
     yield Findings(findings=[beside])
     behind = Finding(subject="fp32 on it", result="it is so", reasons=["Firstly.", "Secondly."])
-    yield Findings(findings=[behind], heading="Whence?", title="mlp", charts=[drawn("whence")], tables=[made(material)])
+    yield Findings(
+        findings=[behind],
+        heading="Whence?",
+        title="mlp",
+        charts=[drawn("whence")],
+        tables=[made(material)],
+    )
 
 
 PART = PhaseReport(
     tables=(Entry(5, "Sums of all", lambda material: [made(material), "A remark."]),),
-    charts=lambda _: [(OVERVIEW, drawn("over-all")), ("mlp", drawn("of-mlp")), ("mlp", "A figure is left out.")],
+    charts=lambda _: [
+        (OVERVIEW, drawn("over-all")),
+        ("mlp", drawn("of-mlp")),
+        ("mlp", "A figure is left out."),
+    ],
     findings=findings,
     document=lambda runs: {"sums": len(runs.trials)},
 )
@@ -50,14 +62,30 @@ def test_tables_figures_and_findings_are_where_they_belong(run, tmp_path):
     assert "- mlp: go on." in head
     assert "**Whence?**" in head
     assert "- mlp: fp32 on it: it is so. Firstly. Secondly." in head
-    assert [name for name in ("over-all", "whence", "of-mlp") if f"({name}.svg)" in head] == ["over-all", "whence"]
-    order = ["go on", 'data-name="over-all"', "Whence?", 'data-name="whence"', "Firstly.", "Sums of all", "A remark."]
+    assert [name for name in ("over-all", "whence", "of-mlp") if f"({name}.svg)" in head] == [
+        "over-all",
+        "whence",
+    ]
+    order = [
+        "go on",
+        'data-name="over-all"',
+        "Whence?",
+        'data-name="whence"',
+        "Firstly.",
+        "Sums of all",
+        "A remark.",
+    ]
     order += ["A figure is left out.", 'data-name="of-mlp"']
     places = [html.index(text) for text in order]
     assert places == sorted(places)
     assert text_of(tmp_path / "out" / "report.html").count("| amp-bf16 |") >= 2
     said = render.terminal(report, tmp_path)
-    assert said.index("Sums") < said.index("mlp: go on.") < said.index("Whence?") < said.index("- Secondly.")
+    assert (
+        said.index("Sums")
+        < said.index("mlp: go on.")
+        < said.index("Whence?")
+        < said.index("- Secondly.")
+    )
     assert "Sums" in render.in_words(report.findings)
 
 

@@ -29,7 +29,13 @@ def literature() -> pd.DataFrame:
 
 def second(tmp_path, monkeypatch, *given: dict) -> dict:
     """The second of some published rows in which only these fields are given."""
-    usual = {"source": "a post", "model": "mlp", "gpu": "V100", "precision": "fp32", "batch_size": 128}
+    usual = {
+        "source": "a post",
+        "model": "mlp",
+        "gpu": "V100",
+        "precision": "fp32",
+        "batch_size": 128,
+    }
     header = (FOLDER / "published.csv").read_text().splitlines()[0].split(",")
     rows = pd.DataFrame([dict.fromkeys(header, "") | usual | row for row in given])
     rows.to_csv(tmp_path / "published.csv", index=False)
@@ -40,7 +46,11 @@ def second(tmp_path, monkeypatch, *given: dict) -> dict:
 @pytest.mark.parametrize(
     ("fp32", "other", "speedup"),
     [
-        ({"time_per_epoch_s": 30.0, "samples_per_s": 1.0}, {"time_per_epoch_s": 20.0, "samples_per_s": 9.0}, 1.5),
+        (
+            {"time_per_epoch_s": 30.0, "samples_per_s": 1.0},
+            {"time_per_epoch_s": 20.0, "samples_per_s": 9.0},
+            1.5,
+        ),
         ({"total_time_s": 30.0, "epochs": 2.0}, {"total_time_s": 60.0, "epochs": 2.0}, 0.5),
         ({"samples_per_s": 30.0}, {"samples_per_s": 60.0}, 2.0),
         ({"tokens_per_s": 30.0}, {"tokens_per_s": 45.0}, 1.5),
@@ -48,7 +58,9 @@ def second(tmp_path, monkeypatch, *given: dict) -> dict:
         ({}, {"times_as_fast": 1.3}, 1.3),
     ],
 )
-def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(tmp_path, monkeypatch, fp32, other, speedup):
+def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(
+    tmp_path, monkeypatch, fp32, other, speedup
+):
     row = second(tmp_path, monkeypatch, fp32, {"precision": "amp-fp16"} | other)
     assert row["speedup"] == pytest.approx(speedup, nan_ok=True)
 
@@ -58,14 +70,22 @@ def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(tmp_path, monkeypa
     [
         ({}, True),
         ({"batch_size": float("nan")}, False),
-        *(({name: "another"}, False) for name in ("source", "model", "dataset", "setup", "gpu", "variant")),
+        *(
+            ({name: "another"}, False)
+            for name in ("source", "model", "dataset", "setup", "gpu", "variant")
+        ),
         ({"n_gpus": 4.0}, False),
     ],
 )
 def test_a_published_row_is_compared_with_fp32_that_agrees_in_all_but_the_precision(
     tmp_path, monkeypatch, differs, compared
 ):
-    row = second(tmp_path, monkeypatch, {"accuracy_pct": 90}, {"accuracy_pct": 91, "precision": "tf32"} | differs)
+    row = second(
+        tmp_path,
+        monkeypatch,
+        {"accuracy_pct": 90},
+        {"accuracy_pct": 91, "precision": "tf32"} | differs,
+    )
     assert (row["accuracy_change"] == 1) == compared
 
 

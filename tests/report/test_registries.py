@@ -1,4 +1,6 @@
-"""A metric that a phase declares, with a field of its row, reaches every part of a report, and ``compare``."""
+"""A metric that a phase declares, with a field of its row, reaches every part of a report, and
+``compare``.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +53,9 @@ class CopyingPeak(MemoryPeak):
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, name: str, row: type, metric: Metric) -> None:
-    """Let a phase declare a row and a metric more, and derive what the harness derives of all phases."""
+    """Let a phase declare a row and a metric more, and derive what the harness derives of all
+    phases.
+    """
     phase = PHASES[name]
     phase = replace(phase, row=row, metrics=(*phase.metrics, metric))
     monkeypatch.setitem(PHASES, name, phase)
@@ -71,13 +75,17 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         times = {"fp32": seconds, "amp-bf16": 2 * seconds}
 
         def compiled(row: dict[str, str], times: dict[str, float] = times) -> None:
-            row.update(compile_s=repr(times[row["precision"]] * (0.99 + int(row["replicate"]) / 100)))
+            row.update(
+                compile_s=repr(times[row["precision"]] * (0.99 + int(row["replicate"]) / 100))
+            )
 
         edit_rows(folder, compiled, "speed.csv")
     return folders
 
 
-def test_a_metric_reaches_table_figure_json_frames_and_metrics(two: list[Path], tmp_path: Path) -> None:
+def test_a_metric_reaches_table_figure_json_frames_and_metrics(
+    two: list[Path], tmp_path: Path
+) -> None:
     runs = load(two[:1])
     page = text_of(write_report(two[:1], tmp_path / "out", figures="none"))
     assert "compile time (s)" in page
@@ -100,7 +108,10 @@ def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_
         run.result("memory", precision, row=CopyingPeak(copied_bytes=copied))
     assert load([run.folder]).trials["copied_bytes"].tolist() == [4096.0, 2048.0]
     objects = frames.rows(load_frames(run.folder).summary)
-    assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [(4096.0, None), (2048.0, 0.5)]
+    assert [(row["copied_bytes"], row["copied_ratio"]) for row in objects] == [
+        (4096.0, None),
+        (2048.0, 0.5),
+    ]
     assert COLUMNS["memory.csv"]["copied_bytes"].unit == "bytes"
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
     with pytest.raises(UsageError, match="copied_bytes cannot be '-1'"):
@@ -118,19 +129,39 @@ def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_
 def test_a_suites_own_figure_of_merit_is_judged_and_shown_as_the_suite_describes_it(
     better, margin, verdict, changed, *, tmp_path, monkeypatch
 ) -> None:
-    described = {"quality_name": "RMSE", "quality_unit": "°C", "quality_better": better, "quality_margin": margin}
+    described = {
+        "quality_name": "RMSE",
+        "quality_unit": "°C",
+        "quality_better": better,
+        "quality_margin": margin,
+    }
     of_fp32 = [4.0 + 0.01 * seed**2 for seed in range(5)]
     runs = [RunBuilder(tmp_path / name) for name in ("old", "new")]
     for run, fp32, off in ((runs[0], of_fp32, 0.3), (runs[1], [4.0] * 5, 0.6)):
         for precision, errors in (("fp32", fp32), ("amp-bf16", [error + off for error in of_fp32])):
-            run.train(precision, [None] * 5, test_loss=None, figures=[{"RMSE": error} for error in errors], **described)
+            run.train(
+                precision,
+                [None] * 5,
+                test_loss=None,
+                figures=[{"RMSE": error} for error in errors],
+                **described,
+            )
     row = runs[0].row("amp-bf16")
     assert (row["accuracy_verdict"], row["quality"]) == (verdict, pytest.approx(4.36))
     assert row["quality_change"] == pytest.approx(0.3)
     page = text_of(write_report([runs[0].folder], tmp_path / "out", figures="overview"))
     assert "RMSE (°C)" in page
     assert "RMSE less fp32" in page
-    (comparison,) = (row for row in compare(*(run.folder for run in runs)).rows if row.question["precision"] != "fp32")
-    assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (changed, "RMSE")
-    edit_rows(runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32")))
+    (comparison,) = (
+        row
+        for row in compare(*(run.folder for run in runs)).rows
+        if row.question["precision"] != "fp32"
+    )
+    assert (comparison.changes["quality"].verdict, comparison.changes["quality"].metric.label) == (
+        changed,
+        "RMSE",
+    )
+    edit_rows(
+        runs[0].folder, lambda row: row.update(quality_margin=margin + (row["precision"] == "fp32"))
+    )
     assert runs[0].row("amp-bf16")["accuracy_verdict"] != verdict  # two margins, fixed by nobody

@@ -28,7 +28,9 @@ def test_every_status_is_explained() -> None:
 
 
 def test_quantities_have_their_unit_in_the_name() -> None:
-    columns = [field for file in COLUMNS.values() for field in file.values() if field.kind == "number"]
+    columns = [
+        field for file in COLUMNS.values() for field in file.values() if field.kind == "number"
+    ]
     quantity = re.compile(r"time|power|bytes|memory|peak|temperature|clock|utiliz")
     measured = [field for field in columns if quantity.search(field.name)]
     assert measured

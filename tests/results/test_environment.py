@@ -30,10 +30,15 @@ def test_devices_that_train_together_are_one_with_the_rates_of_the_slowest(machi
     assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
 
 
-@pytest.mark.parametrize(("second", "hosts", "energy"), [("b", ["here", "here"], None), ("a", ["here"], "counter")])
+@pytest.mark.parametrize(
+    ("second", "hosts", "energy"), [("b", ["here", "here"], None), ("a", ["here"], "counter")]
+)
 def test_devices_that_train_together_are_listed_by_node(machine, second, hosts, energy):
     gpus = [replace(GPU, uuid=uuid, energy="counter") for uuid in ("GPU-x", "GPU-y")]
-    surveys = [(node, replace(machine, devices=(gpu,))) for node, gpu in zip(("a", second), gpus, strict=True)]
+    surveys = [
+        (node, replace(machine, devices=(gpu,)))
+        for node, gpu in zip(("a", second), gpus, strict=True)
+    ]
     merged = merge({"V100+V100": surveys})
     assert [node.host for node in merged.machines] == hosts
     (device,) = merged.devices

@@ -10,7 +10,9 @@ from bench.results.files import sync, write_atomically
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "replace"])
-def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_old_content(tmp_path, monkeypatch, call):
+def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_old_content(
+    tmp_path, monkeypatch, call
+):
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -31,7 +33,9 @@ def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_ol
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(
+    tmp_path, monkeypatch
+):
     def fail(number):
         def sync_fails(_):
             raise OSError(number, "no")

@@ -33,7 +33,9 @@ def test_what_runs_wrote_is_read(name):
         (("data", 0, "fingerprint"), ["a"], "at `$.data[0].fingerprint`"),
     ],
 )
-def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(tmp_path, where, value, message):
+def test_a_value_of_another_type_is_refused_by_the_name_of_its_field(
+    tmp_path, where, value, message
+):
     run = json.loads((MEASURED / PARITY / "run.json").read_text())
     part = run
     for key in where[:-1]:

@@ -60,18 +60,25 @@ def test_a_result_is_one_row_with_units_in_the_names_of_its_columns(tmp_path, ti
     store = Store(tmp_path)
     ok = result(row=memory, switches=Switches(loss_scaling=False), wall_s=0.1 + 0.2)
     store.add_results(tiny_trial, cpu, [ok])
-    store.add_results(replace(tiny_trial, replicate=1), cpu, [result(status="failed", detail="it broke")])
+    store.add_results(
+        replace(tiny_trial, replicate=1), cpu, [result(status="failed", detail="it broke")]
+    )
     first, second = rows(tmp_path, "memory.csv")
     assert list(first) == list(COLUMNS["memory.csv"])
     given = {name: text for name, text in first.items() if text}
-    assert given.items() >= {"suite": "tiny", "batch_size": "4", "replicate": "0", "loss_scaling": "no"}.items()
+    assert (
+        given.items()
+        >= {"suite": "tiny", "batch_size": "4", "replicate": "0", "loss_scaling": "no"}.items()
+    )
     assert given.items() >= {"peak_resident_bytes": "1000000", "model_bytes": "0"}.items()
     assert {"peak_allocated_bytes", "techniques", "detail"}.isdisjoint(given)
     assert float(first["wall_s"]) == 0.1 + 0.2
     assert (second["detail"], second["peak_resident_bytes"]) == ("it broke", "")
 
 
-def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(tmp_path, pair, cpu):
+def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(
+    tmp_path, pair, cpu
+):
     other, again = replace(pair, replicate=1), replace(pair, arms=arms("fp32", "fp16-master"))
     assert again.id == pair.id
     Store(tmp_path).add_results(other, cpu, both(), [block(other, 1)])
@@ -88,7 +95,9 @@ def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_i
 
 
 @pytest.mark.parametrize(("ending", "left"), [("ok", 1), ("oom", 2)])
-def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_path, pair, cpu, ending, left):
+def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(
+    tmp_path, pair, cpu, ending, left
+):
     store = Store(tmp_path)
     for trial in pair.apart():
         store.add_results(trial, cpu, [result(trial.precisions[0])])
@@ -99,7 +108,9 @@ def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(tmp_p
 
 
 class Failing:
-    """Lets the Nth call that changes a folder fail, as an error or, with all after it, as the end of the process."""
+    """Lets the Nth call that changes a folder fail, as an error or, with all after it, as the end
+    of the process.
+    """
 
     CALLS = ("fsync", "truncate", "replace", "rename", "mkdir", "unlink", "rmdir")
 
@@ -121,7 +132,9 @@ class Failing:
 
 
 @pytest.mark.parametrize("kill", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(tmp_path, pair, cpu, monkeypatch, kill):
+def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
+    tmp_path, pair, cpu, monkeypatch, kill
+):
     def measure(folder, status, number):
         store = Store(folder)
         store.write_run({"request": {}})
@@ -141,7 +154,9 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(tm
                 ended.append(type(error))
         Store(folder).write_run({"request": {}})
         ends = [row["status"] for row in trial_rows(folder)]
-        states.add((*ends, *(rounds(folder) if ends else ())))  # of a trial without rows no details count
+        states.add(
+            (*ends, *(rounds(folder) if ends else ()))
+        )  # of a trial without rows no details count
         assert not list(folder.glob(".*"))
         if failing.left > 0:
             break
@@ -204,7 +219,10 @@ def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, pair, cpu,
 
 
 def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial):
-    suites = [replace(tiny_trial.cell.suite, parameters=(("note", note),)) for note in ("a/b", "a_b", "a b", "x" * 400)]
+    suites = [
+        replace(tiny_trial.cell.suite, parameters=(("note", note),))
+        for note in ("a/b", "a_b", "a b", "x" * 400)
+    ]
     trials = [replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite)) for suite in suites]
     for paths in ([trial.checkpoint for trial in trials], [trial.log for trial in trials]):
         assert len(set(paths)) == len(trials)

@@ -30,7 +30,9 @@ def test_what_is_shown_is_to_the_digit_what_is_read_back(tmp_path):
     shown = {result.precision: result.row for result in with_derived(trial, results, records)}
     stored = stored_speeds(run.folder)[trial.id]
     for name in derived(PHASES["speed"]):
-        assert [getattr(row, name) for row in stored.values()] == [getattr(shown[arm], name) for arm in stored], name
+        assert [getattr(row, name) for row in stored.values()] == [
+            getattr(shown[arm], name) for arm in stored
+        ], name
     assert stored["amp-bf16"].log_speedup == pytest.approx(math.log(1.7))
     assert stored["fp32"].log_speedup is None
 
@@ -38,10 +40,16 @@ def test_what_is_shown_is_to_the_digit_what_is_read_back(tmp_path):
 def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_figures(tmp_path):
     run = RunBuilder(tmp_path / "run")
     trial, (fp32, bf16), records = sent_by(run)
-    records.append(block(trial.id, "fp32", round=20, time_ms=1e6, skipped_steps=3, discarded="evaluation"))
+    records.append(
+        block(trial.id, "fp32", round=20, time_ms=1e6, skipped_steps=3, discarded="evaluation")
+    )
     failed = TrialResult(precision="amp-bf16", status="failed", detail="why")
     shown, lost = with_derived(trial, [fp32, failed], records)
-    assert (shown.row.step_ms, shown.row.skipped_steps, shown.row.rounds) == (pytest.approx(9.7), 3, 20)
+    assert (shown.row.step_ms, shown.row.skipped_steps, shown.row.rounds) == (
+        pytest.approx(9.7),
+        3,
+        20,
+    )
     assert lost == failed
     run.store.add_results(trial, run.device, [fp32, failed], records)
     assert [row["step_ms"] > 0 for row in trial_figures(run.folder)] == [True, False]
@@ -59,7 +67,11 @@ def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_int
         for ms in times
     ]
     fp32, bf16 = (result.row for result in with_derived(trial, results, records))
-    assert (fp32.step_ms, fp32.block_steps, bf16.log_speedup) == (20.0, 2, pytest.approx(math.log(2.0)))
+    assert (fp32.step_ms, fp32.block_steps, bf16.log_speedup) == (
+        20.0,
+        2,
+        pytest.approx(math.log(2.0)),
+    )
     assert bf16.log_speedup_error is None
 
 

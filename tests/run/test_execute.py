@@ -32,7 +32,10 @@ from tests.rows import Row, rows, trial_rows
 ARMS = ("fp32", "amp-bf16")
 TOO_BIG = Ending(kind="oom", text="too big")
 DIED = Ending(kind="died", text="why")
-STEPS = tuple(step.name for step in build_ablation("amp-fp16", "cpu", ("channels-last", "compile", "checkpointing"))[0])
+STEPS = tuple(
+    step.name
+    for step in build_ablation("amp-fp16", "cpu", ("channels-last", "compile", "checkpointing"))[0]
+)
 TOP = "amp-fp16+set-to-none+prefetcher"
 DISTURBED = 1.13
 """The speedup of a process next to which another program ran."""
@@ -41,7 +44,8 @@ DISTURBED = 1.13
 class ScriptedLauncher:
     """Answers a trial by the first rule whose text is in its id; otherwise every arm is ok.
 
-    Several answers of a rule are for one process after the other. Its clock stands still but for what trials take.
+    Several answers of a rule are for one process after the other. Its clock stands still but for
+    what trials take.
     """
 
     overlapping = False
@@ -68,7 +72,17 @@ class ScriptedLauncher:
             self.now_s += self.durations.get(trial.phase, 0.0) / 2
             on_message(Progress(text="half"))
         if trial.phase == "speed" and not self.speedups:
-            on_message(Block(trial=trial.id, precision="fp32", round=0, position=0, steps=1, time_ms=1.0, start_s=0.0))
+            on_message(
+                Block(
+                    trial=trial.id,
+                    precision="fp32",
+                    round=0,
+                    position=0,
+                    steps=1,
+                    time_ms=1.0,
+                    start_s=0.0,
+                )
+            )
         answer = next((answer for text, answer in self.rules.items() if text in trial.id), None)
         if isinstance(answer, list):
             answer = answer.pop(0) if answer else None
@@ -97,12 +111,20 @@ class ScriptedLauncher:
             return self.speed(self.against_itself[replicate])
         if phase == "speed" and self.speedups:
             ratio = self.speedups[replicate]
-            return self.speed(None if name == "fp32" else ratio, 80.0 if ratio == DISTURBED else 0.0)
+            return self.speed(
+                None if name == "fp32" else ratio, 80.0 if ratio == DISTURBED else 0.0
+            )
         return None
 
     def speed(self, ratio, foreign_load_pct=0.0):
         ends = gained(ratio, within=0.01) if ratio else {}
-        cut = {"steady": True, "warmup_steps": 12, "switch_warmup_steps": 2, "block_steps": 7, "rounds": 20}
+        cut = {
+            "steady": True,
+            "warmup_steps": 12,
+            "switch_warmup_steps": 2,
+            "block_steps": 7,
+            "rounds": 20,
+        }
         return Speed(**cut, step_ms=2.0 / (ratio or 1.0), foreign_load_pct=foreign_load_pct, **ends)
 
 
@@ -121,11 +143,17 @@ class Outcome(NamedTuple):
 
     def arms(self, phase, status="ok"):
         """Return the arms that ended so in a phase."""
-        return [arm_name(row) for row in self.rows if (row["phase"], row["status"]) == (phase, status)]
+        return [
+            arm_name(row) for row in self.rows if (row["phase"], row["status"]) == (phase, status)
+        ]
 
     def lost(self):
         """Return the status and the detail of each trial that was not ok."""
-        return {short(row["trial"]): (row["status"], row["detail"]) for row in self.rows if row["status"] != "ok"}
+        return {
+            short(row["trial"]): (row["status"], row["detail"])
+            for row in self.rows
+            if row["status"] != "ok"
+        }
 
 
 def short(trial):
@@ -165,7 +193,9 @@ def plan_of(*trials):
 @pytest.fixture
 def plan(tiny_trial):
     memory = [replace(tiny_trial, arms=arms(name)) for name in ARMS]
-    speed = [replace(tiny_trial, phase="speed", arms=arms(*ARMS), replicate=number) for number in (0, 1)]
+    speed = [
+        replace(tiny_trial, phase="speed", arms=arms(*ARMS), replicate=number) for number in (0, 1)
+    ]
     train = [replace(tiny_trial, phase="train", arms=arms(name)) for name in ARMS]
     return plan_of(*memory, *speed, *train)
 
@@ -206,12 +236,20 @@ def test_arms_that_do_not_fit_together_are_measured_apart_also_after_an_interrup
     assert done.arms("speed") == [*ARMS, *ARMS]
 
 
-@pytest.mark.parametrize(("kind", "status"), [("timeout", "timeout"), ("died", "failed"), ("error", "failed")])
-def test_an_arm_that_fails_beside_others_is_tried_alone_and_not_again_if_it_hung_or_crashed(run, plan, kind, status):
+@pytest.mark.parametrize(
+    ("kind", "status"), [("timeout", "timeout"), ("died", "failed"), ("error", "failed")]
+)
+def test_an_arm_that_fails_beside_others_is_tried_alone_and_not_again_if_it_hung_or_crashed(
+    run, plan, kind, status
+):
     why = Ending(kind=kind, text="why")
     done = run(plan, {"speed-r": why, "speed-amp-bf16": why})
     tried = [name for name in done.ran if "speed" in name]
-    assert tried[:3] == ["speed-r0", "speed-fp32-r0", "speed-amp-bf16-r0"]  # which shows whose fault it is
+    assert tried[:3] == [
+        "speed-r0",
+        "speed-fp32-r0",
+        "speed-amp-bf16-r0",
+    ]  # which shows whose fault it is
     first, *others = done.lost().items()
     assert first == ("speed-amp-bf16-r0", (status, "why"))
     if kind == "error":
@@ -220,7 +258,9 @@ def test_an_arm_that_fails_beside_others_is_tried_alone_and_not_again_if_it_hung
     else:
         reason = "not tried again: in tiny-cpu-b4-speed-amp-bf16-r0, why"
         assert tried[3:] == ["speed-fp32-r1"]
-        assert dict(others) == dict.fromkeys(("speed-amp-bf16-r1", "train-amp-bf16-s0"), (status, reason))
+        assert dict(others) == dict.fromkeys(
+            ("speed-amp-bf16-r1", "train-amp-bf16-s0"), (status, reason)
+        )
     assert done.arms("speed") == ["fp32", "fp32"]
     assert done.rows[2]["detail"] == "measured alone: together, why"
     assert not done.fine
@@ -230,10 +270,14 @@ def test_a_process_lost_with_its_fork_server_is_started_once_more(run, plan, tmp
     done = run(plan, {"speed-r0": [Ending(kind="lost", text="killed")]})
     assert done.fine
     assert done.ran.count("speed-r0") == 2
-    assert len(rows(tmp_path / "run", "blocks.csv")) == 2  # one in each process: not those of the lost one
+    assert (
+        len(rows(tmp_path / "run", "blocks.csv")) == 2
+    )  # one in each process: not those of the lost one
 
 
-def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_printed_in_a_file(run, plan, tmp_path):
+def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_printed_in_a_file(
+    run, plan, tmp_path
+):
     printed = "Traceback\n" + 10_000 * "x" + "\udcff"
     text = "ValueError: bad pixels in \udcff.jpg " + 200_000 * "0" + " is no image"
     done = run(plan, {"memory-fp32": Ending(kind="died", text=text, log=printed)})
@@ -244,7 +288,9 @@ def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_pri
     assert log.read_text().startswith("Traceback\nxxx")
 
 
-def test_a_failed_process_whose_output_cannot_be_kept_ends_the_run_with_a_sentence(run, plan, tmp_path):
+def test_a_failed_process_whose_output_cannot_be_kept_ends_the_run_with_a_sentence(
+    run, plan, tmp_path
+):
     """On a full disk, where the process failed because of it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "logs").write_text("in the way")
@@ -274,11 +320,14 @@ class Finder:
 
 sys.meta_path.insert(0, Finder)
 """
-"""A finder that is asked before any folder of sys.path: a fork server takes its parent's since Python 3.13."""
+"""A finder that is asked before any folder of sys.path: a fork server takes its parent's since
+Python 3.13."""
 
 
 def _break_torch(folder, source, monkeypatch):
-    """Let processes that are started from now on import another torch: each runs sitecustomize.py at its start."""
+    """Let processes that are started from now on import another torch: each runs sitecustomize.py
+    at its start.
+    """
     folder.mkdir()
     (folder / "broken.py").write_text(source)
     (folder / "sitecustomize.py").write_text(BREAK_TORCH.format(broken=str(folder / "broken.py")))
@@ -293,10 +342,23 @@ except OSError as error:
 """
 
 
-def test_a_run_without_torch_ends_with_the_cause_and_an_exit_code(tmp_path, monkeypatch, capsys, new_fork_server):
+def test_a_run_without_torch_ends_with_the_cause_and_an_exit_code(
+    tmp_path, monkeypatch, capsys, new_fork_server
+):
     _break_torch(tmp_path / "broken", UNLOADABLE, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    words = ["--suite", "mlp", "--data", "synthetic", "--gpus", "cpu", "--phases", "speed,train", "--out", "run"]
+    words = [
+        "--suite",
+        "mlp",
+        "--data",
+        "synthetic",
+        "--gpus",
+        "cpu",
+        "--phases",
+        "speed,train",
+        "--out",
+        "run",
+    ]
     assert run_bench.main(words) == 2
     assert "(because of OSError: libcudart.so.13: cannot" in capsys.readouterr().err
 
@@ -325,7 +387,9 @@ def test_what_the_device_does_not_support_is_a_row_with_the_reason_and_no_proces
     cell = replace(plan.trials[0].cell, techniques=techniques)
     unable = plan_of(*(replace(trial, cell=cell, arms=arms(name)) for trial in plan.trials[::2]))
     done = run(unable, device=device)
-    assert done.lost() == {short(unable.trials[0].id): ("unsupported", reason)}  # later phases leave it out
+    assert done.lost() == {
+        short(unable.trials[0].id): ("unsupported", reason)
+    }  # later phases leave it out
     assert done.ran == run(unable, device=device).ran == []
 
 
@@ -337,11 +401,18 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(run, tiny_trial):
         assert done.largest == {(at_any_size(trial.cell), "fp32"): 20}
         assert bool(done.ran) == is_first
     (row,) = done.rows
-    assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == ("fit", "20", "ok", "memory")
+    assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == (
+        "fit",
+        "20",
+        "ok",
+        "memory",
+    )
     assert "too big" in row["detail"]
 
 
-def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(run, tiny_trial, cpu):
+def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(
+    run, tiny_trial, cpu
+):
     fit = replace(tiny_trial, phase="fit", cell=replace(tiny_trial.cell, batch_size=20))
     plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "fp8-rowwise", "bf16")))
     done = run(plan, device=replace(cpu, unsupported={"bf16": "no bfloat16"}), largest=100)
@@ -364,7 +435,13 @@ def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_
 
 
 def test_telemetry_is_read_of_each_gpu_once(machine):
-    pair = Device(placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a"))
+    pair = Device(
+        placement="1+0",
+        kind="cuda",
+        name="2 × GPU",
+        architecture="Hopper",
+        uuids=("GPU-b", "GPU-a"),
+    )
     alone = replace(pair, placement="0", uuid="GPU-a", uuids=())
     over_nodes = replace(pair, placement="0+1@2", uuids=())
     found = sampled_gpus(replace(machine, devices=(alone, pair, over_nodes, *machine.devices)))
@@ -382,7 +459,9 @@ UNCLEAR = (0.98, 1.05, 0.97, 1.04, 1.00, 0.95)
         (UNCLEAR, 6),  # nothing is decided, and six are the most
     ],
 )
-def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(run, speed_plan, capsys, speedups, processes):
+def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(
+    run, speed_plan, capsys, speedups, processes
+):
     plan = speed_plan(most_replicates=6)
     done = run(plan, speedups=speedups)
     assert done.fine
@@ -404,7 +483,10 @@ def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_f
 
 def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(run, speed_plan, tiny_trial):
     memory = replace(tiny_trial, phase="memory", arms=arms("amp-bf16"))
-    done = run(plan_of(memory, replace(memory, replicate=1), *speed_plan().trials), {"memory-amp-bf16-r1": DIED})
+    done = run(
+        plan_of(memory, replace(memory, replicate=1), *speed_plan().trials),
+        {"memory-amp-bf16-r1": DIED},
+    )
     assert done.arms("memory") + done.arms("speed") == ["amp-bf16", *ARMS * 3]
     assert [*done.lost()] == ["memory-amp-bf16-r1"]
 
@@ -425,14 +507,19 @@ def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
     run, speed_plan, tiny_trial, *, deadline_s, ran, undecided
 ):
     others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
-    plan = Plan(trials=(*speed_plan(most_replicates=4).trials, *others), seconds=(10.0, 10.0, 10.0, 20.0, 2.0))
+    plan = Plan(
+        trials=(*speed_plan(most_replicates=4).trials, *others),
+        seconds=(10.0, 10.0, 10.0, 20.0, 2.0),
+    )
     durations = {"speed": 10.0, "train": 20.0, "memory": 2.0}
     done = run(plan, deadline_s=deadline_s, durations=durations, speedups=UNCLEAR)
     assert done.ran == ran
     assert done.undecided == [f"{phase} of tiny on cpu" for phase in undecided]
 
 
-def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(run, plan):
+def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(
+    run, plan
+):
     timed = Plan(trials=plan.trials[:2], seconds=(1.0, None))
     done = run(timed, deadline_s=10.0, durations={"memory": 8.0})
     assert done.fine  # what was measured is fine
@@ -449,9 +536,13 @@ def test_an_arm_that_crashes_late_does_not_end_the_processes_of_the_others(run, 
 
 
 @pytest.mark.parametrize(
-    ("line", "left"), [(1, [0, 1]), (2, [1]), (3, [1])], ids=["the second row of r0", "r1", "the second row of r1"]
+    ("line", "left"),
+    [(1, [0, 1]), (2, [1]), (3, [1])],
+    ids=["the second row of r0", "r1", "the second row of r1"],
 )
-def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(run, plan, tmp_path, line, left):
+def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(
+    run, plan, tmp_path, line, left
+):
     run(plan)
     path = tmp_path / "run" / "speed.csv"
     whole = path.read_text().splitlines(keepends=True)
@@ -465,13 +556,22 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(r
     assert run(plan).ran == []
 
 
-def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(run, speed_plan, cpu):
+def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fails_again(
+    run, speed_plan, cpu
+):
     def kept(done):
-        return [row for row in done.rows if row["trial"].endswith("speed-r1") and row["status"] == "ok"]
+        return [
+            row for row in done.rows if row["trial"].endswith("speed-r1") and row["status"] == "ok"
+        ]
 
-    plan, device = speed_plan(*ARMS, "tf32", replicates=2, most_replicates=2), replace(cpu, unsupported={})
+    plan, device = (
+        speed_plan(*ARMS, "tf32", replicates=2, most_replicates=2),
+        replace(cpu, unsupported={}),
+    )
     first = run(plan, dict.fromkeys(("speed-r0", "speed-tf32-r0"), DIED), device=device)
     again = run(plan, dict.fromkeys(("speed-r1", "speed-tf32-r1"), DIED), device=device)
-    assert [row["precision"] for row in kept(first)] == [*ARMS]  # without the third, which had crashed
+    assert [row["precision"] for row in kept(first)] == [
+        *ARMS
+    ]  # without the third, which had crashed
     assert kept(again) == kept(first)
     assert again.ran == ["speed-r0", "speed-r1", "speed-tf32-r1"]

@@ -1,4 +1,6 @@
-"""A run is continued only where its rows can be compared, by one process at a time, and says how it goes on."""
+"""A run is continued only where its rows can be compared, by one process at a time, and says how it
+goes on.
+"""
 
 import errno
 import os
@@ -47,9 +49,13 @@ LAUNCHER = SimpleNamespace(overlapping=False, notes=[])
 def prepared(machine):
     """Return a function that prepares a run without trials, of a request for mlp on a text."""
 
-    def prepared(*, torch="2.15", threads=4, name="Test CPU", fingerprint="aaaa", suites=("mlp",), **asked):
+    def prepared(
+        *, torch="2.15", threads=4, name="Test CPU", fingerprint="aaaa", suites=("mlp",), **asked
+    ):
         device = replace(machine.devices[0], threads=threads, name=name)
-        text = PreparedData(source=DataSource(kind="text", path="/book.txt"), fingerprint=fingerprint)
+        text = PreparedData(
+            source=DataSource(kind="text", path="/book.txt"), fingerprint=fingerprint
+        )
         return PreparedRun(
             request=Request(suites=suites, **asked),
             suites=(SuiteRef(name="mlp"),),
@@ -90,7 +96,12 @@ def test_warnings_and_notes_of_a_run_that_ended_early_are_kept_when_it_goes_on(
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.run.execute.run_plan", mock.Mock(side_effect=error))
         with pytest.raises(type(error)):
-            execute(warned, tmp_path, SimpleNamespace(overlapping=False, notes=["A V100 was lost."]), 0.0)
+            execute(
+                warned,
+                tmp_path,
+                SimpleNamespace(overlapping=False, notes=["A V100 was lost."]),
+                0.0,
+            )
     assert read_run(tmp_path)["finished"] is None
     go_on()
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
@@ -145,7 +156,10 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
         return [(row["seed"], row["started"]) for row in trial_rows(tmp_path / "mine")]
 
     (tmp_path / "tiny.py").write_text(TINY)
-    words = "--suite tiny.py --gpus cpu --precisions fp32 --phases train --epochs 1 --batch-sizes 4 --seeds 1"
+    words = (
+        "--suite tiny.py --gpus cpu --precisions fp32 --phases train --epochs 1 --batch-sizes 4 "
+        "--seeds 1"
+    )
     assert call(*words.split(), "--out", "mine", cwd=tmp_path).returncode == 0
     (before,) = trained()
     assert call("--resume", "mine", "--seeds", "5", cwd=tmp_path).returncode == 2
@@ -160,12 +174,20 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        "--suite tiny.py --set width=9 --precisions fp32,amp-fp16:init_scale=1024 --batch-sizes 2,4 --quick --gpus cpu",
-        "explain --suite mlp --sweep width=8,9 --techniques channels-last --phases train --seeds 1,2 --within 90s",
+        (
+            "--suite tiny.py --set width=9 --precisions fp32,amp-fp16:init_scale=1024 "
+            "--batch-sizes 2,4 --quick --gpus cpu"
+        ),
+        (
+            "explain --suite mlp --sweep width=8,9 --techniques channels-last --phases train "
+            "--seeds 1,2 --within 90s"
+        ),
         "script --arm a=-x --arm b=-y --steps 20 -- tiny.py more",
     ],
 )
-def test_a_bare_resume_repeats_the_request_with_what_it_adds(tiny_file, prepared, monkeypatch, words):
+def test_a_bare_resume_repeats_the_request_with_what_it_adds(
+    tiny_file, prepared, monkeypatch, words
+):
     monkeypatch.chdir(tiny_file.parent)
     options = parse(shlex.split(words))
     request = options if isinstance(options, Request) else script.COMMAND.run(options)
@@ -193,7 +215,9 @@ def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, t
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
     failed = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
     grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
-    contents = SimpleNamespace(grid=grid, lists=lists, findings=[], stalled=[], other_types=[], faults=[])
+    contents = SimpleNamespace(
+        grid=grid, lists=lists, findings=[], stalled=[], other_types=[], faults=[]
+    )
     said = " ".join(terminal(contents, tmp_path).split())
     assert "in memory 2 more lines" in said
     assert f"under Notes in {tmp_path / 'report.html'}." in said
@@ -210,7 +234,9 @@ def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["speed.csv", "run.json", LOCK])
-def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(*, tmp_path, go_on, tiny_trial, cpu, fault):
+def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(
+    *, tmp_path, go_on, tiny_trial, cpu, fault
+):
     go_on()
     speed = replace(tiny_trial, phase="speed")
     store = Store(tmp_path)
@@ -226,7 +252,9 @@ def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(*, tmp_pa
         assert contents(tmp_path) == before
 
 
-def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(tmp_path, go_on, monkeypatch):
+def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(
+    tmp_path, go_on, monkeypatch
+):
     def lose(_plan, session):
         shutil.rmtree(tmp_path / "run")
         session.store.add([])
@@ -238,7 +266,9 @@ def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go
 
 
 def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path, monkeypatch):
-    full = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md"))
+    full = OSError(
+        errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md")
+    )
     monkeypatch.setattr("bench.report.report", mock.Mock(side_effect=full))
     with pytest.raises(UsageError, match=r"No space left on device.* report .*run --out FOLDER"):
         report([tmp_path / "run"], tmp_path / "reports" / "x")
@@ -246,7 +276,9 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
 
 @pytest.fixture
 def next_of(tmp_path):
-    """Return a function that tells the next step of a run that timed precisions, asked for with these fields."""
+    """Return a function that tells the next step of a run that timed precisions, asked for with
+    these fields.
+    """
 
     def next_of(**request):
         run = RunBuilder(tmp_path / "run").speed()
@@ -256,7 +288,9 @@ def next_of(tmp_path):
     return next_of
 
 
-def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(next_of, monkeypatch):
+def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(
+    next_of, monkeypatch
+):
     found = {"amp-bf16:keep=head.*": "amp-bf16"}
     monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
     command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
@@ -268,14 +302,24 @@ def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs
     [
         ("layers --suite a --precision b --quick --out x", (), "layers --suite a --precision b"),
         ("layers --suite a --out=x", ("--ladder",), "--suite a --ladder"),
-        ("--suite a --quick --within=9s --ladder --techniques b", (), "--suite a --ladder --techniques b"),
-        ("--suite a --quick --ladder --techniques b", ("--phases", "speed"), "--suite a --phases speed"),
+        (
+            "--suite a --quick --within=9s --ladder --techniques b",
+            (),
+            "--suite a --ladder --techniques b",
+        ),
+        (
+            "--suite a --quick --ladder --techniques b",
+            ("--phases", "speed"),
+            "--suite a --phases speed",
+        ),
         ("explain --suite a --phases memory --quick", (), "explain --suite a --phases memory"),
         ("explain --suite a --phases layers", ("--phases", "memory"), "--suite a --phases memory"),
         ("script --quick --inject a,b -- a.py --quick", (), "script --inject a,b -- a.py --quick"),
     ],
 )
-def test_what_quick_left_out_or_something_else_is_measured_by_the_same_command(words, more, expected):
+def test_what_quick_left_out_or_something_else_is_measured_by_the_same_command(
+    words, more, expected
+):
     assert repeated({"argv": words.split()}, *more) == f"`python run_bench.py {expected}`"
 
 
@@ -285,7 +329,10 @@ def suggested(folder: Path) -> set[str]:
 
 
 def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
-    timed, memory = RunBuilder(tmp_path / "timed").speed(), RunBuilder(tmp_path / "memory").memory("fp32", 10)
+    timed, memory = (
+        RunBuilder(tmp_path / "timed").speed(),
+        RunBuilder(tmp_path / "memory").memory("fp32", 10),
+    )
     assert (suggested(timed.folder), suggested(memory.folder)) == (set(), set())
     for count, words in ((2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())):
         trained = RunBuilder(tmp_path / f"trained{count}").train("fp32", [90.0] * count)
@@ -293,7 +340,9 @@ def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
 
 
 def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):
-    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom").lost("memory", "amp-bf16", "oom")
+    run = (
+        RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom").lost("memory", "amp-bf16", "oom")
+    )
     assert suggested(run.folder) == {"--batch-sizes"}
     assert suggested(run.lost("train", "fp32", "failed").folder) == {"--resume"}
 
@@ -307,15 +356,22 @@ HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(6
 @pytest.fixture
 def owner(tmp_path):
     """A process that holds the folder."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT
+    )
     assert process.stdout.readline() == b"held\n"
     yield process
     process.kill()
     process.wait()
 
 
-def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(tmp_path, owner):
-    with pytest.raises(UsageError, match=f"is in use: .*{LOCK}.* names the process"), locked(tmp_path):
+def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(
+    tmp_path, owner
+):
+    with (
+        pytest.raises(UsageError, match=f"is in use: .*{LOCK}.* names the process"),
+        locked(tmp_path),
+    ):
         pass
     owner.send_signal(signal.SIGKILL)
     owner.wait()

@@ -30,7 +30,9 @@ VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shap
 
 
 class Reading:
-    """A launcher of this machine, which looks at data in this process, and of suites whose steps nobody counts."""
+    """A launcher of this machine, which looks at data in this process, and of suites whose steps
+    nobody counts.
+    """
 
     def __init__(self, environment):
         self.environment = environment
@@ -39,7 +41,9 @@ class Reading:
         return self.environment
 
     def call(self, target, *arguments):
-        return prepare_data(*arguments, None) if target == "bench.worker.worker:prepare_data" else None
+        return (
+            prepare_data(*arguments, None) if target == "bench.worker.worker:prepare_data" else None
+        )
 
 
 @pytest.fixture
@@ -56,9 +60,21 @@ def prepared(machine, tiny_file):
 @pytest.mark.parametrize(
     ("asked", "device", "part"),
     [
-        ({"phases": ("memory",)}, {"bf16_gflops": 4.0}, "25 times slower than fp32. amp-bf16 shows nothing"),
-        ({"phases": ("speed",)}, {"bf16_gflops": 0.5}, "200 times slower than fp32. amp-bf16 is left out"),
-        ({"precisions": ("fp32", "amp-bf16")}, {"bf16_gflops": 4.0}, "of memory and accuracy it does"),
+        (
+            {"phases": ("memory",)},
+            {"bf16_gflops": 4.0},
+            "25 times slower than fp32. amp-bf16 shows nothing",
+        ),
+        (
+            {"phases": ("speed",)},
+            {"bf16_gflops": 0.5},
+            "200 times slower than fp32. amp-bf16 is left out",
+        ),
+        (
+            {"precisions": ("fp32", "amp-bf16")},
+            {"bf16_gflops": 4.0},
+            "of memory and accuracy it does",
+        ),
         ({"quick": True}, {"kind": "cuda", "compute_capability": "6.0"}, None),
     ],
 )
@@ -72,7 +88,10 @@ def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, ask
     ("found", "warned"),
     [
         ({"removed_variables": ("NVIDIA_TF32_OVERRIDE=1",)}, ["NVIDIA_TF32_OVERRIDE=1 was set"]),
-        ({"variables": ("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_LAUNCH_BLOCKING=1")}, ["CUDA_LAUNCH_BLOCKING=1 is set"]),
+        (
+            {"variables": ("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_LAUNCH_BLOCKING=1")},
+            ["CUDA_LAUNCH_BLOCKING=1 is set"],
+        ),
         ({"variables": ("CUDA_LAUNCH_BLOCKING=0",)}, []),
         ({"left_out": ("GPU 1 is left out.",)}, ["GPU 1 is left out."]),
     ],
@@ -87,30 +106,42 @@ def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine, fou
     [
         ({"phases": ("memory", "energy")}, "GPU 0 tells neither energy nor power"),
         ({"phases": ("speed",), "precisions": ("tf32",)}, "fp32 is not among the precisions"),
-        ({"phases": ("speed", "train"), "techniques": ("non-blocking", "prefetcher")}, "No effect on speed, "),
+        (
+            {"phases": ("speed", "train"), "techniques": ("non-blocking", "prefetcher")},
+            "No effect on speed, ",
+        ),
         ({"phases": ("train",), "techniques": ("non-blocking", "prefetcher")}, None),
     ],
 )
 def test_what_cannot_show_what_it_is_asked_for_is_warned_of(machine, asked, warned):
     here = replace(machine, devices=(gpu(),))
     warnings = warn_of_what_does_nothing(here, Request(**asked), plan(machine, gpu(), **asked))
-    assert [warning.startswith(warned or "") for warning in warnings] == [True] * (warned is not None)
+    assert [warning.startswith(warned or "") for warning in warnings] == [True] * (
+        warned is not None
+    )
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(prepared):
-    with pytest.raises(UsageError, match=r"--from takes a checkpoint, .*there is no '/.*/nowhere\.pt'"):
+    with pytest.raises(
+        UsageError, match=r"--from takes a checkpoint, .*there is no '/.*/nowhere\.pt'"
+    ):
         prepared("--phases train --from nowhere.pt")
 
 
 def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prepared(prepared):
-    with pytest.raises(UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8-tens"):
+    with pytest.raises(
+        UsageError, match=r"^A ladder climbs to one mixed precision: name one of amp-bf16, fp8-tens"
+    ):
         prepared("--ladder --precisions fp32,amp-bf16,fp8-tensorwise", None)
 
 
 @pytest.mark.parametrize(
-    ("words", "placements"), [("", ["0", "2"]), ("--gpus all", ["0", "1", "2"]), ("--on ray", ["0", "1", "2"])]
+    ("words", "placements"),
+    [("", ["0", "2"]), ("--gpus all", ["0", "1", "2"]), ("--on ray", ["0", "1", "2"])],
 )
-def test_quick_takes_one_gpu_of_each_model_unless_devices_are_named(machine, prepared, words, placements):
+def test_quick_takes_one_gpu_of_each_model_unless_devices_are_named(
+    machine, prepared, words, placements
+):
     devices = tuple(replace(gpu(at), name=name) for at, name in enumerate(("A100", "A100", "T4")))
     run = prepared(f"--quick {words}", replace(machine, devices=devices))
     assert [device.placement for device in run.environment.devices] == placements
@@ -131,10 +162,17 @@ def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(prepared):
     ("phase", "missing", "refused"),
     [("train", 1, True), ("train", 0, False), ("ladder", 1, False), ("speed", 1, False)],
 )
-def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(tiny_trial, phase, missing, refused):
-    cell, data = tiny_trial.cell, PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing)
+def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(
+    tiny_trial, phase, missing, refused
+):
+    cell, data = (
+        tiny_trial.cell,
+        PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing),
+    )
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        check_batches(Plan(trials=(replace(tiny_trial, phase=phase),), seconds=(None,)), {cell.suite: data})
+        check_batches(
+            Plan(trials=(replace(tiny_trial, phase=phase),), seconds=(None,)), {cell.suite: data}
+        )
 
 
 TOKENS = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, source="markov"))
@@ -171,7 +209,9 @@ def test_data_that_a_suite_cannot_train_on_are_refused(suite, asked, sentence):
 
 @pytest.mark.parametrize("dry", ["", "--dry-run"])
 def test_a_texts_bytes_are_the_vocabulary_and_a_short_one_is_refused(prepared, tmp_path, dry):
-    words = f"--suite gpt --phases train --precisions fp32 {dry} --data text:{tmp_path / 'mine.txt'}"
+    words = (
+        f"--suite gpt --phases train --precisions fp32 {dry} --data text:{tmp_path / 'mine.txt'}"
+    )
     (tmp_path / "mine.txt").write_bytes(b"a" * 1000)
     run = prepared(words)
     (source,) = run.data

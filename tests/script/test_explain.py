@@ -1,4 +1,6 @@
-"""Why a script is no faster: what is planted in small scripts is found in their own processes, and named."""
+"""Why a script is no faster: what is planted in small scripts is found in their own processes, and
+named.
+"""
 
 import json
 from contextlib import closing
@@ -59,13 +61,18 @@ PLANTED = {
         "_fft_c2c in",
     ),
     "loader": ("train(net(nn.ReLU()), wait_s=0.05)", "waits for batches"),
-    "casts": ("train(nn.Linear(256, 4096), parts=4, batch=8)", "_to_copy in Linear 4096x256 bfloat16 (4 times)"),
+    "casts": (
+        "train(nn.Linear(256, 4096), parts=4, batch=8)",
+        "_to_copy in Linear 4096x256 bfloat16 (4 times)",
+    ),
 }
 
 
 @pytest.fixture
 def explained(tmp_path, monkeypatch):
-    """Return a function that explains a script under the injected autocast: its reasons' sentences by their rules."""
+    """Return a function that explains a script under the injected autocast: its reasons' sentences
+    by their rules.
+    """
     monkeypatch.chdir(tmp_path)
 
     def explained(text):
@@ -78,7 +85,9 @@ def explained(tmp_path, monkeypatch):
             ending = launcher.run(asked, CPU, sent.append)
         assert ending.kind == "done", ending.text
         rows = [message for message in sent if isinstance(message, Explained)]
-        frame = pd.DataFrame([{name: getattr(row, name) for name in Explained.__slots__} for row in rows])
+        frame = pd.DataFrame(
+            [{name: getattr(row, name) for name in Explained.__slots__} for row in rows]
+        )
         (explanation,) = explanations(
             frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x") | {"placement": "cpu"})
         )
@@ -99,13 +108,17 @@ def test_a_cause_that_is_planted_in_a_script_is_named(explained, cause):
 @pytest.mark.slow
 def test_modules_of_lightnings_trainer_are_named(explained):
     pytest.importorskip("lightning")
-    explanation = explained((ROOT / "docs" / "examples" / "scripts" / "lightning_mlp.py").read_text())
+    explanation = explained(
+        (ROOT / "docs" / "examples" / "scripts" / "lightning_mlp.py").read_text()
+    )
     assert {"parameters", "addmm"} <= set(explanation.baseline.of("held")["name"])
     products = explanation.baseline.of("operator").query("name == 'aten::addmm'")
     assert all(products["module"] != "")
 
 
-def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_are_observed(tmp_path):
+def test_a_loop_is_left_as_it_is_then_profiled_then_its_memory_and_bad_modules_are_observed(
+    tmp_path,
+):
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorded = []
@@ -130,8 +143,20 @@ def recorded(*optimizer_ends_us):
     events = []
     for end in optimizer_ends_us:
         name = "Optimizer.step#SGD.step"
-        events.append({"ph": "X", "cat": "user_annotation", "name": name, "ts": end - 5, "dur": 5, "tid": 1})
-        events.append({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": end + 1, "dur": 500, "tid": 1, "args": {}})
+        events.append(
+            {"ph": "X", "cat": "user_annotation", "name": name, "ts": end - 5, "dur": 5, "tid": 1}
+        )
+        events.append(
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "aten::mm",
+                "ts": end + 1,
+                "dur": 500,
+                "tid": 1,
+                "args": {},
+            }
+        )
     steps = [{"skipped": number == 0} for number in range(4)]
     return {"trace": {"traceEvents": events}, "observed": [], "steps": steps}
 

@@ -40,7 +40,9 @@ for step in range(200):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a function that runs a script to the end of its measured steps and returns the record of each rank."""
+    """Return a function that runs a script to the end of its measured steps and returns the record
+    of each rank.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(text, *, before=(), inject="", steps=12, census=False, start="", options=""):
@@ -71,7 +73,9 @@ def lightning():
     return (EXAMPLES / "lightning_mlp.py").read_text()
 
 
-def test_losses_are_those_of_a_bare_run_and_nothing_of_the_script_runs_after_its_last_step(run, tmp_path):
+def test_losses_are_those_of_a_bare_run_and_nothing_of_the_script_runs_after_its_last_step(
+    run, tmp_path
+):
     (tmp_path / "hook.py").write_text("WHOSE = 'the script'")
     (tmp_path / "bench.py").write_text("WHOSE = 'the script'")
     text = """
@@ -210,7 +214,11 @@ for batch in loader if __name__ == "__main__" else ():
     records = run(text, before=(str(BIN / "torchrun"), "--nproc_per_node", "2"))
     assert len(records) == 2
     assert all(timing(record, 4).wait_pct is not None for record in records)
-    here = [process.info for process in psutil.process_iter(["cmdline", "cwd"]) if process.info["cwd"] == str(tmp_path)]
+    here = [
+        process.info
+        for process in psutil.process_iter(["cmdline", "cwd"])
+        if process.info["cwd"] == str(tmp_path)
+    ]
     assert not [info for info in here if "spawn_main" in " ".join(info["cmdline"] or [])]
 
 

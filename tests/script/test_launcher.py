@@ -1,4 +1,6 @@
-"""A round of a script's processes: their order, the ratio that cancels drift, and arms that leave it."""
+"""A round of a script's processes: their order, the ratio that cancels drift, and arms that leave
+it.
+"""
 
 from contextlib import closing
 from dataclasses import replace
@@ -32,7 +34,9 @@ def trial(*names, phase="speed", replicate=0, reference=None):
 
 
 def run_process(command, name="fp32", *, options="", phase="speed", **more):
-    """Run one process of an arm to the end of its measured steps, and return the record of each rank."""
+    """Run one process of an arm to the end of its measured steps, and return the record of each
+    rank.
+    """
     script = Script(command=command, arms=((name, options),), warmup=4, **more)
     count, observed = (CENSUS_STEPS, {"census": True}) if phase == "memory" else (script.steps, {})
     asked = replace(trial(name, phase=phase), silence_s=300.0)
@@ -42,7 +46,9 @@ def run_process(command, name="fp32", *, options="", phase="speed", **more):
 
 @pytest.fixture
 def launch(monkeypatch, tmp_path):
-    """Return a function that runs a trial whose processes are recorded ones: of an arm one, or those of each turn."""
+    """Return a function that runs a trial whose processes are recorded ones: of an arm one, or
+    those of each turn.
+    """
 
     def launch(processes, asked=None, *, inject=False):
         asked = asked or trial(*processes)
@@ -63,7 +69,9 @@ def launch(monkeypatch, tmp_path):
                 process = process.pop(0)
             if isinstance(process, Exception):
                 raise process
-            return list(process) if isinstance(process, tuple) else [process]  # of several ranks, or of one
+            return (
+                list(process) if isinstance(process, tuple) else [process]
+            )  # of several ranks, or of one
 
         monkeypatch.setattr(launcher, "_run_arm", run_arm)
         ending = launcher.run(asked, CPU, records.append)
@@ -105,7 +113,9 @@ def test_the_slowest_of_several_ranks_counts(launch):
         (process(10, backwards=[4] * 12), "backward passes"),
     ],
 )
-def test_an_arm_that_fails_or_accumulates_otherwise_leaves_the_round_and_the_others_go_on(launch, failing, why):
+def test_an_arm_that_fails_or_accumulates_otherwise_leaves_the_round_and_the_others_go_on(
+    launch, failing, why
+):
     done = launch({"a": process(10), "b": failing, "c": process(5)})
     assert done.started == ["a", "b", "c", "c", "a"]
     assert done.rows["b"].status == "failed"
@@ -131,7 +141,9 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
 
 def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
     growing = [1] * 6 + [4] * 12
-    done = launch({name: record([ms] * 18, backwards=growing) for name, ms in (("a", 10.0), ("b", 5.0))})
+    done = launch(
+        {name: record([ms] * 18, backwards=growing) for name, ms in (("a", 10.0), ("b", 5.0))}
+    )
     assert "grew from 1 to 4" in done.rows["b"].detail
     assert done.rows["b"].row.log_gain().exp().center == pytest.approx(2.0)
 
@@ -142,11 +154,15 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
     other = trial("b", phase="memory", reference="a")
     assert "changed nothing" in launch({"b": process(5)}, other).ending.text
     mixed = process(5, computed={"bfloat16": 9, "float32": 1})
-    assert launch({"b": mixed}, other).rows["b"].operations.compute_dtypes == "bfloat16:90% float32:10%"
+    assert (
+        launch({"b": mixed}, other).rows["b"].operations.compute_dtypes
+        == "bfloat16:90% float32:10%"
+    )
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_scaled", "notes"), [("float16", False, 1), ("float16", True, 0), ("bfloat16", False, 0)]
+    ("dtype", "is_scaled", "notes"),
+    [("float16", False, 1), ("float16", True, 0), ("bfloat16", False, 0)],
 )
 def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, notes):
     narrow = process(10, computed={dtype: 10}) | {"is_scaled": is_scaled}
@@ -155,4 +171,7 @@ def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, not
 
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):
     narrow = process(10, computed={"bfloat16": 10})
-    assert "16 bits itself" in launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True).ending.text
+    assert (
+        "16 bits itself"
+        in launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True).ending.text
+    )

@@ -1,4 +1,6 @@
-"""Nothing of a script stays: its folder, the temporary folder, processes and variables are as they were before."""
+"""Nothing of a script stays: its folder, the temporary folder, processes and variables are as they
+were before.
+"""
 
 import os
 import sys
@@ -46,7 +48,10 @@ def save():
     assert torch.load("runs/first/best.pt")
 """
     + TRAIN,
-    "safetensors": "import safetensors.torch as st\ndef save(): st.save_file(model.state_dict(), 'model.pt')" + TRAIN,
+    "safetensors": (
+        "import safetensors.torch as st\ndef save(): st.save_file(model.state_dict(), 'model.pt')"
+    )
+    + TRAIN,
     "logs, and wandb's folder": """
 import os, logging
 logging.basicConfig(filename="train.log")
@@ -57,7 +62,10 @@ def save():
 """
     + TRAIN,
     "a neighbour": "from neighbour import save" + TRAIN,
-    "multiprocessing's own files": "from multiprocessing import Manager\nsave = Manager().dict().copy" + TRAIN,
+    "multiprocessing's own files": (
+        "from multiprocessing import Manager\nsave = Manager().dict().copy"
+    )
+    + TRAIN,
     "a compiled model": "import torch._inductor\nmodel.compile()\ndef save(): pass" + TRAIN,
     "spawned children": "def save(): torch.save(1, 'model.pt')"
     + SPAWNED.format(start="torch.multiprocessing.spawn(train, nprocs=2)"),
@@ -68,19 +76,24 @@ subprocess.Popen(["sleep", "600"], start_new_session=True)
 def save(): torch.save(1, "model.pt")
 """
     + TRAIN,
-    "a failure after a checkpoint": "def save(): torch.save(1, 'model.pt'); raise SystemExit(7)" + TRAIN,
+    "a failure after a checkpoint": "def save(): torch.save(1, 'model.pt'); raise SystemExit(7)"
+    + TRAIN,
 }
 
 
 def contents(folder):
-    """Return the files with their contents, and the folders, that are somewhere in a folder; caches aside."""
+    """Return the files with their contents, and the folders, that are somewhere in a folder; caches
+    aside.
+    """
     paths = [path for path in folder.rglob("*") if "home" not in path.relative_to(folder).parts]
     return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
 
 @pytest.fixture
 def folder(monkeypatch):
-    """Yield the user's folder, with a temporary folder beside it, both in use; sockets need a short path."""
+    """Yield the user's folder, with a temporary folder beside it, both in use; sockets need a short
+    path.
+    """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "mine"
         for made in (folder, folder.with_name("temporary")):
@@ -97,9 +110,19 @@ def folder(monkeypatch):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
-    starter = (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2") if shape == "torchrun" else ()
-    before, processes, before_in_environment = contents(folder.parent), set(psutil.pids()), variables()
-    fails = pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
+    starter = (
+        (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2")
+        if shape == "torchrun"
+        else ()
+    )
+    before, processes, before_in_environment = (
+        contents(folder.parent),
+        set(psutil.pids()),
+        variables(),
+    )
+    fails = (
+        pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
+    )
     with fails:
         records = run_process((*starter, "train.py"), steps=8)
         assert {len(record["steps"]) for record in records} == {4 + 8 + 1}

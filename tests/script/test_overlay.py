@@ -1,4 +1,6 @@
-"""What a script writes is redirected and read back, in each of its Python processes; the user's files stay."""
+"""What a script writes is redirected and read back, in each of its Python processes; the user's
+files stay.
+"""
 
 import json
 import os
@@ -18,7 +20,9 @@ MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a function that runs a script under the hook in a folder with the user's files, and checks those."""
+    """Return a function that runs a script under the hook in a folder with the user's files, and
+    checks those.
+    """
     home, folder = tmp_path / "home", tmp_path / "mine"
     for made in (home / "site", home / "tmp", folder / "runs", folder / "empty"):
         made.mkdir(parents=True)
@@ -50,7 +54,11 @@ def run(tmp_path, monkeypatch):
         )
         _remove_empty(home / "made")
         main.unlink()
-        files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+        files = {
+            str(path.relative_to(folder)): path.read_text()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         assert files == MINE
         assert sorted(path.name for path in folder.rglob("*") if path.is_dir()) == ["empty", "runs"]
         refused = [json.loads(path.read_text())["refused"] for path in home.glob("out.*.json")]
@@ -107,7 +115,11 @@ def test_a_file_that_a_script_writes_is_redirected_and_read_back(run, text):
         "    child = multiprocessing.get_context('spawn').Process(target=exec, args=(text,))\n"
         "    child.start(); child.join()\n"
         "    assert child.exitcode == 0",
-        "child = os.fork()\nif not child: exec(text); os._exit(0)\nassert os.waitpid(child, 0)[1] == 0",
+        (
+            "child = os.fork()\n"
+            "if not child: exec(text); os._exit(0)\n"
+            "assert os.waitpid(child, 0)[1] == 0"
+        ),
     ],
     ids=["subprocess", "spawn", "fork"],
 )
@@ -137,7 +149,9 @@ def test_caches_and_temporary_files_are_written_where_they_belong(run, tmp_path,
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "user").mkdir()
-    cached = "os.makedirs(os.environ['HF_HOME']); open(os.environ['HF_HOME'] + '/a', 'w').write('a')\n"
+    cached = (
+        "os.makedirs(os.environ['HF_HOME']); open(os.environ['HF_HOME'] + '/a', 'w').write('a')\n"
+    )
     hidden = "path = Path.home() / '.cache'; path.mkdir(); (path / 'b').write_text('b')"
     done, _ = run(cached + hidden)
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,10 @@ data = torch.randn(400, 4, 8)
 notes = []
 scaled, step, unscale, update, forward = {by_hand}
 """
-OUTSIDE = "(lambda loss: loss), (lambda optimizer: optimizer.step()), (lambda optimizer: None), (lambda: None), "
+OUTSIDE = (
+    "(lambda loss: loss), (lambda optimizer: optimizer.step()), (lambda optimizer: None), "
+    "(lambda: None), "
+)
 OUTSIDE += "(lambda part, batch: part(batch))"
 BY_HAND = """(
     (scaler := torch.amp.GradScaler("cpu")).scale, scaler.step, scaler.unscale_, scaler.update,
@@ -121,19 +124,26 @@ for number in range(120):
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Return a function that trains by a loop, and returns its parameters after each iteration and its record."""
+    """Return a function that trains by a loop, and returns its parameters after each iteration and
+    its record.
+    """
     monkeypatch.chdir(tmp_path)
 
     def train(loop, *, by_hand, phase="speed"):
         weights = tmp_path / f"weights-{by_hand}-{phase}"
         end = f"    with open({str(weights)!r}, 'a') as file:\n"
-        end += "        print([each.tolist() for each in [*model.parameters(), *second.parameters()]], file=file)\n"
+        end += (
+            "        print([each.tolist() for each in [*model.parameters(), "
+            "*second.parameters()]], file=file)\n"
+        )
         way = BY_HAND if by_hand else OUTSIDE
         Path("train.py").write_text(MODEL.replace("{by_hand}", way) + loop.strip("\n") + "\n" + end)
         if by_hand:
             subprocess.run([sys.executable, "train.py"], check=True)
             return weights.read_text().splitlines(), None
-        (record,) = run_process(("train.py",), "amp-fp16", phase=phase, inject=True, steps=100, allow_writes=True)
+        (record,) = run_process(
+            ("train.py",), "amp-fp16", phase=phase, inject=True, steps=100, allow_writes=True
+        )
         return weights.read_text().splitlines(), record
 
     return train
@@ -190,7 +200,9 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
         (SGD, True, "loss.backward(); optimizer.step()", "no optimizer has"),
     ],
 )
-def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(train, optimizer, attacked, step, why):
+def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(
+    train, optimizer, attacked, step, why
+):
     with pytest.raises(RefusedError, match=why):
         train(
             LOOP.format(optimizer=optimizer, attacked=attacked, step=step),
@@ -201,10 +213,18 @@ def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(train, optim
 
 def test_a_closure_and_torch_autograd_grad_are_right(train):
     step = "optimizer.step(lambda: (loss.backward(), loss)[1])"
-    penalty = "penalty = torch.autograd.grad(loss, model[0].weight, create_graph=True)[0].square().sum(); "
-    text = LOOP.format(optimizer=SGD, attacked=False, step=f"{penalty}loss = loss + penalty; {step}")
+    penalty = (
+        "penalty = torch.autograd.grad(loss, model[0].weight, "
+        "create_graph=True)[0].square().sum(); "
+    )
+    text = LOOP.format(
+        optimizer=SGD, attacked=False, step=f"{penalty}loss = loss + penalty; {step}"
+    )
     outside, record = train(text, by_hand=False, phase="memory")
-    assert any("torch.autograd.grad runs without the loss scale" in warning for warning in record["warnings"])
+    assert any(
+        "torch.autograd.grad runs without the loss scale" in warning
+        for warning in record["warnings"]
+    )
     assert len(outside) >= 14
     timed, _ = train(text, by_hand=False)
     assert timed[:14] == outside[:14]

@@ -1,4 +1,6 @@
-"""Figures of a script's steps follow from recorded events: pauses, periods, waits and what makes arms incomparable."""
+"""Figures of a script's steps follow from recorded events: pauses, periods, waits and what makes
+arms incomparable.
+"""
 
 import math
 from itertools import accumulate
@@ -39,23 +41,34 @@ def test_a_step_is_the_mean_so_that_what_comes_in_bursts_counts():
         ([30.0] * 30 + [10.0] * 20, 25, False),  # five slow steps are left
     ],
 )
-def test_steps_at_the_beginning_that_are_slower_than_what_follows_are_warm_up(times_ms, warming, steady):
+def test_steps_at_the_beginning_that_are_slower_than_what_follows_are_warm_up(
+    times_ms, warming, steady
+):
     measured = timing(record([10.0, *times_ms]), 1)
     assert (measured.warming, measured.steady) == (warming, steady)
-    assert [block.discarded for block in measured.blocks[: warming + 1]] == ["warm-up"] * warming + [""]
+    assert [block.discarded for block in measured.blocks[: warming + 1]] == [
+        "warm-up"
+    ] * warming + [""]
 
 
 @pytest.mark.parametrize(
     ("passes", "grew", "step_ms", "steady"),
     [
         ([1] * 6 + [2] * 6 + [3] * 6 + [4] * 32, (1, 4), 40.0, True),
-        ([1] * 12 + [4] * 11 + [2] + [4] * 24 + [2, 4], (1, 4), 40.0 - 2 * 20 / 38, True),  # epochs end with 2
+        (
+            [1] * 12 + [4] * 11 + [2] + [4] * 24 + [2, 4],
+            (1, 4),
+            40.0 - 2 * 20 / 38,
+            True,
+        ),  # epochs end with 2
         ([1] * 10 + [2] * 20 + [3] * 20, (1, 3), 30.0, False),  # and may go on
         ([2] + [4] * 19 + [2] + [4] * 29, (), 40.0 - 2 * 20 / 50, True),
         ([4] * 10 + [1] * 40, (), 10.0, True),  # the others are slower, which is warm-up
     ],
 )
-def test_steps_with_fewer_backward_passes_than_the_later_ones_do_not_count(passes, grew, step_ms, steady):
+def test_steps_with_fewer_backward_passes_than_the_later_ones_do_not_count(
+    passes, grew, step_ms, steady
+):
     times_ms = [10.0 * count for count in [1, *passes]]
     measured = timing(record(times_ms, backwards=[1, *passes]), 1)
     assert (measured.grew, measured.steady) == (grew, steady)
@@ -63,10 +76,16 @@ def test_steps_with_fewer_backward_passes_than_the_later_ones_do_not_count(passe
     assert measured.warming == [block.discarded != "" for block in measured.blocks].count(True)
 
 
-@pytest.mark.parametrize(("slow", "step_ms", "pauses"), [(range(5, 13, 4), 30.0, 2), (range(1, 21, 2), 465.0, 0)])
-def test_a_rare_event_leaves_its_interval_out_and_one_in_half_of_the_steps_is_part_of_them(slow, step_ms, pauses):
+@pytest.mark.parametrize(
+    ("slow", "step_ms", "pauses"), [(range(5, 13, 4), 30.0, 2), (range(1, 21, 2), 465.0, 0)]
+)
+def test_a_rare_event_leaves_its_interval_out_and_one_in_half_of_the_steps_is_part_of_them(
+    slow, step_ms, pauses
+):
     marks = {number: ["evaluation"] for number in slow}
-    measured = timing(record([900 if number in marks else 30 for number in range(21)], marks=marks), 1)
+    measured = timing(
+        record([900 if number in marks else 30 for number in range(21)], marks=marks), 1
+    )
     assert measured.step_ms == pytest.approx(step_ms)
     assert [block.discarded for block in measured.blocks].count("evaluation") == pauses
 
@@ -120,7 +139,9 @@ def test_each_arm_has_the_same_mean_place_in_a_round():
     assert order("ABC", 0) == list("ABCCBA")
 
 
-@pytest.mark.parametrize(("optimizers", "why"), [([0] * 5, "changed nothing"), ([0, 0, 1, 0, 0], "another training")])
+@pytest.mark.parametrize(
+    ("optimizers", "why"), [([0] * 5, "changed nothing"), ([0, 0, 1, 0, 0], "another training")]
+)
 def test_an_arm_that_changes_nothing_or_the_optimizer_is_refused(optimizers, why):
     with pytest.raises(RefusedError, match=why):
         compared(record([10.0] * 5, optimizers=optimizers), record([10.0] * 5))

@@ -1,6 +1,7 @@
 """``python -m tests.simgpu COMMAND...`` runs a command on simulated GPUs, built before if need be.
 
-Where they cannot be built, it says why and exits with 1; with ``--if-possible`` before the command, with 0.
+Where they cannot be built, it says why and exits with 1; with ``--if-possible`` before the command,
+with 0.
 """
 
 import os

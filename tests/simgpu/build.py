@@ -15,7 +15,10 @@ from tests.simgpu import stubs
 SOURCES = Path(__file__).parent
 RUNTIMES = {"13": "nvidia-cuda-runtime", "12": "nvidia-cuda-runtime-cu12"}
 """By CUDA's major version: the package of its runtime that torch depends on."""
-HEADERS = {"13": ("nvidia-cuda-crt", "nvidia-cuda-cccl"), "12": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-cccl-cu12")}
+HEADERS = {
+    "13": ("nvidia-cuda-crt", "nvidia-cuda-cccl"),
+    "12": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-cccl-cu12"),
+}
 """The packages with the headers of CUDA that torch's own dependencies lack."""
 
 
@@ -33,7 +36,8 @@ def built() -> Path:
     """
     if missing := [name for name in ("gcc", "g++", "nm") if shutil.which(name) is None]:
         raise UnavailableError(
-            f"simulated GPUs are built with gcc, g++ and nm, and there is no {' and no '.join(missing)}"
+            "simulated GPUs are built with gcc, g++ and nm, and there is no "
+            f"{' and no '.join(missing)}"
         )
     major, _ = _cuda()
     folder = _cache() / _key(metadata.version("torch"))
@@ -56,7 +60,9 @@ def preloaded() -> tuple[str, ...]:
 
 
 def _cuda() -> tuple[str, str]:
-    """Return CUDA's major and full version, read from the metadata of packages, so that no GPU is touched."""
+    """Return CUDA's major and full version, read from the metadata of packages, so that no GPU is
+    touched.
+    """
     for major, package in RUNTIMES.items():
         try:
             version = metadata.version(package)
@@ -65,7 +71,9 @@ def _cuda() -> tuple[str, str]:
         if version.startswith(f"{major}."):
             return major, version
     torch = metadata.version("torch")
-    raise UnavailableError(f"simulated GPUs stand in for CUDA 12 and 13, and torch {torch} here is no build for them")
+    raise UnavailableError(
+        f"simulated GPUs stand in for CUDA 12 and 13, and torch {torch} here is no build for them"
+    )
 
 
 def _cache() -> Path:
@@ -75,7 +83,12 @@ def _cache() -> Path:
 def _key(version: str) -> str:
     digest = hashlib.blake2b(f"{version} {sys.version_info[:2]}".encode())
     for path in sorted(
-        [*SOURCES.glob("native/*"), *SOURCES.glob("preload/*.py"), Path(stubs.__file__), Path(__file__)]
+        [
+            *SOURCES.glob("native/*"),
+            *SOURCES.glob("preload/*.py"),
+            Path(stubs.__file__),
+            Path(__file__),
+        ]
     ):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
@@ -92,7 +105,9 @@ def _move(fresh: Path, folder: Path) -> None:
 def _build(place: Path, major: str) -> None:
     out, native = place / "out", SOURCES / "native"
     out.mkdir()
-    shutil.copytree(SOURCES / "preload", out / "preload", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        SOURCES / "preload", out / "preload", ignore=shutil.ignore_patterns("__pycache__")
+    )
     site = Path(metadata.distribution("torch").locate_file(""))
     torch = site / "torch"
     cuda = [f"-I{folder}" for folder in (*_includes(site), *_includes(_headers(place, major)))]
@@ -100,8 +115,12 @@ def _build(place: Path, major: str) -> None:
     linked = ["-Wl,--no-as-needed", f"-L{out}", f"-l:{runtime}"]
     installed = installed_libraries(site)
 
-    def library(name: str, source: Path, compiled: list[str], linked: list[str], *kinds: stubs.Library) -> None:
-        """Compile and link a library, with stubs of what is wanted of the kinds that it stands in for."""
+    def library(
+        name: str, source: Path, compiled: list[str], linked: list[str], *kinds: stubs.Library
+    ) -> None:
+        """Compile and link a library, with stubs of what is wanted of the kinds that it stands in
+        for.
+        """
         objects = [place / f"{source.stem}.o"]
         _run("g++", "-O1", "-w", "-fPIC", "-c", source, *compiled, "-o", objects[0])
         written = stubs.symbols(objects, "--defined-only")
@@ -114,7 +133,9 @@ def _build(place: Path, major: str) -> None:
 
     # The driver's functions are in the runtime's library; the driver's has nothing but its name.
     runtime_source = native / "runtime.cpp"
-    library(runtime, runtime_source, ["-std=c++17", *cuda], ["-lpthread"], stubs.RUNTIME, stubs.DRIVER)
+    library(
+        runtime, runtime_source, ["-std=c++17", *cuda], ["-lpthread"], stubs.RUNTIME, stubs.DRIVER
+    )
     (place / "empty.cpp").touch()
     library("libcuda.so.1", place / "empty.cpp", [], linked)
     library("libnvidia-ml.so.1", native / "nvml.cpp", ["-std=c++17"], linked, stubs.NVML)
@@ -139,7 +160,9 @@ def _includes(site: Path) -> list[Path]:
 
 
 def _headers(place: Path, major: str) -> Path:
-    """Return a folder with CUDA's remaining headers, of the runtime's version, from the package index."""
+    """Return a folder with CUDA's remaining headers, of the runtime's version, from the package
+    index.
+    """
     release = ".".join(_cuda()[1].split(".")[:2])
     packages = [f"{name}=={release}.*" for name in HEADERS[major]]
     _run(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target",
@@ -151,4 +174,7 @@ def _run(*command: object) -> None:
     words = [str(word) for word in command]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"simulated GPUs cannot be built: {' '.join(words)} failed: {done.stderr.strip()[-2000:]}")
+        raise RuntimeError(
+            f"simulated GPUs cannot be built: {' '.join(words)} failed: "
+            f"{done.stderr.strip()[-2000:]}"
+        )

@@ -22,7 +22,8 @@ LIMIT_S = 300
 
 
 RUNS = {"pair", "single", "broken", "runs"}
-"""Fixtures that make a run which several tests look at; these stay in one process of pytest-xdist."""
+"""Fixtures that make a run which several tests look at; these stay in one process of
+pytest-xdist."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,7 +61,9 @@ class Host:
 
     def run(self, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run the command line to its end and exit code, as a fork of what has been imported."""
-        session, done = self.prefork.run([str(word) for word in words], self.folder, self._environment(), LIMIT_S)
+        session, done = self.prefork.run(
+            [str(word) for word in words], self.folder, self._environment(), LIMIT_S
+        )
         self.sessions.add(session)
         assert done.returncode == code, done.stdout + done.stderr
         return done
@@ -69,7 +72,9 @@ class Host:
         """Run the command line to its end as a user does, in a new process."""
         command = [sys.executable, str(ROOT / "run_bench.py"), *map(str, words)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(command, cwd=self.folder, env=self._environment(), start_new_session=True, **pipes)
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self._environment(), start_new_session=True, **pipes
+        )
         self.sessions.add(process.pid)
         try:
             out, errors = process.communicate(timeout=LIMIT_S)
@@ -97,11 +102,18 @@ class Host:
             f"process {process.pid}: {process.info['cmdline']}"
             for process in psutil.process_iter(["cmdline"])
             if process.info["cmdline"]  # else it has ended
-            and (_session(process.pid) in self.sessions or here in _read(Path(f"/proc/{process.pid}/environ")))
+            and (
+                _session(process.pid) in self.sessions
+                or here in _read(Path(f"/proc/{process.pid}/environ"))
+            )
         ]
         contexts = [f"context of process {pid}" for pid in self.machine.computing()]
         # torch itself makes an empty folder for what it may compile.
-        files = [str(path) for path in (self.folder / "tmp").rglob("*") if not path.name.startswith("torchinductor_")]
+        files = [
+            str(path)
+            for path in (self.folder / "tmp").rglob("*")
+            if not path.name.startswith("torchinductor_")
+        ]
         return [*commands, *contexts, *files]
 
     def close(self) -> None:
@@ -132,7 +144,9 @@ def prefork(libraries: Path) -> Iterator[Prefork]:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, prefork: Prefork) -> Iterator[Callable[..., Host]]:
+def host(
+    tmp_path_factory: pytest.TempPathFactory, prefork: Prefork
+) -> Iterator[Callable[..., Host]]:
     """Make machines: of a model of ``MODELS``, with a number of GPUs, and more variables."""
     machines: list[Host] = []
 

@@ -43,8 +43,17 @@ def suite(
                 self.passes += 1
                 if not self.first_s and not gc.isenabled():  # as in timed rounds
                     self.first_s = time.monotonic()
-                due = self.first_s and time.monotonic() - self.first_s >= after_s if after_s else self.passes == at
-                if fault and not self.has_begun and due and int(os.environ.get("RANK", "0")) == rank:
+                due = (
+                    self.first_s and time.monotonic() - self.first_s >= after_s
+                    if after_s
+                    else self.passes == at
+                )
+                if (
+                    fault
+                    and not self.has_begun
+                    and due
+                    and int(os.environ.get("RANK", "0")) == rank
+                ):
                     self.has_begun = True
                     FAULTS[fault](inputs, value)
                 return inputs

@@ -35,7 +35,8 @@ MODELS = {
     "H100": Model("NVIDIA H100 80GB HBM3", "9.0", 81559, 132, 700),
     "B200": Model("NVIDIA B200", "10.0", 183359, 148, 1000),
 }
-"""Names and memory as NVML tells them; energy is counted from Volta on (nvmlDeviceGetTotalEnergyConsumption)."""
+"""Names and memory as NVML tells them; energy is counted from Volta on
+(nvmlDeviceGetTotalEnergyConsumption)."""
 
 
 class Process(ctypes.Structure):
@@ -53,7 +54,11 @@ class Process(ctypes.Structure):
 class Power(ctypes.Structure):
     """A GPU's energy counter; as in native/machine.h."""
 
-    _fields_ = (("tick", ctypes.c_uint64), ("energy_mj", ctypes.c_uint64), ("power_mw", ctypes.c_uint64))
+    _fields_ = (
+        ("tick", ctypes.c_uint64),
+        ("energy_mj", ctypes.c_uint64),
+        ("power_mw", ctypes.c_uint64),
+    )
 
 
 class Shared(ctypes.Structure):
@@ -84,7 +89,9 @@ class Machine:
             path: its file; None is the one of this process's environment, as in native/machine.h.
         """
         worker = os.environ.get("PYTEST_XDIST_WORKER")
-        self.path = Path(path or os.environ.get("SIM_SHM") or f"/dev/shm/simgpu{f'.{worker}' if worker else ''}")
+        self.path = Path(
+            path or os.environ.get("SIM_SHM") or f"/dev/shm/simgpu{f'.{worker}' if worker else ''}"
+        )
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         os.ftruncate(file, ctypes.sizeof(Shared))
         self.shared = Shared.from_buffer(mmap.mmap(file, ctypes.sizeof(Shared)))
@@ -101,7 +108,11 @@ class Machine:
 
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
-        return [slot.pid for slot in self.shared.processes if slot.pid and any(slot.has_context) and _runs(slot.pid)]
+        return [
+            slot.pid
+            for slot in self.shared.processes
+            if slot.pid and any(slot.has_context) and _runs(slot.pid)
+        ]
 
 
 def _runs(pid: int) -> bool:

@@ -1,7 +1,8 @@
 """A process on simulated GPUs that has imported all that a run imports, torch too; each run is a fork of it.
 
-A run as a user starts it takes five seconds to import that twice: in its own process and in its fork server. Here both
-are forks. All else is as there: the command line's words, its streams, environment, session and exit code.
+A run as a user starts it takes five seconds to import that twice: in its own process and in its
+fork server. Here both are forks. All else is as there: the command line's words, its streams,
+environment, session and exit code.
 """
 
 import gc
@@ -39,7 +40,9 @@ class Prefork:
         """Start it; it imports while the test goes on."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "tests.simgpu.prefork", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()])
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment(), pass_fds=[theirs.fileno()]
+        )
         theirs.close()
 
     def run(
@@ -59,11 +62,16 @@ class Prefork:
         with ExitStack() as stack:
             pipes = [os.pipe() for _ in range(2)]
             socket.send_fds(
-                self._socket, [pickle.dumps((list(words), str(folder), dict(variables)))], [end for _, end in pipes]
+                self._socket,
+                [pickle.dumps((list(words), str(folder), dict(variables)))],
+                [end for _, end in pipes],
             )
             for _, end in pipes:
                 os.close(end)
-            files = [stack.enter_context(os.fdopen(end, encoding="utf-8", errors="replace")) for end, _ in pipes]
+            files = [
+                stack.enter_context(os.fdopen(end, encoding="utf-8", errors="replace"))
+                for end, _ in pipes
+            ]
             session = int(self._socket.recv(REQUEST_BYTES))
             readers = stack.enter_context(ThreadPoolExecutor(len(files)))
             reading = [readers.submit(file.read) for file in files]
@@ -110,7 +118,9 @@ def main() -> None:
         requests.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become_run(words: list[str], folder: str, variables: dict[str, str], streams: list[int]) -> None:
+def _become_run(
+    words: list[str], folder: str, variables: dict[str, str], streams: list[int]
+) -> None:
     """Be what ``python run_bench.py WORDS`` is when it begins."""
     os.setsid()
     for stream, number in zip(streams, (1, 2), strict=True):
@@ -125,7 +135,9 @@ def _become_run(words: list[str], folder: str, variables: dict[str, str], stream
 
 
 def _fork_or_execute(path: str, arguments: Sequence[object], passed: Sequence[int]) -> int:
-    """Start Python as multiprocessing does; its fork server, which would import torch, is a fork of this process."""
+    """Start Python as multiprocessing does; its fork server, which would import torch, is a fork of
+    this process.
+    """
     code = str(arguments[-1])
     if "multiprocessing.forkserver" not in code:
         return execute(path, arguments, passed)
@@ -140,7 +152,9 @@ def _become_fork_server(code: str, passed: Sequence[int]) -> NoReturn:
         os.closerange(before + 1, number)
     for number in signal.valid_signals() - set(KEPT_SIGNALS):
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            )
     try:
         exec(code, {"__name__": "__main__"})
     except SystemExit:  # its usual end

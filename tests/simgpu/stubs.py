@@ -1,6 +1,7 @@
 """Stubs of the functions that torch's libraries want of CUDA, the driver, NVML, NCCL and CUPTI and that nobody wrote.
 
-The lists are read from the symbol tables of the installed libraries, so a torch newer than the simulation loads.
+The lists are read from the symbol tables of the installed libraries, so a torch newer than the
+simulation loads.
 """
 
 import mmap
@@ -16,7 +17,9 @@ class Library:
     """A library that is stood in for."""
 
     stem: str
-    """Its file's name up to the first dot. The rest differs by version, and where a package has a copy of its own."""
+    """Its file's name up to the first dot. The rest differs by version, and where a package has a
+    copy of its own.
+    """
     names: re.Pattern[str]
     """How its functions are called."""
     unsupported: int
@@ -40,20 +43,29 @@ def symbols(files: Iterable[Path], *options: str) -> set[str]:
 
     Args:
         files: libraries and object files; what nm cannot read has none.
-        options: nm's, such as ``--undefined-only`` and ``--dynamic``. Weak symbols, which may stay undefined, are
-            left out.
+        options: nm's, such as ``--undefined-only`` and ``--dynamic``. Weak symbols, which may stay
+            undefined, are left out.
     """
     names = [str(file) for file in files]
-    listed = subprocess.run(["nm", *options, *names], capture_output=True, text=True, check=False) if names else None
+    listed = (
+        subprocess.run(["nm", *options, *names], capture_output=True, text=True, check=False)
+        if names
+        else None
+    )
     lines = (line.split() for line in listed.stdout.splitlines()) if listed else ()
-    return {words[-1].partition("@")[0] for words in lines if len(words) >= 2 and words[-2] not in ("w", "v")}
+    return {
+        words[-1].partition("@")[0]
+        for words in lines
+        if len(words) >= 2 and words[-2] not in ("w", "v")
+    }
 
 
 def wanted(files: Collection[Path], library: Library) -> set[str]:
     """Return the functions of a library that other libraries want and that none of them has.
 
     Args:
-        files: the installed libraries; those that are stood in for, under whatever version, do not count.
+        files: the installed libraries; those that are stood in for, under whatever version, do not
+            count.
         library: the one that is stood in for.
     """
     replaced = {each.stem for each in LIBRARIES}
@@ -62,7 +74,10 @@ def wanted(files: Collection[Path], library: Library) -> set[str]:
     named = {name for name in undefined if library.names.fullmatch(name)}
     if library.by_name:
         named |= {
-            name for file in files if file.name.startswith(("libtorch", "libc10")) for name in _texts(file, library)
+            name
+            for file in files
+            if file.name.startswith(("libtorch", "libc10"))
+            for name in _texts(file, library)
         }
     return named - symbols(files, "--dynamic", "--defined-only")
 
@@ -70,12 +85,20 @@ def wanted(files: Collection[Path], library: Library) -> set[str]:
 def _texts(file: Path, library: Library) -> set[str]:
     """Return the names of a library's functions that a file holds as texts, to look them up by."""
     whole = re.compile(rb"(?<=\0)" + library.names.pattern.encode() + rb"(?=\0)")
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with (
+        file.open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
         return {match.group().decode() for match in whole.finditer(content)}
 
 
 def source(library: Library, names: Iterable[str]) -> str:
-    """Return C code with a stub of each function, which logs its name and returns the library's code."""
+    """Return C code with a stub of each function, which logs its name and returns the library's
+    code.
+    """
     call = f'simgpu_unsupported("{{0}}", {int(library is RUNTIME)})'
-    stubs = [f"int {name}() {{ {call.format(name)}; return {library.unsupported}; }}" for name in sorted(names)]
+    stubs = [
+        f"int {name}() {{ {call.format(name)}; return {library.unsupported}; }}"
+        for name in sorted(names)
+    ]
     return "\n".join(["void simgpu_unsupported(const char*, int);", *stubs, ""])

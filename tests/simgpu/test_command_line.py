@@ -1,4 +1,6 @@
-"""Features of GPUs alone, by the command line: several of them, NCCL, energy, graphs, memory's end, NVML's gaps."""
+"""Features of GPUs alone, by the command line: several of them, NCCL, energy, graphs, memory's end,
+NVML's gaps.
+"""
 
 import contextlib
 import json
@@ -16,7 +18,17 @@ from tests.rows import trial_figures
 from tests.simgpu.conftest import ROOT
 from tests.simgpu.machine import environment
 
-TINY = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
+TINY = (
+    "--suite",
+    "tiny.py",
+    "--batch-sizes",
+    4,
+    "--quick",
+    "--time-budget",
+    0.3,
+    "--target-ci",
+    "99%",
+)
 FAULTY = ("--suite", ROOT / "tests" / "simgpu" / "faulty.py", *TINY[2:])
 TIMED = {"ok", "unconverged"}
 
@@ -29,7 +41,16 @@ def floats(rows, name):
 def pair(host):
     """A machine with two GPUs on which each was measured alone, and both together, over NCCL."""
     server = host("A100", 2)
-    words = ("--gpus", "0,1,0+1", "--precisions", "fp32", "--phases", "memory,speed,train", "--epochs", 1)
+    words = (
+        "--gpus",
+        "0,1,0+1",
+        "--precisions",
+        "fp32",
+        "--phases",
+        "memory,speed,train",
+        "--epochs",
+        1,
+    )
     server.run_anew(*TINY, *words, "--out", "out")
     return server
 
@@ -58,7 +79,9 @@ def test_gpus_that_train_together_learn_what_one_learns(pair):
 
 @pytest.fixture(scope="module")
 def single(host):
-    """A machine with one GPU on which energy and inference were measured, the ladder climbed, and steps captured."""
+    """A machine with one GPU on which energy and inference were measured, the ladder climbed, and
+    steps captured.
+    """
     server = host("H100", NVIDIA_TF32_OVERRIDE="1")
     words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "energy,inference")
     server.run_anew(*TINY, *words, "--out", "out")
@@ -108,9 +131,13 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
     assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout
 
 
-def test_captured_steps_are_measured_and_trained_the_ladder_climbs_up_to_them_and_nothing_is_left_behind(single):
+def test_captured_steps_are_measured_and_trained_the_ladder_climbs_up_to_them_and_nothing_is_left_behind(
+    single,
+):
     assert set(single.statuses("graphs").values()) <= TIMED
-    rows = [row for row in single.rows("graphs") if row["ablation"] == "yes" and row["phase"] == "speed"]
+    rows = [
+        row for row in single.rows("graphs") if row["ablation"] == "yes" and row["phase"] == "speed"
+    ]
     assert {row["status"] for row in rows} <= TIMED
     assert arm_name(rows[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
     assert single.left_behind() == []
@@ -118,10 +145,27 @@ def test_captured_steps_are_measured_and_trained_the_ladder_climbs_up_to_them_an
 
 def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):
     server, losses = host("A100"), {}
-    words = (*TINY, "--gpus", 0, "--phases", "train", "--epochs", 4, "--set", "lr=0.05", "--keep-checkpoints")
-    for out, precision, start in (("whole", "fp32", ""), ("half", "amp-fp16", "whole/*1"), ("back", "fp32", "half/*2")):
+    words = (
+        *TINY,
+        "--gpus",
+        0,
+        "--phases",
+        "train",
+        "--epochs",
+        4,
+        "--set",
+        "lr=0.05",
+        "--keep-checkpoints",
+    )
+    for out, precision, start in (
+        ("whole", "fp32", ""),
+        ("half", "amp-fp16", "whole/*1"),
+        ("back", "fp32", "half/*2"),
+    ):
         kept = [*server.folder.glob(start.replace("*", "checkpoints/*-e") + ".pt")] if start else []
-        server.run(*words, "--precisions", precision, *(f"--from={path}" for path in kept), "--out", out)
+        server.run(
+            *words, "--precisions", precision, *(f"--from={path}" for path in kept), "--out", out
+        )
         losses[out] = [float(row["train_loss"]) for row in server.rows(out, "epochs")]
     whole = losses["whole"]
     assert whole[3] < whole[0]
@@ -131,7 +175,17 @@ def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):
 
 def test_the_largest_batch_is_where_memory_ends(host):
     server = host("A100", SIM_MEM_MB="1024")
-    words = (*FAULTY, "--set", "side=128", "--set", "batch_size=256", "--batch-sizes", "max", "--precisions", "fp32")
+    words = (
+        *FAULTY,
+        "--set",
+        "side=128",
+        "--set",
+        "batch_size=256",
+        "--batch-sizes",
+        "max",
+        "--precisions",
+        "fp32",
+    )
     server.run(*words, "--gpus", 0, "--phases", "memory", "--out", "out")
     fit, memory = server.rows("out")
     assert (fit["phase"], fit["fit_bound"], fit["status"]) == ("fit", "memory", "ok")
@@ -183,7 +237,18 @@ def neighbour(server):
 
 def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_its_place(host):
     server = host("A100")
-    words = ("--suite", "tiny.py", "--batch-sizes", 4, "--time-budget", "5s", "--gpus", 0, "--phases", "speed")
+    words = (
+        "--suite",
+        "tiny.py",
+        "--batch-sizes",
+        4,
+        "--time-budget",
+        "5s",
+        "--gpus",
+        0,
+        "--phases",
+        "speed",
+    )
 
     def until(rows):
         while len(server.rows("out")) < rows:
@@ -196,12 +261,17 @@ def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_it
         with neighbour(server) as pid:
             until(4)
         run.result()
-    disturbed = {row["replicate"]: row["disturbance"] for row in server.rows("out") if row["disturbance"]}
+    disturbed = {
+        row["replicate"]: row["disturbance"] for row in server.rows("out") if row["disturbance"]
+    }
     assert list(disturbed) == ["1"]
     assert f"pid {pid}" in disturbed["1"]
     (row,) = lines_of_speed(server)
     count = len({row["replicate"] for row in server.rows("out")})
-    assert (row["measured_in"], "disturbed" in row["doubts"]) == (f"{count - 1} of {count} processes", False)
+    assert (row["measured_in"], "disturbed" in row["doubts"]) == (
+        f"{count - 1} of {count} processes",
+        False,
+    )
 
 
 def lines_of_speed(server):
@@ -230,7 +300,19 @@ for step in range(100):
 def test_a_script_is_timed_by_events_of_its_gpu_and_takes_memory_there(host):
     server = host("A100", 1)
     (server.folder / "train.py").write_text(SCRIPT)
-    words = ("--quick", "--steps", 20, "--arm", "fp32=", "--arm", "tf32=--tf32", "--gpus", 0, "--out", "out")
+    words = (
+        "--quick",
+        "--steps",
+        20,
+        "--arm",
+        "fp32=",
+        "--arm",
+        "tf32=--tf32",
+        "--gpus",
+        0,
+        "--out",
+        "out",
+    )
     server.run_anew("script", *words, "--", "train.py")
     memory = [row for row in server.rows("out") if row["phase"] == "memory"]
     assert [row["compute_dtypes"] for row in memory] == ["float32:100%", "tf32:100%"]

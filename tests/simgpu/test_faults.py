@@ -1,11 +1,21 @@
-"""Faults in the middle of a run: the row, its reason, that the next trial goes on, and that nothing is left behind."""
+"""Faults in the middle of a run: the row, its reason, that the next trial goes on, and that nothing
+is left behind.
+"""
 
 import pytest
 
 from tests.simgpu.conftest import ROOT
 from tests.simgpu.machine import MODELS
 
-WORDS = ("--suite", ROOT / "tests" / "simgpu" / "faulty.py", "--quick", "--target-ci", "99%", "--batch-sizes", 4)
+WORDS = (
+    "--suite",
+    ROOT / "tests" / "simgpu" / "faulty.py",
+    "--quick",
+    "--target-ci",
+    "99%",
+    "--batch-sizes",
+    4,
+)
 SHORT = (*WORDS, "--time-budget", 0.3, "--gpus", 0)
 BOTH = ("--precisions", "fp32,amp-bf16")
 EVERY = ("--phases", "memory,speed,inference,energy,train")
@@ -20,7 +30,9 @@ def with_fault(**parameters):
 
 @pytest.fixture(params=["oom", "sticky", "lost"], scope="module")
 def broken(request, host):
-    """A machine on which every trial after those of memory breaks in the middle of a step; the fault and the run."""
+    """A machine on which every trial after those of memory breaks in the middle of a step; the
+    fault and the run.
+    """
     fault, server = request.param, host("A100")
     breaking = with_fault(fault=fault, at=AFTER_MEMORY, value=VALUE[fault])
     done = server.run(*SHORT, *BOTH, *EVERY, *breaking, "--out", "out", code=int(fault != "oom"))
@@ -29,10 +41,16 @@ def broken(request, host):
 
 VALUE = {"oom": 1000, "sticky": 700, "lost": 1}
 STATUS = {"oom": "oom", "sticky": "failed", "lost": "failed"}
-REASON = {"oom": "out of memory", "sticky": "an illegal memory access was encountered", "lost": "unknown error"}
+REASON = {
+    "oom": "out of memory",
+    "sticky": "an illegal memory access was encountered",
+    "lost": "unknown error",
+}
 
 
-def test_each_trial_that_breaks_is_a_row_with_the_reason_leaves_nothing_behind_and_the_next_one_runs(broken):
+def test_each_trial_that_breaks_is_a_row_with_the_reason_leaves_nothing_behind_and_the_next_one_runs(
+    broken,
+):
     fault, server, done = broken
     statuses = server.statuses("out")
     expected = {
@@ -41,7 +59,11 @@ def test_each_trial_that_breaks_is_a_row_with_the_reason_leaves_nothing_behind_a
         for name in ("fp32", "amp-bf16")
     }
     assert statuses == expected
-    assert all(REASON[fault] in row["detail"].lower() for row in server.rows("out") if row["phase"] != "memory")
+    assert all(
+        REASON[fault] in row["detail"].lower()
+        for row in server.rows("out")
+        if row["phase"] != "memory"
+    )
     assert "Traceback" not in done.stderr
     assert "Report:" in done.stdout
     assert server.left_behind() == []
@@ -50,9 +72,22 @@ def test_each_trial_that_breaks_is_a_row_with_the_reason_leaves_nothing_behind_a
 def test_a_gpu_whose_memory_others_hold_is_out_of_memory_and_the_next_gpu_is_measured(host):
     server = host("A100", 2)
     server.machine.poke("taken_bytes", 0, (MODELS["A100"].memory_mib - 300) * 2**20)
-    words = (*WORDS, "--time-budget", 0.3, "--gpus", "0,1", "--precisions", "fp32", "--phases", "memory")
+    words = (
+        *WORDS,
+        "--time-budget",
+        0.3,
+        "--gpus",
+        "0,1",
+        "--precisions",
+        "fp32",
+        "--phases",
+        "memory",
+    )
     server.run(*words, "--out", "out")
-    assert [(row["placement"], row["status"]) for row in server.rows("out")] == [("0", "oom"), ("1", "ok")]
+    assert [(row["placement"], row["status"]) for row in server.rows("out")] == [
+        ("0", "oom"),
+        ("1", "ok"),
+    ]
 
 
 def test_clocks_held_down_for_a_part_of_the_time_are_named_and_the_rest_is_measured(host):
@@ -68,7 +103,9 @@ def test_clocks_held_down_for_a_part_of_the_time_are_named_and_the_rest_is_measu
 def test_an_nvml_that_stops_answering_leaves_speed_as_it_is_and_energy_unknown(host):
     server = host("A100")
     silent = with_fault(fault="silent", value=999, at=AFTER_MEMORY)
-    server.run(*SHORT, "--precisions", "fp32", "--phases", "speed,energy,memory", *silent, "--out", "out")
+    server.run(
+        *SHORT, "--precisions", "fp32", "--phases", "speed,energy,memory", *silent, "--out", "out"
+    )
     rows = {row["phase"]: row for row in server.rows("out")}
     assert rows["speed"]["status"] in TIMED
     assert rows["memory"]["status"] == "ok"
@@ -88,7 +125,17 @@ def test_an_nvml_that_stops_answering_leaves_speed_as_it_is_and_energy_unknown(h
 def test_a_rank_that_breaks_is_named_and_the_next_trial_runs(host, fault, status, reason):
     server = host("A100", 2)
     broken = with_fault(fault=fault, value=1000, rank=1, at=AFTER_MEMORY)
-    words = (*WORDS, "--time-budget", 0.3, "--gpus", "0+1,1", "--precisions", "fp32", "--phases", "speed")
+    words = (
+        *WORDS,
+        "--time-budget",
+        0.3,
+        "--gpus",
+        "0+1,1",
+        "--precisions",
+        "fp32",
+        "--phases",
+        "speed",
+    )
     server.run(*words, *broken, "--out", "out", code=int(status != "oom"))
     rows = {row["placement"]: row for row in server.rows("out")}
     assert rows["0+1"]["status"] == status

@@ -1,7 +1,7 @@
 """Six generations of GPUs: what each precision says there, and one report over all of them.
 
-A torch for CUDA 13 has no kernels for P100 and V100, one for CUDA 12.4 none for B200. There its refusal is tested, and
-a run with a made-up list of architectures that has them all.
+A torch for CUDA 13 has no kernels for P100 and V100, one for CUDA 12.4 none for B200. There its
+refusal is tested, and a run with a made-up list of architectures that has them all.
 """
 
 import json
@@ -13,7 +13,17 @@ from bench.spec.precisions import PRECISIONS
 from tests.simgpu.machine import MODELS
 
 ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
-WORDS = ("--suite", "tiny.py", "--batch-sizes", 4, "--quick", "--time-budget", 0.3, "--target-ci", "99%")
+WORDS = (
+    "--suite",
+    "tiny.py",
+    "--batch-sizes",
+    4,
+    "--quick",
+    "--time-budget",
+    0.3,
+    "--target-ci",
+    "99%",
+)
 MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90,sm_100"
 BUILT_FOR = [divmod(int(name[3:]), 10) for name in (torch._C._cuda_getArchFlags() or "").split()]
 """The architectures that torch has kernels for, as major and minor version."""
@@ -48,7 +58,9 @@ def runs(host):
         if name not in machines:
             variables = {"SIM_ARCH_LIST": MADE_UP} if name in WITHOUT_KERNELS else {}
             server = host(name, **variables)
-            server.run(*WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out")
+            server.run(
+                *WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out"
+            )
             machines[name] = server
         return machines[name]
 
@@ -70,15 +82,27 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
     memory = {row["precision"]: row for row in server.rows("out") if row["phase"] == "memory"}
     assert set(memory) == set(ALL.split(","))
     for precision, row in memory.items():
-        assert row["status"] == ("unsupported" if precision in CANNOT[name] else "ok"), row["detail"]
+        assert row["status"] == ("unsupported" if precision in CANNOT[name] else "ok"), row[
+            "detail"
+        ]
         if precision in CANNOT[name]:
             assert f"sm_{MODELS[name].capability.replace('.', '')}" in row["detail"]
-    speed = [row for row in server.rows("out") if row["phase"] == "speed" and row["precision"] not in CANNOT[name]]
-    assert [row["precision"] for row in speed] == [each for each in PRECISIONS if each in memory.keys() - CANNOT[name]]
+    speed = [
+        row
+        for row in server.rows("out")
+        if row["phase"] == "speed" and row["precision"] not in CANNOT[name]
+    ]
+    assert [row["precision"] for row in speed] == [
+        each for each in PRECISIONS if each in memory.keys() - CANNOT[name]
+    ]
     assert {row["status"] for row in speed} <= {"ok", "unconverged"}
     for row in speed:
         assert row["fp32_matmul"] == ("tf32" if row["precision"] == "tf32" else "ieee")
-        assert row["fp32_conv"] == row["fp32_rnn"] == ("tf32" if row["precision"] in ("tf32", "default") else "ieee")
+        assert (
+            row["fp32_conv"]
+            == row["fp32_rnn"]
+            == ("tf32" if row["precision"] in ("tf32", "default") else "ieee")
+        )
 
 
 @pytest.mark.parametrize(("name", "native"), [("T4", False), ("A100", True)])
@@ -90,22 +114,37 @@ def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, nat
 
 
 @pytest.mark.parametrize("is_script", [False, True])
-def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(host, is_script):
+def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(
+    host, is_script
+):
     server = host("T4")
     (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
-    started = ["script", "--inject", "fp32,amp-bf16"] if is_script else ["--precisions", "fp32,amp-bf16"]
-    asked = ["--", "train.py"] if is_script else ["--suite", "mlp", "--set", "width=8", "--phases", "speed"]
-    done = server.run(*started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked, code=2)
+    started = (
+        ["script", "--inject", "fp32,amp-bf16"] if is_script else ["--precisions", "fp32,amp-bf16"]
+    )
+    asked = (
+        ["--", "train.py"]
+        if is_script
+        else ["--suite", "mlp", "--set", "width=8", "--phases", "speed"]
+    )
+    done = server.run(
+        *started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked, code=2
+    )
     assert "It can do: fp32, amp-fp16" in done.stderr
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
-    (device,) = json.loads((runs(name).folder / "out" / "run.json").read_text())["environment"]["devices"]
+    (device,) = json.loads((runs(name).folder / "out" / "run.json").read_text())["environment"][
+        "devices"
+    ]
     model = MODELS[name]
     assert (device["name"], device["architecture"]) == (model.name, ARCHITECTURES[name])
     assert device["compute_capability"] == model.capability
-    assert (device["memory_total_bytes"], device["power_limit_w"]) == (model.memory_mib * 2**20, model.power_w)
+    assert (device["memory_total_bytes"], device["power_limit_w"]) == (
+        model.memory_mib * 2**20,
+        model.power_w,
+    )
     assert device["energy"] == ("power" if model.nvml_lacks == "energy" else "counter")
 
 

@@ -1,4 +1,6 @@
-"""The simulated machine itself: where it cannot be built, that Python and C++ mean the same state, and forks."""
+"""The simulated machine itself: where it cannot be built, that Python and C++ mean the same state,
+and forks.
+"""
 
 import ctypes
 import subprocess
@@ -32,7 +34,9 @@ def python(path, code, **variables):
     """Run code in a process of its own on a machine."""
     given = environment(SIM_SHM=path, **variables)
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=given, capture_output=True, text=True, check=True, timeout=60)
+    return subprocess.run(
+        command, env=given, capture_output=True, text=True, check=True, timeout=60
+    )
 
 
 def test_python_and_the_libraries_agree_on_the_machines_state(path):
@@ -42,7 +46,10 @@ def test_python_and_the_libraries_agree_on_the_machines_state(path):
     machine.poke("taken_bytes", 1, 1000 * 2**20)
     machine.poke("nvml_error", 1, 999)
     used = "n = ctypes.c_size_t(); t = ctypes.c_size_t(); runtime.cudaSetDevice(1); "
-    used += "runtime.cudaMemGetInfo(ctypes.byref(n), ctypes.byref(t)); print((t.value - n.value) // 2**20); "
+    used += (
+        "runtime.cudaMemGetInfo(ctypes.byref(n), ctypes.byref(t)); print((t.value - n.value) // "
+        "2**20); "
+    )
     lost = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount()); "
     lost += "print(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(1))); "
     out = python(path, USE_CUDA + used + lost, SIM_NAME="One", SIM_MEM_MB="4096").stdout.split()
@@ -51,5 +58,8 @@ def test_python_and_the_libraries_agree_on_the_machines_state(path):
 
 
 def test_a_context_used_after_a_fork_is_reported(path):
-    fork = USE_CUDA + "import os; pid = os.fork(); runtime.cudaSetDevice(0); pid and os.waitpid(pid, 0)"
+    fork = (
+        USE_CUDA
+        + "import os; pid = os.fork(); runtime.cudaSetDevice(0); pid and os.waitpid(pid, 0)"
+    )
     assert "CUDA used in a forked child" in python(path, fork).stderr

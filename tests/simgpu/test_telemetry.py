@@ -6,14 +6,29 @@ from bench.report import load
 from tests.report.builders import text_of
 
 COURSE = ((2.0, 1410, 60, 250, 98, "none"), (2.0, 900, 85, 150, 60, "sw_power_cap"))
-"""Seconds, longer than a round, after which reasons are read; then MHz, degrees, watts, per cent, and the reason."""
+"""Seconds, longer than a round, after which reasons are read; then MHz, degrees, watts, per cent,
+and the reason."""
 PLANTED = ("sm_clock_mhz", "temperature_c", "power_w", "utilization_pct")
-WORDS = ("--suite", "mlp", "--set", "width=64", "--set", "batches=1500", "--batch-sizes", 64, "--quick", "--epochs", 1)
+WORDS = (
+    "--suite",
+    "mlp",
+    "--set",
+    "width=64",
+    "--set",
+    "batches=1500",
+    "--batch-sizes",
+    64,
+    "--quick",
+    "--epochs",
+    1,
+)
 
 
 @pytest.fixture(scope="module")
 def hot(host):
-    course = " ".join(f"{s}:{mhz},{c},{w},{pct},{4 * (word != 'none'):x}" for s, mhz, c, w, pct, word in COURSE)
+    course = " ".join(
+        f"{s}:{mhz},{c},{w},{pct},{4 * (word != 'none'):x}" for s, mhz, c, w, pct, word in COURSE
+    )
     machine = host("A100", SIM_COURSE=course)
     words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "memory,speed,train")
     machine.run(*WORDS, *words, "--out", "out")
@@ -35,5 +50,8 @@ def test_speeds_timed_while_the_power_limit_held_the_clock_down_are_marked(hot):
 
 def test_memory_of_the_whole_gpu_is_the_processes_and_more(hot):
     memory = [row for row in hot.rows("out") if row["phase"] == "memory"]
-    assert all(float(row["gpu_used_bytes"]) >= float(row["driver_used_bytes"]) > 300 * 2**20 for row in memory)
+    assert all(
+        float(row["gpu_used_bytes"]) >= float(row["driver_used_bytes"]) > 300 * 2**20
+        for row in memory
+    )
     assert "| peak (MiB) |" in text_of(hot.folder / "reports" / "out" / "report.html")

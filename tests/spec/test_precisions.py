@@ -3,12 +3,22 @@ import re
 import pytest
 
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS, find_precision, parse_precision, precision_rank, unexpected_types_in_words
+from bench.spec.precisions import (
+    PRECISIONS,
+    find_precision,
+    parse_precision,
+    precision_rank,
+    unexpected_types_in_words,
+)
 
 
-@pytest.mark.parametrize(("word", "name"), [("bf16x", "bf16"), ("FP32", "fp32"), ("amp-fp15", "amp-fp16")])
+@pytest.mark.parametrize(
+    ("word", "name"), [("bf16x", "bf16"), ("FP32", "fp32"), ("amp-fp15", "amp-fp16")]
+)
 def test_the_nearest_precision_is_suggested(word, name):
-    with pytest.raises(UsageError, match=rf"no precision '{word}'. Did you mean '{name}'\? Available: fp32, tf32"):
+    with pytest.raises(
+        UsageError, match=rf"no precision '{word}'. Did you mean '{name}'\? Available: fp32, tf32"
+    ):
         parse_precision(word)
 
 
@@ -31,7 +41,11 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
     ("name", "computed", "words"),
     [
         ("fp32", "bfloat16:100%", "100 % of its products in bfloat16"),
-        ("fp32", "float16:60% bfloat16:40%", "60 % of its products in float16 and 40 % of its products in bfloat16"),
+        (
+            "fp32",
+            "float16:60% bfloat16:40%",
+            "60 % of its products in float16 and 40 % of its products in bfloat16",
+        ),
         ("fp32", "float32:>99% bfloat16:<1%", "<1 % of its products in bfloat16"),
         ("fp32", "float32:100% bfloat16:?", "some of its products in bfloat16"),
         ("amp-fp16", "float16:70% bfloat16:30%", "30 % of its products in bfloat16"),
@@ -49,7 +63,9 @@ def test_products_prove_that_a_precision_ran(name, computed, reason):
         ("a script's arm", "bfloat16:100%", ""),
     ],
 )
-def test_products_in_other_types_than_the_precisions_are_told_with_their_share(name, computed, words):
+def test_products_in_other_types_than_the_precisions_are_told_with_their_share(
+    name, computed, words
+):
     assert unexpected_types_in_words(name, computed, "") == (f"computed {words}" if words else "")
 
 
@@ -73,7 +89,11 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
     plain = PRECISIONS[chosen.base]
     fields = [name for name in type(plain).__slots__ if name != "name"]
     assert chosen.name == canonical
-    assert {name: getattr(chosen, name) for name in fields if getattr(chosen, name) != getattr(plain, name)} == changed
+    assert {
+        name: getattr(chosen, name)
+        for name in fields
+        if getattr(chosen, name) != getattr(plain, name)
+    } == changed
     assert parse_precision(canonical) == chosen
 
 
@@ -81,7 +101,10 @@ def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canon
     ("typed", "sentence"),
     [
         ("amp-fp16:init_scal=8", "Did you mean 'init_scale'"),
-        ("amp-bf16:init_scale=8", "There is no option of amp-bf16 'init_scale'. Available: cache, keep."),
+        (
+            "amp-bf16:init_scale=8",
+            "There is no option of amp-bf16 'init_scale'. Available: cache, keep.",
+        ),
         ("fp32:cache=off", "no option of fp32 'cache'. Available: none"),
         ("amp-fp16:", "no option of amp-fp16 ''"),
         ("amp-fp16:init_scale=0", "amp-fp16:init_scale takes a number above 0, not '0'"),

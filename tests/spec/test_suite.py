@@ -11,7 +11,14 @@ DATA = Data(input_shape=(3, 32, 32), classes=10)
 
 
 GIVEN = {
-    Suite: {"name": "small", "title": "", "data": DATA, "model": None, "optimizer": None, "batch_size": 8},
+    Suite: {
+        "name": "small",
+        "title": "",
+        "data": DATA,
+        "model": None,
+        "optimizer": None,
+        "batch_size": 8,
+    },
     Data: {"input_shape": (8,), "classes": 2},
 }
 
@@ -33,7 +40,9 @@ def test_a_wrong_field_is_named(kind, wrong, field):
         kind(**{**GIVEN[kind], **wrong})
 
 
-@pytest.mark.parametrize(("word", "path"), [("cifar10", None), ("folder:.", "."), ("text:mine.txt", "mine.txt")])
+@pytest.mark.parametrize(
+    ("word", "path"), [("cifar10", None), ("folder:.", "."), ("text:mine.txt", "mine.txt")]
+)
 def test_data_sources_are_parsed(tmp_path, monkeypatch, word, path):
     (tmp_path / "mine.txt").touch()
     monkeypatch.chdir(tmp_path)
@@ -59,7 +68,11 @@ def test_a_data_source_that_cannot_be_is_refused(word, message):
 def test_a_checkpoints_path_stays_within_the_runs_folder(tiny_trial):
     suite = replace(tiny_trial.cell.suite, parameters=(("marker", "/a/../b"),))
     trial = replace(tiny_trial, cell=replace(tiny_trial.cell, suite=suite))
-    assert ("/" in trial.id, len(trial.checkpoint.parts), ".." in trial.checkpoint.parts) == (True, 2, False)
+    assert ("/" in trial.id, len(trial.checkpoint.parts), ".." in trial.checkpoint.parts) == (
+        True,
+        2,
+        False,
+    )
 
 
 MALFORMED = "gpu0 -1 0+0 0+00 cpu+0 0+ +1 a+b 0+V100 0+1@ 0+1@1 0+1@x @2 0+0@2 0+1@2@2 cpu@-1"

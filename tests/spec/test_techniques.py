@@ -26,14 +26,24 @@ def test_each_ablation_step_adds_to_the_one_before():
     steps, unsupported = build_ablation("amp-bf16", "cuda", ("channels-last", "set-to-none"))
     assert names(steps) == [*ON_GPU, f"{TOP}+channels-last"]
     assert unsupported == []
-    assert [step.added for step in steps[:4]] == ["fp32", "amp-bf16", "+ set-to-none", "+ non-blocking"]
+    assert [step.added for step in steps[:4]] == [
+        "fp32",
+        "amp-bf16",
+        "+ set-to-none",
+        "+ non-blocking",
+    ]
 
 
 @pytest.mark.parametrize(
     ("mixed", "supported", "measured", "left_out"),
     [
         ("amp-bf16", True, [*ON_GPU[:3], "amp-bf16+set-to-none+prefetcher"], [ON_GPU[3]]),
-        ("fp32", True, ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"], ["fp32+set-to-none+non-blocking"]),
+        (
+            "fp32",
+            True,
+            ["fp32", "fp32+set-to-none", "fp32+set-to-none+prefetcher"],
+            ["fp32+set-to-none+non-blocking"],
+        ),
         (
             "fp8-tensorwise",
             False,
@@ -42,7 +52,9 @@ def test_each_ablation_step_adds_to_the_one_before():
         ),
     ],
 )
-def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(mixed, supported, measured, left_out):
+def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(
+    mixed, supported, measured, left_out
+):
     steps, unsupported = build_ablation(mixed, "cpu", supported=supported)
     assert names(steps) == measured
     assert names(unsupported) == left_out
@@ -64,6 +76,11 @@ def rebased(trial, planned, works):
 def test_mixed_precision_that_fails_is_replaced_by_fp32(tiny_trial):
     planned, _ = build_ablation("amp-bf16", "cuda")
     measured = rebased(tiny_trial, planned, lambda step: step.name != "amp-bf16")
-    assert names(measured) == [*ON_GPU[:2], *(name.replace("amp-bf16", "fp32") for name in ON_GPU[2:])]
+    assert names(measured) == [
+        *ON_GPU[:2],
+        *(name.replace("amp-bf16", "fp32") for name in ON_GPU[2:]),
+    ]
     without_any = rebased(tiny_trial, planned, lambda step: False)
-    assert names(without_any[2:]) == [f"amp-bf16+{name}" for name in ("set-to-none", "non-blocking", "prefetcher")]
+    assert names(without_any[2:]) == [
+        f"amp-bf16+{name}" for name in ("set-to-none", "non-blocking", "prefetcher")
+    ]

@@ -53,7 +53,10 @@ def test_what_is_printed_is_plain(capsys):
 
 
 def test_lines_of_a_terminal_break_between_words():
-    text = "  channels-last   images and convolutions' weights lie in memory by channel\n\n- one two " + "x" * 70
+    text = (
+        "  channels-last   images and convolutions' weights lie in memory by channel\n\n- one two "
+        + "x" * 70
+    )
     lines = wrapped(text, 30).split("\n")
     assert " ".join(lines).split() == text.split()
     assert all(len(line) <= 30 for line in lines if "xxx" not in line)

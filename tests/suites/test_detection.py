@@ -36,7 +36,9 @@ def voc(folder, split):
 
 
 def epoch(folder, split):
-    return list(_detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0))
+    return list(
+        _detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0)
+    )
 
 
 def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(tmp_path):
@@ -53,7 +55,11 @@ def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(t
 
 def moved(targets, by):
     return [
-        {"boxes": each["boxes"] + by, "labels": each["labels"], "scores": torch.ones(len(each["labels"]))}
+        {
+            "boxes": each["boxes"] + by,
+            "labels": each["labels"],
+            "scores": torch.ones(len(each["labels"])),
+        }
         for each in targets
     ]
 
@@ -62,16 +68,23 @@ def moved(targets, by):
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
     made_up = epoch("", "test")
     answers = iter([moved(batch["targets"], by) for batch in made_up])
-    assert _detection.evaluate(lambda _: next(answers), made_up) == {"VOC 2007 mAP": pytest.approx(expected)}
+    assert _detection.evaluate(lambda _: next(answers), made_up) == {
+        "VOC 2007 mAP": pytest.approx(expected)
+    }
 
 
 def test_precision_is_interpolated_at_eleven_recalls():
     box = {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([1])}
-    target, detection = {**box, "iscrowd": torch.tensor([0])}, {**box, "scores": torch.tensor([0.9])}
+    target, detection = (
+        {**box, "iscrowd": torch.tensor([0])},
+        {**box, "scores": torch.tensor([0.9])},
+    )
     nothing = {name: value[:0] for name, value in detection.items()}
     batch = {"images": [None, None], "targets": [target, target]}
     figures = _detection.evaluate(lambda _: [detection, nothing], [batch])
-    assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)  # recalls 0, 0.1 … 0.5 at a precision of 1
+    assert figures["VOC 2007 mAP"] == pytest.approx(
+        100 * 6 / 11
+    )  # recalls 0, 0.1 … 0.5 at a precision of 1
 
 
 @pytest.mark.parametrize(
@@ -89,16 +102,22 @@ def test_what_a_detector_cannot_do_is_refused(settings, sentence):
 
 def test_a_detector_without_the_metric_names_what_installs_it_and_what_goes_without(monkeypatch):
     monkeypatch.setattr(_detection, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"pip install 'ampmeter\[detection\]', or give --set evaluated=no"):
+    with pytest.raises(
+        UsageError, match=r"pip install 'ampmeter\[detection\]', or give --set evaluated=no"
+    ):
         suite_registry.refer("torchvision:fasterrcnn_resnet50_fpn")
     assert suite_registry.refer("torchvision:fasterrcnn_resnet50_fpn", {"evaluated": "no"}).name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16"])
-@pytest.mark.parametrize("name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"])
+@pytest.mark.parametrize(
+    "name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"]
+)
 def test_a_detector_takes_a_step(name, precision):
     suite = suite_registry.load(suite_registry.refer(f"torchvision:{name}"))
     cpu = torch.device("cpu")
     (batch,) = first_batches(suite, suite.data, batch_size=2, count=1, device=cpu, seed=0)
-    assert training_step(build_arm(suite, suite.data, PRECISIONS[precision], cpu, seed=0), batch).isfinite()
+    assert training_step(
+        build_arm(suite, suite.data, PRECISIONS[precision], cpu, seed=0), batch
+    ).isfinite()

@@ -25,7 +25,9 @@ PARAMETERS_M = {"tiny": 0.834, "char": 10.84, "gpt2": 124.5, "wide": 408.0}
 
 
 def suite_of(**settings):
-    return suite_registry.load(suite_registry.refer("gpt", {name: str(value) for name, value in settings.items()}))
+    return suite_registry.load(
+        suite_registry.refer("gpt", {name: str(value) for name, value in settings.items()})
+    )
 
 
 def arm_of(suite, precision="fp32"):
@@ -33,7 +35,11 @@ def arm_of(suite, precision="fp32"):
 
 
 def markov(suite, **changes):
-    return open_batches(suite.data, DataSource(kind="markov"), **{"batch_size": 8, "device": CPU, "seed": 0, **changes})
+    return open_batches(
+        suite.data,
+        DataSource(kind="markov"),
+        **{"batch_size": 8, "device": CPU, "seed": 0, **changes},
+    )
 
 
 @pytest.mark.parametrize("preset", PARAMETERS_M)
@@ -42,10 +48,20 @@ def test_a_preset_has_its_parameters_and_its_flops(preset):
     with torch.device("meta"):
         model = suite.model(suite.data)
     weights = list(model.parameters())
-    assert sum(weight.numel() for weight in weights) / 1e6 == pytest.approx(PARAMETERS_M[preset], rel=1e-3)
-    # Kaplan et al., Scaling Laws (2020), section 2.1: six for each weight in a product, and attention's own products.
-    (length,), width, layers = suite.data.input_shape, model.tokens.weight.shape[1], len(model.blocks)
-    in_products = sum(weight.numel() for weight in weights if weight.dim() == 2) - model.positions.weight.numel()
+    assert sum(weight.numel() for weight in weights) / 1e6 == pytest.approx(
+        PARAMETERS_M[preset], rel=1e-3
+    )
+    # Kaplan et al., Scaling Laws (2020), section 2.1: six for each weight in a product, and
+    # attention's own products.
+    (length,), width, layers = (
+        suite.data.input_shape,
+        model.tokens.weight.shape[1],
+        len(model.blocks),
+    )
+    in_products = (
+        sum(weight.numel() for weight in weights if weight.dim() == 2)
+        - model.positions.weight.numel()
+    )
     least = length * (6 * in_products + 12 * layers * length * width)
     assert least <= training_flops_per_sample(suite, suite.data) <= 1.2 * least
 
@@ -81,7 +97,11 @@ def test_a_preset_has_its_rate_and_batch_unless_others_are_asked_for():
 def test_biases_and_norms_do_not_decay():
     suite = suite_of()
     optimizer = suite.optimizer(suite.model(suite.data).parameters())
-    decays = {weight.dim(): group["weight_decay"] for group in optimizer.param_groups for weight in group["params"]}
+    decays = {
+        weight.dim(): group["weight_decay"]
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
     assert decays == {1: 0.0, 2: 0.1}
 
 
@@ -111,7 +131,13 @@ def test_an_epoch_is_what_the_chain_draws_with_its_seed_and_number_and_no_sequen
 def test_a_small_vocabulary_is_refused():
     suite = suite_of()
     with pytest.raises(UsageError, match="256 symbols and the model a vocabulary of 100"):
-        open_batches(replace(suite.data, classes=100), DataSource(kind="markov"), batch_size=8, device=CPU, seed=0)
+        open_batches(
+            replace(suite.data, classes=100),
+            DataSource(kind="markov"),
+            batch_size=8,
+            device=CPU,
+            seed=0,
+        )
 
 
 class Optimum(nn.Module):
@@ -119,7 +145,9 @@ class Optimum(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.logits = nn.Embedding.from_pretrained(torch.from_numpy(np.log(chain().transition)).float())
+        self.logits = nn.Embedding.from_pretrained(
+            torch.from_numpy(np.log(chain().transition)).float()
+        )
 
     def forward(self, tokens):
         return self.logits(tokens)

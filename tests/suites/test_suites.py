@@ -19,7 +19,13 @@ CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200
 RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
     "gpt": ("AdamW", {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 32, 5, 0.834),
     "lstm": ("SGD", {"lr": 20.0, "momentum": 0, "weight_decay": 0}, 20, 40, 0.746),
-    "digits": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}, 64, 15, 0.0572),
+    "digits": (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True},
+        64,
+        15,
+        0.0572,
+    ),
     "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3, 50.3),
     "resnet18": (*CIFAR_SGD, 11.17),
     "resnet20": (*CIFAR_SGD, 0.27),
@@ -75,7 +81,12 @@ def test_a_suite_builds_and_takes_a_step(name):
 
 def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
     data = suite_registry.load(SuiteRef(name="intel_resnet18")).data
-    assert (data.input_shape, data.classes, data.flip, data.validation_share) == ((3, 256, 256), 6, True, 0.2)
+    assert (data.input_shape, data.classes, data.flip, data.validation_share) == (
+        (3, 256, 256),
+        6,
+        True,
+        0.2,
+    )
 
 
 def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():

@@ -25,17 +25,25 @@ def plain_sgd(lr):
 
 
 def layers(data):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+    )
 
 
 def norms(data):
     """A model with batch norm, within blocks and outside."""
-    blocks = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(2)]
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *blocks, nn.Flatten(), nn.Linear(144, 3))
+    blocks = [
+        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(2)
+    ]
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *blocks, nn.Flatten(), nn.Linear(144, 3)
+    )
 
 
 def make_suite(model=layers, optimizer=momentum, data=IMAGES, **fields):
-    return Suite(name="small", title="", data=data, model=model, optimizer=optimizer, batch_size=8, **fields)
+    return Suite(
+        name="small", title="", data=data, model=model, optimizer=optimizer, batch_size=8, **fields
+    )
 
 
 def make(
@@ -59,7 +67,10 @@ def make(
 
 def batches(count=4, shape=(3, 8, 8)):
     rng = torch.Generator().manual_seed(1)
-    return [(torch.randn(8, *shape, generator=rng), torch.randint(0, 3, (8,), generator=rng)) for _ in range(count)]
+    return [
+        (torch.randn(8, *shape, generator=rng), torch.randint(0, 3, (8,), generator=rng))
+        for _ in range(count)
+    ]
 
 
 def wide(_data=None):
@@ -84,7 +95,9 @@ def compiled_s(arm, data, size):
     runner = TrainingRunner("", arm, iter(()))
     trial = Trial(cell=SimpleNamespace(batch_size=size), phase="speed", arms=())
     suite = make_suite(data=data)
-    context = Context(trial=trial, suite=suite, data=data, device=arm.device, techniques=arm.techniques)
+    context = Context(
+        trial=trial, suite=suite, data=data, device=arm.device, techniques=arm.techniques
+    )
     runner.compile(context, lambda _message: None)
     return runner.compile_s
 
@@ -104,7 +117,11 @@ def state(arm):
 
 
 def same(first, other):
-    """Return whether all tensors of two sequences, or two dicts with equal keys, have the same bits."""
+    """Return whether all tensors of two sequences, or two dicts with equal keys, have the same
+    bits.
+    """
     if isinstance(first, dict):
-        return first.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in first.items())
+        return first.keys() == other.keys() and all(
+            torch.equal(value, other[name]) for name, value in first.items()
+        )
     return all(torch.equal(*pair) for pair in zip(first, other, strict=True))

@@ -1,4 +1,6 @@
-"""Changes that a precision makes: fp32 switches, autocast, loss scaling, and the type of the weights."""
+"""Changes that a precision makes: fp32 switches, autocast, loss scaling, and the type of the
+weights.
+"""
 
 from operator import attrgetter
 from types import SimpleNamespace
@@ -18,7 +20,11 @@ from tests.training.conftest import CPU, same, train
 
 PIXELS = (1, 6, 6)
 NEWER = hasattr(torch.backends, "fp32_precision")
-UNTOUCHED = {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS} if NEWER else {}
+UNTOUCHED = (
+    {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS}
+    if NEWER
+    else {}
+)
 """torch's switches before any test, as it comes."""
 newer = pytest.mark.skipif(not NEWER, reason="torch has fp32_precision from 2.9 on")
 
@@ -45,7 +51,9 @@ def test_default_is_the_state_in_which_torch_comes():
     for before in ("tf32", "fp32"):
         amp.apply(PRECISIONS[before])
         amp.apply(PRECISIONS["default"])
-        assert {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS} == UNTOUCHED
+        assert {
+            part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS
+        } == UNTOUCHED
         assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("ieee", "tf32", "tf32")
         read = amp.read_back(PRECISIONS["default"], CPU)
         assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == ("ieee", "ieee", "ieee")
@@ -132,7 +140,9 @@ def batches(count=4):
     return conftest.batches(count, PIXELS)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("fp16-master:scale=128", 128), ("fp16-master", 2**16)])
+@pytest.mark.parametrize(
+    ("name", "scale"), [("fp16-master:scale=128", 128), ("fp16-master", 2**16)]
+)
 def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     arm, (batch,), seen = make(name), batches(1), {}
     conv, norm = arm.model[0], arm.model[1]
@@ -142,7 +152,9 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
         outputs.register_hook(lambda gradient: seen.update(backward=gradient.dtype))
 
     conv.register_forward_hook(keep_types)
-    arm.criterion.register_forward_hook(lambda _module, inputs, loss: seen.update(loss=(inputs[0].dtype, loss.dtype)))
+    arm.criterion.register_forward_hook(
+        lambda _module, inputs, loss: seen.update(loss=(inputs[0].dtype, loss.dtype))
+    )
     conv.weight.register_hook(lambda gradient: seen.update(raw=gradient.clone()))
     master = arm.weights.trained()[0]
     before = master.detach().clone()
@@ -151,7 +163,9 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     assert seen["forward"] == torch.float16  # 2: forward in fp16
     assert seen["loss"] == (torch.float32, torch.float32)  # 3: loss in fp32
     assert seen["backward"] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
-    gradient = seen["raw"].float() / scale  # 4, 6 and 7: times the scale, to fp32, and divided by the scale
+    gradient = (
+        seen["raw"].float() / scale
+    )  # 4, 6 and 7: times the scale, to fp32, and divided by the scale
     plain = make("fp32")
     training_step(plain, batch)
     assert torch.allclose(gradient, plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
@@ -172,7 +186,9 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
 )
 def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, clip_grad, after):
     arm, (inputs, targets) = make(name, clip_grad=clip_grad), batches(1)[0]
-    before = [weight.detach().clone() for weight in (*arm.weights.trained(), *arm.model.parameters())]
+    before = [
+        weight.detach().clone() for weight in (*arm.weights.trained(), *arm.model.parameters())
+    ]
     assert train_epoch(arm, iter([(inputs * 1e30, targets)])).skipped_steps == 1
     assert same(before, (*arm.weights.trained(), *arm.model.parameters()))
     assert train_epoch(arm, iter([(inputs, targets)])).skipped_steps == 0
@@ -183,7 +199,9 @@ def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, 
 @pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
     arm, seen = make(name), []
-    arm.criterion.register_forward_hook(lambda _module, inputs, loss: seen.extend([inputs[0].dtype, loss.dtype]))
+    arm.criterion.register_forward_hook(
+        lambda _module, inputs, loss: seen.extend([inputs[0].dtype, loss.dtype])
+    )
     train(arm, batches(2))
     state = [value for value in arm.model.state_dict().values() if value.is_floating_point()]
     moments = [moment["momentum_buffer"] for moment in arm.optimizer.state.values()]
@@ -217,7 +235,11 @@ def test_masters_count_as_parameters_in_memory():
         arm, data = make(name), batches(1)
         train(arm, data)
         step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
-        result.append(tensor_bytes(step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer]))
+        result.append(
+            tensor_bytes(step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer])
+        )
     plain, master = result
-    assert master["parameter_bytes"] > 2.5 * plain["parameter_bytes"]  # 6 bytes a weight and not 2, but for batch norm
+    assert (
+        master["parameter_bytes"] > 2.5 * plain["parameter_bytes"]
+    )  # 6 bytes a weight and not 2, but for batch norm
     assert master["gradient_bytes"] == 2 * plain["gradient_bytes"]

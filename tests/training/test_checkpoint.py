@@ -1,4 +1,6 @@
-"""Training goes on from a checkpoint to the same bits, in one process and in two, stopped or killed."""
+"""Training goes on from a checkpoint to the same bits, in one process and in two, stopped or
+killed.
+"""
 
 import os
 import random
@@ -70,7 +72,9 @@ def suite(marker: str = "") -> Suite:
 
 
 def model(data):
-    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
+    )
 
 
 def make(precision="fp32", seed=0):
@@ -80,7 +84,9 @@ def make(precision="fp32", seed=0):
 EPOCH = EpochResult(**dict.fromkeys(EpochResult.__dataclass_fields__, 1))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16", "bf16"])
+@pytest.mark.parametrize(
+    "precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16", "bf16"]
+)
 def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
     arm, other = make(precision), make(precision, seed=5)
     train(arm, DATA[:4])
@@ -127,7 +133,9 @@ def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been
     tmp_path, tiny_trial, cpu, first, second
 ):
     def losses(name, folder, start=None):
-        trial = replace(tiny_trial, phase="train", epochs=4, arms=arms(name), start=start, keep_checkpoints=True)
+        trial = replace(
+            tiny_trial, phase="train", epochs=4, arms=arms(name), start=start, keep_checkpoints=True
+        )
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
         kept = str(tmp_path / folder / kept_checkpoint(trial.id, 2))
@@ -143,7 +151,9 @@ def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been
     ("change", "sentence"),
     [({"seed": 1}, "is of another training, tiny-"), ({"epochs": 1}, "leaves no epoch to train")],
 )
-def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(tmp_path, tiny_trial, cpu, change, sentence):
+def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(
+    tmp_path, tiny_trial, cpu, change, sentence
+):
     trial = replace(tiny_trial, phase="train", epochs=1, keep_checkpoints=True)
     train_phase.run(trial, cpu, lambda _message: None, tmp_path / trial.checkpoint)
     start = str(tmp_path / kept_checkpoint(trial.id, 1))
@@ -202,7 +212,9 @@ def deadly(tiny_trial, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(deadly, cpu, tmp_path):
+def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(
+    deadly, cpu, tmp_path
+):
     trial, folder, whole = deadly, tmp_path / "run", tmp_path / "whole"
 
     def run(folder):
@@ -211,14 +223,19 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
         store = Store(folder)
         store.write_run({})
         parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
-        run_plan(Plan(trials=(trial,), seconds=(None,)), Session(store=store, devices={"cpu": cpu}, **parts))
+        run_plan(
+            Plan(trials=(trial,), seconds=(None,)),
+            Session(store=store, devices={"cpu": cpu}, **parts),
+        )
         return (folder / trial.checkpoint).exists()
 
     assert run(folder)
     (killed,) = trial_rows(folder)
     assert (killed["status"], "SIGKILL" in killed["detail"]) == ("failed", True)
     assert not run(folder)
-    (folder / "checkpoints").mkdir()  # as if killed after the result was stored and before the checkpoint was removed
+    (
+        folder / "checkpoints"
+    ).mkdir()  # as if killed after the result was stored and before the checkpoint was removed
     (folder / trial.checkpoint).touch()
     assert not run(folder)
     assert not (folder / "checkpoints").exists()
@@ -234,7 +251,9 @@ class StoppedError(Exception):
 
 
 def train_twice(rank, trial, device, folder):
-    """Train whole, then again with a stop after the first epoch; return the losses of both and what was left."""
+    """Train whole, then again with a stop after the first epoch; return the losses of both and what
+    was left.
+    """
     data = Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True)
     suite_registry.load = lambda ref: make_suite(model, data=data, schedule=SCHEDULE)
 

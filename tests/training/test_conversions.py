@@ -1,4 +1,6 @@
-"""Linear layers in 8 bits, with torch's float8 products of the CPU: what is converted, what ran, how exact it is."""
+"""Linear layers in 8 bits, with torch's float8 products of the CPU: what is converted, what ran,
+how exact it is.
+"""
 
 import pytest
 import torch
@@ -67,7 +69,8 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     arm = make(name, model=wide)
     operations = observe(lambda: training_step(arm, batch()))
-    # Forward and both gradients of each layer: torchao computes that of the first layer's input, too.
+    # Forward and both gradients of each layer: torchao computes that of the first layer's input,
+    # too.
     by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
     assert operations == Operations(compute_dtypes=computed, flops_per_step=by_hand)
 
@@ -117,5 +120,7 @@ def test_batches_whose_gradients_torch_would_not_multiply_on_a_gpu_are_refused_a
             model(torch.empty(rows, 64, device="cuda", dtype=torch.bfloat16))
 
     train(48)
-    with pytest.raises(UnsupportedError, match=f"^{name} needs samples, or tokens, in multiples of 16 in a batch"):
+    with pytest.raises(
+        UnsupportedError, match=f"^{name} needs samples, or tokens, in multiples of 16 in a batch"
+    ):
         train(513)

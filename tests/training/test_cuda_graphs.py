@@ -16,12 +16,16 @@ from tests.training.conftest import batches, make, state, train
 def graphed(arm):
     return replace(
         arm,
-        graph=GraphedStep(gradients=lambda batch: leave_gradients(arm, batch), device=fake_graph.CUDA),
+        graph=GraphedStep(
+            gradients=lambda batch: leave_gradients(arm, batch), device=fake_graph.CUDA
+        ),
     )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
-@pytest.mark.parametrize("techniques", [Techniques(), Techniques(set_to_none=False), Techniques(grad_accumulation=2)])
+@pytest.mark.parametrize(
+    "techniques", [Techniques(), Techniques(set_to_none=False), Techniques(grad_accumulation=2)]
+)
 def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, techniques):
     fake_graph.install(monkeypatch)
     arms = [make(precision, techniques) for _ in range(2)]
@@ -52,7 +56,9 @@ def test_warming_up_is_on_a_side_stream_on_which_is_captured_whatever_other_thre
 def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
     streams = fake_graph.install(monkeypatch)
     arm = graphed(make())
-    arm.model.register_forward_pre_hook(lambda _model, inputs: print(float(inputs[0].detach().sum())))
+    arm.model.register_forward_pre_hook(
+        lambda _model, inputs: print(float(inputs[0].detach().sum()))
+    )
     data = batches(WARM_UP + 1)
     train(arm, data[:WARM_UP])
     with pytest.raises(UnsupportedError, match="cannot be captured: operation not permitted"):

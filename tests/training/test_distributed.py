@@ -1,4 +1,6 @@
-"""Two ranks against one process with the whole batch: batch norm, evaluation, figures; placements and refusals."""
+"""Two ranks against one process with the whole batch: batch norm, evaluation, figures; placements
+and refusals.
+"""
 
 import math
 import time
@@ -71,8 +73,14 @@ def collectives(rank):
 
 
 def evaluated_arm(regression):
-    data = Data(input_shape=(6,), target_shape=(3,)) if regression else Data(input_shape=(6,), classes=3)
-    model = lambda data: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))  # noqa: E731
+    data = (
+        Data(input_shape=(6,), target_shape=(3,))
+        if regression
+        else Data(input_shape=(6,), classes=3)
+    )
+    model = lambda data: nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
+    )
     return make(data=data, model=model)
 
 
@@ -166,8 +174,12 @@ def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_tr
 
 @pytest.mark.parametrize("name", ["compile", "cuda-graphs", "grad-accumulation=2", "checkpointing"])
 def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
-    cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name))
-    assert "is not offered on devices that train together" in refusal_reason(replace(tiny_trial, cell=cell), cpu)
+    cell = replace(
+        tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name)
+    )
+    assert "is not offered on devices that train together" in refusal_reason(
+        replace(tiny_trial, cell=cell), cpu
+    )
 
 
 @pytest.mark.slow

@@ -42,12 +42,18 @@ def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_g
         torch.zeros(4, dtype=torch.int64),
     )
     ran = observe(lambda: nn.functional.cross_entropy(model(inputs), targets).backward())
-    assert training_flops_per_sample(make_suite(convolutional), IMAGES) == by_hand == ran.flops_per_step / 4
+    assert (
+        training_flops_per_sample(make_suite(convolutional), IMAGES)
+        == by_hand
+        == ran.flops_per_step / 4
+    )
 
 
 def test_a_model_that_is_compiled_by_its_suite_is_counted_as_the_plain_one():
     compiled = make_suite(lambda data: torch.compile(convolutional(data)))
-    assert training_flops_per_sample(compiled, IMAGES) == training_flops_per_sample(make_suite(convolutional), IMAGES)
+    assert training_flops_per_sample(compiled, IMAGES) == training_flops_per_sample(
+        make_suite(convolutional), IMAGES
+    )
 
 
 class Fails(nn.Linear):
@@ -70,7 +76,9 @@ def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, c
 
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
-    assert count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print) == 2 * (2 * 192 * 16 + 3 * 16 * 2)
+    assert count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print) == 2 * (
+        2 * 192 * 16 + 3 * 16 * 2
+    )
 
 
 def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(

@@ -1,4 +1,6 @@
-"""The examples of trainings of one's own: each runs, and its losses in fp32 are those of a plain loop."""
+"""The examples of trainings of one's own: each runs, and its losses in fp32 are those of a plain
+loop.
+"""
 
 from pathlib import Path
 
@@ -26,9 +28,13 @@ def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
         "--time-budget",
         0.5,
     )
-    done = call("--suite", file, *words, "--batch-sizes", 4, "--out", tmp_path / "run", cwd=tmp_path)
+    done = call(
+        "--suite", file, *words, "--batch-sizes", 4, "--out", tmp_path / "run", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     trials = trial_rows(tmp_path / "run")
     statuses = {(row["phase"], row["precision"]): row["status"] for row in trials}
-    assert set(statuses) == {(p, a) for p in ("memory", "speed", "train") for a in ("fp32", "amp-bf16")}
+    assert set(statuses) == {
+        (p, a) for p in ("memory", "speed", "train") for a in ("fp32", "amp-bf16")
+    }
     assert set(statuses.values()) <= {"ok", "unconverged"}

@@ -56,7 +56,9 @@ def test_with_all_modules_kept_losses_are_those_of_fp32(precision):
 def test_kept_modules_get_and_give_fp32_and_the_others_are_narrow():
     arm, seen = build("amp-bf16:keep=body.*.1+head"), {}
     for name, module in arm.model.named_modules():
-        module.register_forward_hook(lambda _module, _inputs, output, name=name: seen.update({name: output.dtype}))
+        module.register_forward_hook(
+            lambda _module, _inputs, output, name=name: seen.update({name: output.dtype})
+        )
     with arm.autocast():
         arm.model(BATCH[0])
     assert {seen[name] for name in ("body.0.1", "body.1.1", "head")} == {torch.float32}
@@ -134,7 +136,14 @@ def test_the_option_has_one_spelling():
 
 
 @pytest.mark.parametrize(
-    "word", ["fp32:keep=head", "tf32:keep=head", "bf16:keep=head", "amp-bf16:keep=", "amp-bf16:keep=head++body"]
+    "word",
+    [
+        "fp32:keep=head",
+        "tf32:keep=head",
+        "bf16:keep=head",
+        "amp-bf16:keep=",
+        "amp-bf16:keep=head++body",
+    ],
 )
 def test_nothing_is_kept_where_nothing_is_narrow_or_named(word):
     with pytest.raises(UsageError):

@@ -1,4 +1,6 @@
-"""A suite's own batches, loss and optimizers: they train as a plain loop does, and what is wrong is said by name."""
+"""A suite's own batches, loss and optimizers: they train as a plain loop does, and what is wrong is
+said by name.
+"""
 
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, replace
@@ -62,7 +64,9 @@ SUITE = Suite(
 
 
 def arm_of(suite=SUITE, precision="fp32", **techniques):
-    return build_arm(suite, suite.data, PRECISIONS[precision], CPU, seed=0, techniques=Techniques(**techniques))
+    return build_arm(
+        suite, suite.data, PRECISIONS[precision], CPU, seed=0, techniques=Techniques(**techniques)
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -74,7 +78,12 @@ def test_the_losses_of_a_dict_two_optimizers_clipping_and_accumulation_are_a_pla
         model.zero_grad()
         losses = []
         for part in torch.arange(8).chunk(parts):
-            loss = own_loss(model, {"x": batch["x"][part], "more": {"y": batch["more"]["y"][part]}})["loss"] / parts
+            loss = (
+                own_loss(model, {"x": batch["x"][part], "more": {"y": batch["more"]["y"][part]}})[
+                    "loss"
+                ]
+                / parts
+            )
             loss.backward()
             losses.append(loss.detach())
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -169,7 +178,9 @@ def test_gradients_that_are_added_and_optimizers_that_step_in_turn_are_a_plain_l
 
 
 def penalty_of(output, inputs, scale):
-    """The penalty on the gradient of the outputs by the inputs, which is computed under a loss scale."""
+    """The penalty on the gradient of the outputs by the inputs, which is computed under a loss
+    scale.
+    """
     (scaled,) = torch.autograd.grad(output.float().sum() * scale, inputs, create_graph=True)
     return (scaled / scale).float().square().mean()
 
@@ -203,7 +214,9 @@ def test_a_penalty_on_gradients_is_scaled_as_in_a_plain_loop(precision):
         scaler.update()
         arm.step(arm, batch)
         gradients = [[weight.grad for weight in each.parameters()] for each in (model, arm.model)]
-        torch.testing.assert_close(*gradients, rtol=0, atol=0, equal_nan=True)  # the first scales overflow
+        torch.testing.assert_close(
+            *gradients, rtol=0, atol=0, equal_nan=True
+        )  # the first scales overflow
     assert all(gradient.isfinite().all() for gradient in gradients[0])
 
 
@@ -225,11 +238,19 @@ def test_a_model_whose_gradients_the_scaler_refuses_is_unsupported(model):
         inputs = batch["x"] if weight.is_complex() else batch["x"].to(weight.dtype)
         return (model(inputs).float() - batch["more"]["y"]).square().mean()
 
-    suite = replace(SUITE, model=model, loss=loss, optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    suite = replace(
+        SUITE,
+        model=model,
+        loss=loss,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    )
     arm = arm_of(suite, "amp-fp16")
     with pytest.raises((RuntimeError, ValueError)) as raised:
         arm.step(arm, next(own_batches("train", 8, 3)))
-    assert (failure(raised.value).kind, "GradScaler" in failure(raised.value).text) == ("unsupported", True)
+    assert (failure(raised.value).kind, "GradScaler" in failure(raised.value).text) == (
+        "unsupported",
+        True,
+    )
 
 
 def by_hand(training, batch):
@@ -324,12 +345,19 @@ class Labelled(nn.Module):
 
     def forward(self, inputs, labels):
         scores = self.head(inputs).float()
-        return {"loss": nn.functional.cross_entropy(scores.flatten(0, -2), labels.flatten()), "scores": scores}
+        return {
+            "loss": nn.functional.cross_entropy(scores.flatten(0, -2), labels.flatten()),
+            "scores": scores,
+        }
 
 
-@pytest.mark.parametrize(("shape", "is_judged"), [((6,), True), ((6, 5), False)], ids=["classes", "tokens"])
+@pytest.mark.parametrize(
+    ("shape", "is_judged"), [((6,), True), ((6, 5), False)], ids=["classes", "tokens"]
+)
 def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shape, is_judged):
-    suite = replace(SUITE, model=Labelled, loss=lambda model, batch: model(*batch), optimizer=of_head)
+    suite = replace(
+        SUITE, model=Labelled, loss=lambda model, batch: model(*batch), optimizer=of_head
+    )
     arm = arm_of(suite)
     batches = [(torch.randn(*shape, 8), torch.randint(3, shape)) for _ in range(2)]
     _, accuracy = evaluate(arm, iter(batches))
@@ -341,12 +369,16 @@ def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shap
 def test_whole_numbers_without_a_score_for_each_class_have_no_accuracy(outputs):
     class Binary(nn.Module):
         def forward(self, scores, target):
-            return nn.functional.binary_cross_entropy_with_logits(scores.reshape(-1), target.float())
+            return nn.functional.binary_cross_entropy_with_logits(
+                scores.reshape(-1), target.float()
+            )
 
     def model():
         return nn.Linear(8, 1) if outputs else nn.Sequential(nn.Linear(8, 1), nn.Flatten(0))
 
-    arm = arm_of(replace(SUITE, model=model, loss=Binary, optimizer=lambda of: torch.optim.SGD(of, 0.1)))
+    arm = arm_of(
+        replace(SUITE, model=model, loss=Binary, optimizer=lambda of: torch.optim.SGD(of, 0.1))
+    )
     _, accuracy = evaluate(arm, iter([(torch.randn(6, 8), torch.randint(2, (6,)))]))
     assert accuracy is None
 
@@ -358,7 +390,12 @@ def test_targets_of_several_tensors_have_a_loss_and_no_accuracy():
             return (weights * (outputs - values).square()).mean()
 
     arm = arm_of(
-        replace(SUITE, model=lambda: nn.Linear(8, 1), loss=Weighted, optimizer=lambda of: torch.optim.SGD(of, 0.1))
+        replace(
+            SUITE,
+            model=lambda: nn.Linear(8, 1),
+            loss=Weighted,
+            optimizer=lambda of: torch.optim.SGD(of, 0.1),
+        )
     )
     batch = torch.randn(6, 8), (torch.zeros(6, 1), torch.ones(6, 1))
     loss, accuracy = evaluate(arm, iter([batch]))
@@ -380,7 +417,9 @@ def of_head(model):
     ids=["dict", "with compute", "number"],
 )
 def test_a_suites_own_evaluation_has_figures(evaluate):
-    suite = replace(SUITE, evaluate=evaluate, quality=Quality(name="mae", better="less", margin=0.1))
+    suite = replace(
+        SUITE, evaluate=evaluate, quality=Quality(name="mae", better="less", margin=0.1)
+    )
     arm = arm_of(suite, "amp-bf16")
     figures = evaluate_by(suite, arm, own_batches("test", 8, 0))
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
@@ -455,7 +494,10 @@ def test_each_precision_reads_the_same_batches_in_the_same_order_and_each_epoch_
 
     suite = replace(SUITE, batches=shuffled)
     epochs = [
-        [tensors(batch)[0].tolist() for batch in SuiteBatches(suite, batch_size=8, device=CPU, seed=1).train(epoch)]
+        [
+            tensors(batch)[0].tolist()
+            for batch in SuiteBatches(suite, batch_size=8, device=CPU, seed=1).train(epoch)
+        ]
         for epoch in (1, 1, 2)
     ]
     assert epochs[0] == epochs[1] != epochs[2]
@@ -486,7 +528,11 @@ def test_any_nesting_is_opened_cut_and_arranged():
     assert (type(words), words["ids"].tolist()) == (UserDict, [1.0, 1.0])
 
 
-@pytest.mark.parametrize(("part", "kind"), [(torch.zeros(3, 2), r"tensor of shape \(3, 2\)"), ("a word", "str")])
+@pytest.mark.parametrize(
+    ("part", "kind"), [(torch.zeros(3, 2), r"tensor of shape \(3, 2\)"), ("a word", "str")]
+)
 def test_what_cannot_be_cut_is_refused(part, kind):
-    with pytest.raises(UsageError, match=f"a test cannot cut a {kind} of the batch, which has 4 samples"):
+    with pytest.raises(
+        UsageError, match=f"a test cannot cut a {kind} of the batch, which has 4 samples"
+    ):
         cut({"x": torch.zeros(4), "table": part}, [slice(0, 2)], 4, "a test")

@@ -62,7 +62,9 @@ def test_a_files_weights_are_taken_and_the_last_layer_only_where_its_classes_are
 def test_weights_of_another_model_are_refused_by_name(kept):
     state = torch.load(kept, weights_only=True)
     torch.save({**state, "0.weight": torch.zeros(7, 4), "2.bias": torch.zeros(1)}, kept)
-    with pytest.raises(UsageError, match=r'not those of this model: Unexpected .*"2\.bias".*0\.weight.*\[7, 4\]'):
+    with pytest.raises(
+        UsageError, match=r'not those of this model: Unexpected .*"2\.bias".*0\.weight.*\[7, 4\]'
+    ):
         build(kept)
 
 
@@ -91,7 +93,9 @@ def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
 
 
 def test_without_network_the_sentence_says_what_to_do(hub):
-    with pytest.raises(UsageError, match=r"are not in '.*checkpoints'.*\(no network here\).*--weights PATH"):
+    with pytest.raises(
+        UsageError, match=r"are not in '.*checkpoints'.*\(no network here\).*--weights PATH"
+    ):
         fetch(suite_registry.refer("intel_resnet18", {}), lambda _message: None)
     fetch(suite_registry.refer("intel_resnet18", {"weights": "none"}), lambda _message: None)
 

@@ -25,7 +25,9 @@ def test_the_step_is_plain_sgd_in_fp32():
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
-    assert torch.equal(weights(arm), torch.cat([weight.detach().flatten() for weight in model.parameters()]))
+    assert torch.equal(
+        weights(arm), torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    )
 
 
 @pytest.mark.parametrize("precision", ["amp-fp16", "amp-bf16"])
@@ -58,8 +60,12 @@ def test_a_schedule_of_epochs_goes_on_after_each_and_on_a_plateau_by_the_loss():
         train_epoch(arm, iter(batches(3)))
     assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(before / 4)
 
-    plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, threshold=1e9, threshold_mode="abs")
-    arm = make(schedule=lambda optimizer, _epochs: plateau(optimizer), schedule_every="epoch", steps=2)
+    plateau = partial(
+        torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, threshold=1e9, threshold_mode="abs"
+    )
+    arm = make(
+        schedule=lambda optimizer, _epochs: plateau(optimizer), schedule_every="epoch", steps=2
+    )
     for _ in range(2):
         train_epoch(arm, iter(batches(3)))
     assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(before / 10)
@@ -84,7 +90,9 @@ def test_the_wait_for_data_includes_the_end_of_the_epoch(monkeypatch):
     assert epoch.wait_seconds == epoch.seconds == 3 * 2 + 5
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16-master:scale=4096"])
+@pytest.mark.parametrize(
+    "precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16-master:scale=4096"]
+)
 def test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_ones(precision):
     def distance(clip_grad):
         """Return how far a step of plain SGD at rate 1 moves the trained weights."""

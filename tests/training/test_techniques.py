@@ -36,7 +36,9 @@ def train(techniques, precision="fp32", count=4, **given):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-bf16", "amp-fp16", "fp16-master"])
-@pytest.mark.parametrize("techniques", [Techniques(set_to_none=False), Techniques(checkpointing=True)])
+@pytest.mark.parametrize(
+    "techniques", [Techniques(set_to_none=False), Techniques(checkpointing=True)]
+)
 @pytest.mark.parametrize("model", [norms, dropping])
 def test_zeroing_and_checkpointing_change_no_bit(precision, techniques, model):
     losses, learned = train(PLAIN, precision, model=model)
@@ -53,7 +55,10 @@ def test_without_set_to_none_gradients_are_zeroed_where_they_are(precision, set_
     training_step(arm, batches()[0])
     held = [weight.grad for weight in arm.weights.trained()]
     training_step(arm, batches()[1])
-    assert all((weight.grad is grad) != set_to_none for weight, grad in zip(arm.weights.trained(), held, strict=True))
+    assert all(
+        (weight.grad is grad) != set_to_none
+        for weight, grad in zip(arm.weights.trained(), held, strict=True)
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master"])
@@ -80,7 +85,9 @@ def test_channels_last_reaches_weights_and_inputs_also_in_evaluation(wanted):
     arm.model[0].register_forward_pre_hook(lambda _conv, given: seen.append(given[0]))
     training_step(arm, batches(1)[0])
     evaluate(arm, iter(batches(1)))
-    assert [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in seen] == [wanted] * 3
+    assert [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in seen] == [
+        wanted
+    ] * 3
 
 
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
@@ -93,7 +100,9 @@ def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
 
 def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
     arm, runs = make(Techniques(checkpointing=True)), []
-    arm.model[2][-1].register_forward_pre_hook(lambda *_: runs.append(True))  # the last layer of a block
+    arm.model[2][-1].register_forward_pre_hook(
+        lambda *_: runs.append(True)
+    )  # the last layer of a block
     training_step(arm, batches(1)[0])
     evaluate(arm, iter(batches(1)))
     assert len(runs) == 2 + 1
@@ -111,7 +120,9 @@ OPTIMIZERS = {
     "sgd": momentum,
     "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
     "plain": plain_sgd(0.1),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1, betas=(0.8, 0.9)),
+    "adamw": lambda parameters: torch.optim.AdamW(
+        parameters, lr=0.01, weight_decay=0.1, betas=(0.8, 0.9)
+    ),
 }
 
 
@@ -158,7 +169,9 @@ class Own(torch.optim.SGD):
         ),
     ],
 )
-def test_techniques_that_a_suite_or_device_cannot_have_are_refused(monkeypatch, techniques, given, reason):
+def test_techniques_that_a_suite_or_device_cannot_have_are_refused(
+    monkeypatch, techniques, given, reason
+):
     monkeypatch.setattr("bench.training.techniques.load_compiler", lambda kind: None)
     with pytest.raises(UnsupportedError, match=reason):
         make(techniques, **given)
@@ -195,6 +208,8 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names(names, kind, p
 def test_torchs_compiler_is_given_the_mode(monkeypatch, name, mode):
     modes = ["not compiled"]
     monkeypatch.setattr("bench.training.techniques.load_compiler", lambda kind: None)
-    monkeypatch.setattr(torch, "compile", lambda model, **options: modes.append(options["mode"]) or model)
+    monkeypatch.setattr(
+        torch, "compile", lambda model, **options: modes.append(options["mode"]) or model
+    )
     make(named(parse_techniques(name)))
     assert modes[-1] == mode

@@ -51,7 +51,9 @@ def test_what_libraries_raise_where_memory_is_short_is_out_of_memory(text, free,
 
 
 def raised_by_compile(module, text):
-    """Return an error of a class of one of torch.compile's modules, or of a library's subclass of one."""
+    """Return an error of a class of one of torch.compile's modules, or of a library's subclass of
+    one.
+    """
     base = type("InductorError", (RuntimeError,), {"__module__": module})
     return type("Derived", (base,), {"__module__": "backend"})(text), base(text)
 
@@ -60,10 +62,17 @@ def raised_by_compile(module, text):
 def test_what_torch_compile_cannot_compile_is_unsupported_unless_memory_is_short(module):
     for error in raised_by_compile(module, "LoweringException: no rule for aten.foo"):
         assert failure(error).kind == "unsupported"
-        assert refused(error) == f"compile: {type(error).__name__}: LoweringException: no rule for aten.foo"
-    for error in raised_by_compile(module, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"):
+        assert (
+            refused(error)
+            == f"compile: {type(error).__name__}: LoweringException: no rule for aten.foo"
+        )
+    for error in raised_by_compile(
+        module, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    ):
         assert failure(error).kind == "oom"
-        assert refused(error) is None  # so that a ladder ends as out of memory, and its steps are measured apart
+        assert (
+            refused(error) is None
+        )  # so that a ladder ends as out of memory, and its steps are measured apart
 
 
 def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
@@ -72,7 +81,11 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", gone)
-    failed = failure(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"))
+    failed = failure(
+        RuntimeError(
+            "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
+        )
+    )
     assert (failed.kind, "CUBLAS_STATUS_NOT_INITIALIZED" in failed.text) == ("error", True)
 
 
@@ -91,7 +104,10 @@ def test_after_a_sticky_error_the_failures_own_cause_is_kept(monkeypatch):
             "some of the model",
         ),
         (
-            RuntimeError("\"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'ComplexFloat'"),
+            RuntimeError(
+                '"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for '
+                "'ComplexFloat'"
+            ),
             "unsupported",
             "the loss is scaled, and torch's GradScaler cannot",
         ),
@@ -138,7 +154,9 @@ RuntimeError: shapes
 """
 
 
-@pytest.mark.parametrize(("printed", "words"), [(DUMP, "my last words"), (TRACEBACK, "RuntimeError: shapes"), ("", "")])
+@pytest.mark.parametrize(
+    ("printed", "words"), [(DUMP, "my last words"), (TRACEBACK, "RuntimeError: shapes"), ("", "")]
+)
 def test_the_innermost_line_of_a_file_is_found_in_dumps_and_in_tracebacks(printed, words):
     file = Path("/home/me/my.py")
     assert place(printed, file) == (f"{os.path.relpath(file)}:21" if printed else "")

@@ -15,10 +15,11 @@ class Energy:
     """Energy and throughput of continuous steps."""
 
     energy_source: str = ""
-    """Where energy was read: `counter`, the GPU's own energy counter, or `power`, the mean of sampled power."""
+    """Where energy was read: `counter`, the GPU's own energy counter, or `power`, the mean of
+    sampled power."""
     energy_j_per_step: float | None = None
-    """Energy that the board drew for a step, gross; of several devices, here and in the next three rows, the sum of
-    their boards'."""
+    """Energy that the board drew for a step, gross; of several devices, here and in the next three
+    rows, the sum of their boards'."""
     energy_net_j_per_step: Derived | None = None
     """Energy of a step less what the board draws idle."""
     idle_power_w: float | None = None
@@ -32,7 +33,8 @@ class Energy:
     energy_start_s: float | None = None
     """When it began, seconds since 1970, on the clock of telemetry.csv."""
     alone_samples_per_s: Positive | None = None
-    """Throughput of the precision alone in its process, over the window; empty where something disturbed it."""
+    """Throughput of the precision alone in its process, over the window; empty where something
+    disturbed it."""
 
 
 def derive(rows: Any, _details: Any) -> Any:
@@ -79,7 +81,9 @@ def lacks(device: Device) -> str | None:
     if device.energy:
         return None
     return (
-        f"GPU {device.placement} tells neither energy nor power: its energy is not measured." if device.is_gpu else ""
+        f"GPU {device.placement} tells neither energy nor power: its energy is not measured."
+        if device.is_gpu
+        else ""
     )
 
 

@@ -1,7 +1,7 @@
 """The energy phase: one precision alone in a fresh process, in continuous steps.
 
-Of several processes that train together, the first reads the meters of all GPUs, in one window, while the others run
-the steps that it says.
+Of several processes that train together, the first reads the meters of all GPUs, in one window,
+while the others run the steps that it says.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bench.training import distributed
 from bench.training.arms import BATCHES, TrainingRunner, open_context
 from bench.training.techniques import compilations
 
+# Warm-up gives up after this; the first stretch of steps goes on warming.
 WARM_UP_S = 2.0
-"""Warm-up gives up after this; the first stretch of steps goes on warming."""
+# How long the steps may take without a message: ten times as long as they are to take.
 SILENCE_S = 100.0
-"""How long the steps may take without a message: ten times as long as they are to take."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -52,7 +52,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         warm = warm_up(runner, WARM_UP_S, distributed.clock())
         compiled_before, window = compilations(), None
         send(Progress(text=f"{name}: energy of continuous steps", silence_s=SILENCE_S))
-        watch = stack.enter_context(open_watch(device, gather=distributed.gathered, rank=distributed.rank()))
+        watch = stack.enter_context(
+            open_watch(device, gather=distributed.gathered, rank=distributed.rank())
+        )
         if is_first:
             burst = math.ceil(stream.BURST_S * 1e9 / warm.step_ns)
             window = stream.measure(partial(_queue, runner), meters, stream.STRETCH_S, burst)
@@ -69,7 +71,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     if window is None:
         raise UnsupportedError("the GPU stopped telling its energy and its power while steps ran")
     status: Status = "ok"
-    detail = stream.doubt(window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed)
+    detail = stream.doubt(
+        window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed
+    )
     if not finite:
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif is_recompiled:
@@ -97,7 +101,10 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
     if len(meters) < distributed.ranks():
         return (
             (),
-            f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for energy from here",
+            (
+                f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for "
+                "energy from here"
+            ),
         )
     for meter in meters:
         if meter.energy_j() is None and not meter.power_w():

@@ -7,16 +7,27 @@ import pandas as pd
 from bench.phases.energy import METRICS
 from bench.report.format import ratio, records
 from bench.report.parts import PhaseReport
-from bench.report.tables.table import ARM, RECIPE, Entry, Row, Table, figures, optional, over_fp32, table, words
+from bench.report.tables.table import (
+    ARM,
+    RECIPE,
+    Entry,
+    Row,
+    Table,
+    figures,
+    optional,
+    over_fp32,
+    table,
+    words,
+)
 from bench.spec.precisions import BASELINE
 
 ENERGY, ALONE = METRICS
 ABOUT = (
-    "Energy/step is what the board draws for a step of continuous training, idle draw included; above idle is "
-    "without it. Samples/J rests on energy/step. Source: counter is the GPU's own energy counter, power the "
-    "integral of its power readings; the two are not compared with each other. One window of steps was measured "
-    "for each precision, so there is no interval. Step alone and speedup alone are of this window, in which no meter "
-    "is read."
+    "Energy/step is what the board draws for a step of continuous training, idle draw included; "
+    "above idle is without it. Samples/J rests on energy/step. Source: counter is the GPU's own "
+    "energy counter, power the integral of its power readings; the two are not compared with each "
+    "other. One window of steps was measured for each precision, so there is no interval. Step "
+    "alone and speedup alone are of this window, in which no meter is read."
 )
 
 

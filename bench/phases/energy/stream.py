@@ -1,13 +1,14 @@
 """Energy and time of continuous steps, on one GPU or on several that train together.
 
-After a lead-in come two stretches of equal length. In the first, power is sampled. In the second nothing is read,
-because reading a meter takes host time and so slows steps down; it gives the time of a step. The energy counter is read
-until it ticks, right before the second stretch and right after it: that gives the mean power. Of a GPU without a sound
-counter, the power of the first stretch is the mean power.
+After a lead-in come two stretches of equal length. In the first, power is sampled. In the second
+nothing is read, because reading a meter takes host time and so slows steps down; it gives the time
+of a step. The energy counter is read until it ticks, right before the second stretch and right
+after it: that gives the mean power. Of a GPU without a sound counter, the power of the first
+stretch is the mean power.
 
-Steps are queued ahead in short bursts, so that the device never waits while the host reads a meter: no thread or
-process is needed, and so none takes time from the queueing. A load is anything that can queue steps, and the tests
-measure a simulated one on a simulated clock.
+Steps are queued ahead in short bursts, so that the device never waits while the host reads a meter:
+no thread or process is needed, and so none takes time from the queueing. A load is anything that
+can queue steps, and the tests measure a simulated one on a simulated clock.
 """
 
 from __future__ import annotations
@@ -21,31 +22,34 @@ from dataclasses import dataclass, field
 from bench.devices.monitor import POLL_S, SILENT_S, GpuMeter, Source
 from bench.training import distributed
 
+# Both ticks of a counter are known to some milliseconds: below 1 % of this. Where the host waits
+# for each step, they are known to a tick, about 2 %.
 STRETCH_S = 5.0
-"""Both ticks of a counter are known to some milliseconds: below 1 % of this. Where the host waits for each step, they
-are known to a tick, about 2 %."""
 IDLE_S = 0.5
+# Run before: power reaches its plateau, and a reading that averages a second forgets what was
+# before.
 LEAD_IN_S = 1.0
-"""Run before: power reaches its plateau, and a reading that averages a second forgets what was before."""
+# A stretch is longer than ``STRETCH_S`` where steps are so slow, for the counter's ticks fall
+# within steps.
 FEWEST_STEPS = 8
-"""A stretch is longer than ``STRETCH_S`` where steps are so slow, for the counter's ticks fall within steps."""
+# Power is read no more often than this, since the driver renews it every 20 to 100 ms.
 POWER_PERIOD_S = 0.05
-"""Power is read no more often than this, since the driver renews it every 20 to 100 ms."""
 BURST_S = 0.02
+# Counter and power agree within 1 % (github.com/ml-energy/zeus, issue 12), and a sensor is right
+# within 5 % (NVML); where they differ by more than this, one of them is wrong.
 DISAGREE = 0.1
-"""Counter and power agree within 1 % (github.com/ml-energy/zeus, issue 12), and a sensor is right within 5 % (NVML);
-where they differ by more than this, one of them is wrong."""
+# Where the host waits for each of longer steps, power is read at the same part of each.
 LONG_STEP_S = 0.1
-"""Where the host waits for each of longer steps, power is read at the same part of each."""
+# A mean power above this multiple of the limit that is enforced is a sensor's fault.
 ABOVE_LIMIT = 1.25
-"""A mean power above this multiple of the limit that is enforced is a sensor's fault."""
+# Bursts that are queued at once: enough to keep the device busy while a meter is read, few enough
+# to stop soon.
 AHEAD = 3
-"""Bursts that are queued at once: enough to keep the device busy while a meter is read, few enough to stop soon."""
 
+# Says whether some steps are done.
 Done = Callable[[], bool]
-"""Says whether some steps are done."""
+# Queues that many steps.
 Load = Callable[[int], Done]
-"""Queues that many steps."""
 
 
 def rest(_steps: int) -> Done:
@@ -73,7 +77,9 @@ class Stream:
         else:
             time.sleep(POLL_S)
 
-    def run(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> tuple[float, int]:
+    def run(
+        self, seconds: float, meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[float, int]:
         """Run bursts for so many seconds at least, and ``FEWEST_STEPS``; return how long and how many steps it was."""
         begin_s, begin = self.at_s, self.done
         while self.at_s - begin_s < seconds or self.done - begin < FEWEST_STEPS:
@@ -103,7 +109,8 @@ class Window:
     start_s: float
     """When it began, seconds since 1970."""
     sampled_w: float | None = None
-    """Mean of the power readings before it, whatever the source; None if half of them are unknown."""
+    """Mean of the power readings before it, whatever the source; None if half of them are
+    unknown."""
 
     @property
     def step_s(self) -> float:
@@ -111,7 +118,9 @@ class Window:
         return self.seconds / self.steps
 
 
-def measure(load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int = 1) -> Window | None:
+def measure(
+    load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int = 1
+) -> Window | None:
     """Return the power and the pace of continuous steps, or None where neither all counters nor all powers are known.
 
     Args:
@@ -141,7 +150,9 @@ def measure(load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int =
     )
 
 
-def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | None, disturbed: str = "") -> str:
+def doubt(
+    window: Window, idle: Window | None, *, name: str, limit_w: float | None, disturbed: str = ""
+) -> str:
     """Return why a GPU's energy is doubtful; an empty text where nothing speaks against it.
 
     Args:
@@ -158,13 +169,19 @@ def doubt(window: Window, idle: Window | None, *, name: str, limit_w: float | No
             continue
         counted_w, sampled_w = stretch.power_w, stretch.sampled_w
         if abs(counted_w / sampled_w - 1) > DISAGREE:
-            causes.append(f"{when} its counter rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W")
+            causes.append(
+                f"{when} its counter rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W"
+            )
     if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
         causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
     if window.source == "power" and is_long:
-        causes.append("its power was read a few times in each step, perhaps always at the same part")
+        causes.append(
+            "its power was read a few times in each step, perhaps always at the same part"
+        )
     if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
-        causes.append("counter and power of a Grace Hopper are its module's, CPU and memory included")
+        causes.append(
+            "counter and power of a Grace Hopper are its module's, CPU and memory included"
+        )
     if disturbed:
         causes.append(f"while steps ran {disturbed}")
     return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""

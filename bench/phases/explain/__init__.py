@@ -19,10 +19,11 @@ class Explained:
     precision: Name
     """The precision whose step it is about."""
     kind: Name
-    """step, class, operator: of the step's time, in ms where no other unit is named; peak, held: bytes of tensors at
-    the peak of a step; unfolded, expanded: bytes that operators take inside, or that copies of expanded tensors take;
-    repeated: how often a tensor is cast; widened: casts to fp32 between casts to a narrower type; nonfinite: the first
-    module with a result that is no number; refused: a technique that this suite cannot have."""
+    """step, class, operator: of the step's time, in ms where no other unit is named; peak, held:
+    bytes of tensors at the peak of a step; unfolded, expanded: bytes that operators take inside, or
+    that copies of expanded tensors take; repeated: how often a tensor is cast; widened: casts to
+    fp32 between casts to a narrower type; nonfinite: the first module with a result that is no
+    number; refused: a technique that this suite cannot have."""
     name: Name
     """Which figure of its kind: an operator, a class of work."""
     work: Literal["", WorkClass] = ""
@@ -46,6 +47,7 @@ PHASE = Phase(
     conduct=conduct,
     joint=True,
     trains_on_data=True,
-    # Warm-up, plain and profiled steps, of which each has two where they are long, and some that are observed.
+    # Warm-up, plain and profiled steps, of which each has two where they are long, and some that
+    # are observed.
     estimate=lambda work: work.arms * max(6.0, 14 * work.step_s),
 )

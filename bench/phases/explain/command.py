@@ -19,25 +19,33 @@ def start(words: Sequence[str]) -> Request | None:
     """Return the request of a run that is explained; None where runs are named, or help is wanted.
 
     Raises:
-        UsageError: an option is invalid, or contradicts another one, or there is nothing to compare.
+        UsageError: an option is invalid, or contradicts another one, or there is nothing to
+            compare.
     """
     if words and (words[0] in ("-h", "--help") or not words[0].startswith("-")):
         return None
     request = parse_run(["explain", *words], PHASES)
     named = request.precisions
     if named is not None and (BASELINE not in named or len(named) == 1):
-        raise UsageError(f"explain compares {BASELINE} with another precision: name both in --precisions.")
+        raise UsageError(
+            f"explain compares {BASELINE} with another precision: name both in --precisions."
+        )
     return request
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the runs that were explained."""
     parser.description = (
-        "Say why each precision of runs gains, or does not. With the options of a run (run_bench.py --help), measure "
-        "it first, as in run_bench.py explain --suite resnet50 --gpus 0."
+        "Say why each precision of runs gains, or does not. With the options of a run "
+        "(run_bench.py --help), measure it first, as in run_bench.py explain --suite resnet50 "
+        "--gpus 0."
     )
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder of a run with the phase explain, or of such runs"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a run with the phase explain, or of such runs",
     )
 
 

@@ -1,7 +1,8 @@
 """The explain phase: where a step's time and memory go in each precision.
 
-Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs under it. An arm's
-profiled steps lie between two blocks of plain ones, so that they differ by little else.
+Nothing measured here is a speedup: the profiler slows steps down, and the speed phase never runs
+under it. An arm's profiled steps lie between two blocks of plain ones, so that they differ by
+little else.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from bench.devices.backend import backend_of
 from bench.measure.disturbance import open_watch
 from bench.measure.rounds import without_collection
 from bench.phases.explain import Explained
-from bench.phases.explain.observe import STEP, ModuleStack, NonFinite, PeakHolders, held_before, open_profiler
+from bench.phases.explain.observe import (
+    STEP,
+    ModuleStack,
+    NonFinite,
+    PeakHolders,
+    held_before,
+    open_profiler,
+)
 from bench.phases.explain.trace import Figure, decompose, rows_of, work_of
 from bench.results.records import Device, Message, Progress, Status
 from bench.spec.errors import UnsupportedError
@@ -35,14 +43,14 @@ from bench.training.arms import BATCHES, Context, TrainingRunner, by_shape, ente
 from bench.training.techniques import fused
 
 WARM_UP_S = 2.0
+# A block of plain or of profiled steps takes about as long.
 WINDOW_S = 0.5
-"""A block of plain or of profiled steps takes about as long."""
+# Fewest and most steps of a block, and of the warm-up at least the fewest.
 STEPS = (2, 40)
-"""Fewest and most steps of a block, and of the warm-up at least the fewest."""
+# Fewest steps on batches as they are loaded: the first may have been loaded before.
 LOADER_STEPS = 5
-"""Fewest steps on batches as they are loaded: the first may have been loaded before."""
+# Names of types in traces.
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
-"""Names of types in traces."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -64,7 +72,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             arm.profile_steps()
             collect()
             watch.poll()
-        for arm in arms[::-1]:  # in the opposite order, so that a drift of the machine is no difference of arms
+        for arm in arms[
+            ::-1
+        ]:  # in the opposite order, so that a drift of the machine is no difference of arms
             arm.time_plain_steps()
         disturbed = watch.disturbance()
     for arm in arms:
@@ -97,7 +107,8 @@ class _Arm:
     taken_before: int = field(init=False)
     """Optimizer steps before the first block."""
     timed_ms: float = math.inf
-    """A step's time without the profiler: the least of the blocks, for what disturbs a block makes it longer."""
+    """A step's time without the profiler: the least of the blocks, for what disturbs a block makes
+    it longer."""
     profile: dict[Figure, float] = field(init=False)
     """The same under it, by class of work."""
 

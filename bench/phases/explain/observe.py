@@ -1,10 +1,10 @@
 """Observes single training steps: where their time goes, what holds memory at the peak, what is cast or not finite.
 
-It needs torch alone: a script's own process, in which this package cannot be imported, has a copy of it. There
-``LoopObserver`` follows the steps of a loop that it does not run.
+It needs torch alone: a script's own process, in which this package cannot be imported, has a copy
+of it. There ``LoopObserver`` follows the steps of a loop that it does not run.
 
-The operators of a backward pass belong to the module whose forward pass recorded them: both have the same sequence
-number of autograd.
+The operators of a backward pass belong to the module whose forward pass recorded them: both have
+the same sequence number of autograd.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+# The name of the ranges that mark the steps of a trace.
 STEP = "training step"
-"""The name of the ranges that mark the steps of a trace."""
+# The beginning of the name of a range that marks a module's forward pass; the module's own name
+# follows.
 MODULE = "module: "
-"""The beginning of the name of a range that marks a module's forward pass; the module's own name follows."""
+# Names by which DistributedDataParallel, torch.compile and FSDP hold a model.
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
-"""Names by which DistributedDataParallel, torch.compile and FSDP hold a model."""
 CASTS = ("_to_copy", "clone")
+# Groups of tensors that are kept, the largest.
 KEPT = 40
-"""Groups of tensors that are kept, the largest."""
+# How many times the bytes of its inputs and results an operator takes inside, from which that is
+# kept: the library has fallen back to an algorithm that unfolds a copy.
 UNFOLDED = 3
-"""How many times the bytes of its inputs and results an operator takes inside, from which that is kept: the library
-has fallen back to an algorithm that unfolds a copy."""
 
+# The operator that made tensors, the module that called it, and their shape and type.
 Group = tuple[str, str, str]
-"""The operator that made tensors, the module that called it, and their shape and type."""
+# A figure: its kind, name, module, detail and value.
 Row = dict[str, Any]
-"""A figure: its kind, name, module, detail and value."""
 
 
 class ModuleStack:
@@ -104,8 +105,9 @@ def open_profiler(*, gpu: bool) -> torch.profiler.profile:
 class PeakHolders(TorchDispatchMode):
     """Groups the bytes that are alive by the operator and module that made them, at the peak of a step.
 
-    Tensors are counted storage by storage, below autocast and autograd. On CUDA, the allocator's own peak around an
-    operator shows what it takes beyond its result: workspaces, and copies that it drops before it returns.
+    Tensors are counted storage by storage, below autocast and autograd. On CUDA, the allocator's
+    own peak around an operator shows what it takes beyond its result: workspaces, and copies that
+    it drops before it returns.
     """
 
     def __init__(self, device: torch.device, there: Mapping[str, Iterable[Tensor]]) -> None:
@@ -118,7 +120,8 @@ class PeakHolders(TorchDispatchMode):
         self._alive: Counter[Group] = Counter()
         self._at_peak: Counter[Group] = Counter()
         self._noted: defaultdict[str, Counter[Group]] = defaultdict(Counter)
-        """What is taken inside, copied whole, cast repeatedly or cast to fp32 and back, by the kind of its row."""
+        """What is taken inside, copied whole, cast repeatedly or cast to fp32 and back, by the kind
+        of its row."""
         self._casts: Counter[int] = Counter()
         """By the storage that is cast."""
         self._widened: list[Group] = []
@@ -186,12 +189,15 @@ class PeakHolders(TorchDispatchMode):
         if source.dtype != result.dtype:
             self._casts[stored._cdata] += 1
             if self._casts[stored._cdata] > 1:
-                self._noted["repeated"][group] = max(self._noted["repeated"][group], self._casts[stored._cdata])
+                self._noted["repeated"][group] = max(
+                    self._noted["repeated"][group], self._casts[stored._cdata]
+                )
 
     def _note_widening(self, group: Group, source: Tensor, result: Tensor) -> None:
         """Note a cast to a wider type in the forward pass once a later one narrows again: wide work among narrow."""
         if torch._C._current_autograd_node() is not None:
-            self._widened.clear()  # what was widened last, such as the output for the loss, led to no narrow work
+            # what was widened last, such as the output for the loss, led to no narrow work
+            self._widened.clear()
         elif source.itemsize < result.itemsize:
             self._widened.append(group)
         elif source.itemsize > result.itemsize:
@@ -220,7 +226,9 @@ class PeakHolders(TorchDispatchMode):
         self._bytes -= size
 
 
-def held_before(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, list[Tensor]]:
+def held_before(
+    modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+) -> dict[str, list[Tensor]]:
     """Return the tensors that are there before a step, by what they are."""
     parameters: list[Tensor] = []
     for module in modules:
@@ -229,7 +237,9 @@ def held_before(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.O
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             parameters += group["params"]
-        state += [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)]
+        state += [
+            leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)
+        ]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
 
@@ -237,11 +247,13 @@ def held_before(modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.O
 class LoopObserver:
     """Observes a loop of a script by the ends of its optimizers' steps.
 
-    Steps are left as they are, then profiled; in one more iteration memory is observed, and in another the modules, if
-    the loss is not finite.
+    Steps are left as they are, then profiled; in one more iteration memory is observed, and in
+    another the modules, if the loss is not finite.
     """
 
-    def __init__(self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int) -> None:
+    def __init__(
+        self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int
+    ) -> None:
         """Begin.
 
         Args:
@@ -342,12 +354,18 @@ class NonFinite:
         for tensors, hook in ((output, arrive), (inputs, leave)):
             for tensor in tree_leaves(tensors):
                 if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    with suppress(RuntimeError):  # a view that a later operator has changed in place
+                    with suppress(
+                        RuntimeError
+                    ):  # a view that a later operator has changed in place
                         tensor.register_hook(hook)
 
 
 def _is_finite(tensors: Any) -> bool:
-    leaves = [leaf for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    leaves = [
+        leaf
+        for leaf in tree_leaves(tensors)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
+    ]
     return all(bool(torch.isfinite(leaf.detach()).all()) for leaf in leaves)
 
 

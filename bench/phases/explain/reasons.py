@@ -21,24 +21,24 @@ from bench.spec.techniques import refusal
 
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
+# What reads and writes memory, and computes little.
 MOVING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
-"""What reads and writes memory, and computes little."""
+# Of a step in operators of unknown kind above which no reason is given.
 MOST_UNKNOWN_PCT = 10
-"""Of a step in operators of unknown kind above which no reason is given."""
+# Operators whose time, or memory at the peak, changed most.
 CHANGED = 10
-"""Operators whose time, or memory at the peak, changed most."""
+# Most operators that a reason names.
 NAMED = 3
-"""Most operators that a reason names."""
+# Types of operators that autocast left as they are, as a trace calls them.
 WIDE = ("float", "double", "c10::complex<float>")
-"""Types of operators that autocast left as they are, as a trace calls them."""
+# Share of the peak, or of a time, from which a copy of a tensor, or an operator, is named.
 LARGE = 0.05
-"""Share of the peak, or of a time, from which a copy of a tensor, or an operator, is named."""
+# MiB, and share of fp32's memory, by which the peak grows outside tensors before that is a reason:
+# a process' resident set scatters by some MiB.
 OUTSIDE_MIB, OUTSIDE = 5, 0.1
-"""MiB, and share of fp32's memory, by which the peak grows outside tensors before that is a reason: a process' resident
-set scatters by some MiB."""
 MIB = 2**20
+# Kinds of figures that are bytes of copies, and of what operators take inside.
 IN_BYTES = ("expanded", "unfolded")
-"""Kinds of figures that are bytes of copies, and of what operators take inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ class Step:
     def launching_pct(self) -> float:
         """The share of the step without the profiler in which a GPU waits for the host to launch kernels.
 
-        What the profiler adds lies between operators, so in the time in which nothing runs. On a CPU it is 0: an
-        operator's time has that of calling it.
+        What the profiler adds lies between operators, so in the time in which nothing runs. On a
+        CPU it is 0: an operator's time has that of calling it.
         """
         if not self.runs_on_gpu:
             return 0.0
@@ -137,7 +137,8 @@ class Step:
     def in_fp32(self) -> pd.Series[float]:
         """Return the ms of operators in fp32 that are narrower elsewhere, by their name and module.
 
-        They are products, and what runs in modules that cast to fp32 and whose results are cast back.
+        They are products, and what runs in modules that cast to fp32 and whose results are cast
+        back.
         """
         others = self.by_operator("elementwise", types=WIDE)
         are_between = others.index.get_level_values("module").isin(self.of("widened")["module"])
@@ -210,7 +211,10 @@ class Explanation:
                     sizes = sizes.rpartition(" ")[0]
                 name = in_module(row["name"], row["module"], sizes if shapes else "")
                 values.setdefault(name, [0.0, 0.0])[place] += row["value"]
-        changes = [Change(operator=name, before=before, after=after) for name, (before, after) in values.items()]
+        changes = [
+            Change(operator=name, before=before, after=after)
+            for name, (before, after) in values.items()
+        ]
         return sorted(changes, key=lambda it: abs(it.after - it.before), reverse=True)[:CHANGED]
 
 
@@ -253,28 +257,29 @@ class Rule:
     techniques: tuple[str, ...] = ()
 
 
+# Per cent of a step in which a GPU waits for launches, from which they limit it: kernels that take
+# twice as long would make the step at most 1.3 times as long.
 LAUNCH_BOUND = 35
-"""Per cent of a step in which a GPU waits for launches, from which they limit it: kernels that take twice as long would
-make the step at most 1.3 times as long."""
 RULES = (
     Rule(
         "not finite",
         lambda it: bool(it["nonfinite"]),
-        "the first module with a result that is no finite number, from finite ones, is {nonfinite}: keep it in fp32, "
-        "or let the command layers say which parts cannot be narrow",
+        "the first module with a result that is no finite number, from finite ones, is "
+        "{nonfinite}: keep it in fp32, or let the command layers say which parts cannot be "
+        "narrow",
     ),
     Rule(
         "launch-bound",
         lambda it: it["launching"] >= LAUNCH_BOUND,
-        "launching kernels limits it: the GPU waits for the host in {launching:.0f} % of the step, and there is one "
-        "kernel every {kernel_us:.1f} µs",
+        "launching kernels limits it: the GPU waits for the host in {launching:.0f} % of the "
+        "step, and there is one kernel every {kernel_us:.1f} µs",
         ("cuda-graphs", "compile"),
     ),
     Rule(
         "loss scaling",
         lambda it: it["scaling"] + it["scaling_wait"] >= 5 and it["launching"] < LAUNCH_BOUND,
-        "loss scaling takes {scaling:.0f} % of the step, and its waits leave the GPU idle for {scaling_wait:.0f} % of "
-        "it: each step checks whether gradients overflowed",
+        "loss scaling takes {scaling:.0f} % of the step, and its waits leave the GPU idle for "
+        "{scaling_wait:.0f} % of it: each step checks whether gradients overflowed",
         ("fused-optimizer",),
     ),
     Rule(
@@ -285,66 +290,88 @@ RULES = (
     Rule(
         "loader",
         lambda it: it["waiting"] >= 10,
-        "training waits for batches {waiting:.0f} % of its time: give the loader more workers, or less to do",
+        (
+            "training waits for batches {waiting:.0f} % of its time: give the loader more workers, "
+            "or less to do"
+        ),
     ),
     Rule(
         "communication",
         lambda it: it["communication"] >= 15,
-        "communication between the devices takes {communication:.0f} % of the step ({fp32_communication:.0f} % in "
-        "fp32){collectives}; no precision here shortens it, but larger batches make it rarer",
+        "communication between the devices takes {communication:.0f} % of the step "
+        "({fp32_communication:.0f} % in fp32){collectives}; no precision here shortens it, "
+        "but larger batches make it rarer",
     ),
     Rule(
         "no gain from products",
-        lambda it: it["fp32_products"] >= 15 and it["ratio"] > 1 / 1.1 and it["launching"] < LAUNCH_BOUND,
-        "its matrix products and convolutions take {ratio:.2f} times as long as in fp32, where they are "
-        "{fp32_products:.0f} % of the step",
+        lambda it: (
+            it["fp32_products"] >= 15 and it["ratio"] > 1 / 1.1 and it["launching"] < LAUNCH_BOUND
+        ),
+        "its matrix products and convolutions take {ratio:.2f} times as long as in fp32, where "
+        "they are {fp32_products:.0f} % of the step",
     ),
     Rule(
         "no matrix units",
-        lambda it: it["is_narrow"] and it["on_gpu"] and it["products"] >= 15 and it["off_units"] >= 50,
-        "{off_units:.0f} % of the time of its matrix products and convolutions ran without tensor cores{off_operators}",
+        lambda it: (
+            it["is_narrow"] and it["on_gpu"] and it["products"] >= 15 and it["off_units"] >= 50
+        ),
+        (
+            "{off_units:.0f} % of the time of its matrix products and convolutions ran without "
+            "tensor cores{off_operators}"
+        ),
     ),
     Rule(
         "left in fp32",
         lambda it: it["is_narrow"] and it["in_fp32"] >= 10,
-        "{in_fp32:.0f} % of its step is computed in fp32{in_fp32_operators}: look there for .float(), "
-        "autocast(enabled=False), or an operator that autocast leaves in fp32; casts before and after it come on top",
+        "{in_fp32:.0f} % of its step is computed in fp32{in_fp32_operators}: look there for "
+        ".float(), autocast(enabled=False), or an operator that autocast leaves in fp32; casts "
+        "before and after it come on top",
     ),
     Rule(
         "memory-bound",
         lambda it: it["fp32_moving"] >= 50 and it["fp32_launching"] < LAUNCH_BOUND,
-        "in fp32 {fp32_moving:.0f} % of the step are norms, activations and other operators that wait for memory"
-        "{moving_operators}, and {fp32_products:.0f} % are matrix products and convolutions, which gain most",
+        "in fp32 {fp32_moving:.0f} % of the step are norms, activations and other operators "
+        "that wait for memory{moving_operators}, and {fp32_products:.0f} % are matrix "
+        "products and convolutions, which gain most",
         ("compile",),
     ),
     Rule(
         "casts",
-        lambda it: it["casts"] >= 15 and it["launching"] < LAUNCH_BOUND,  # many small ones are launches
-        "casts and changes of layout that it adds take {casts:.0f} % of its step{cast_operators}{repeated}",
+        lambda it: (
+            it["casts"] >= 15 and it["launching"] < LAUNCH_BOUND
+        ),  # many small ones are launches
+        (
+            "casts and changes of layout that it adds take {casts:.0f} % of its "
+            "step{cast_operators}{repeated}"
+        ),
     ),
     Rule(
         "expanded",
         lambda it: bool(it["expanded"]),
-        "a tensor that only repeats a smaller one, as expand() makes it, is written in full when it is cast: "
-        "{expanded}; cast it before it is expanded",
+        "a tensor that only repeats a smaller one, as expand() makes it, is written in full when "
+        "it is cast: {expanded}; cast it before it is expanded",
     ),
     Rule(
         "workspace",
         lambda it: bool(it["unfolded"]),
-        "an operator takes several times the memory of its tensors while it runs: {unfolded}; a library that has no "
-        "algorithm of its own for it unfolds its input, and another version of torch or cuDNN may have one",
+        "an operator takes several times the memory of its tensors while it runs: {unfolded}; a "
+        "library that has no algorithm of its own for it unfolds its input, and another version "
+        "of torch or cuDNN may have one",
     ),
     Rule(
         "outside tensors",
         lambda it: it["outside"] >= OUTSIDE_MIB and it["outside"] >= OUTSIDE * it["fp32_memory"],
-        "peak memory grows from {fp32_memory:.0f} to {memory:.0f} MiB, and {outside:.0f} MiB of that are in no tensor: "
-        "torch and its libraries keep them, as kernels compiled for each shape and as workspaces; where tensors hold "
-        "most, {peak_at} runs",
+        "peak memory grows from {fp32_memory:.0f} to {memory:.0f} MiB, and {outside:.0f} "
+        "MiB of that are in no tensor: torch and its libraries keep them, as kernels compiled for "
+        "each shape and as workspaces; where tensors hold most, {peak_at} runs",
     ),
     Rule(
         "optimizer-bound",
         lambda it: it["optimizer"] >= 30,
-        "the optimizer takes {optimizer:.0f} % of the step: {optimizer_ms} ms, and {fp32_optimizer_ms} ms in fp32",
+        (
+            "the optimizer takes {optimizer:.0f} % of the step: {optimizer_ms} ms, and "
+            "{fp32_optimizer_ms} ms in fp32"
+        ),
         ("fused-optimizer",),
     ),
     Rule(
@@ -394,7 +421,8 @@ def _figures(baseline: Step, arm: Step) -> Figures:
         "moving_operators": _longest(baseline.by_operator(*MOVING)),
         "casts": 100 * casts_ms / arm.profiled_ms,
         "cast_operators": _longest(added_casts),
-        "repeated": repeated and f"; some tensors are cast again and again, as each autocast context does: {repeated}",
+        "repeated": repeated
+        and f"; some tensors are cast again and again, as each autocast context does: {repeated}",
         "expanded": _added("expanded", baseline, arm),
         "unfolded": _added("unfolded", baseline, arm),
         **_outside_tensors(baseline, arm),
@@ -466,7 +494,14 @@ def reasons(baseline: Step, arm: Step) -> list[Reason]:
         operators = pd.concat([baseline.of("operator"), arm.of("operator")])
         longest = operators[operators["work"] == "unknown"].nlargest(3, "value")
         names = ", ".join(dict.fromkeys(longest["name"]))
-        sentence = f"{unknown_pct:.0f} % of the step are operators of unknown kind ({names}), so no reason is given"
+        sentence = (
+            f"{unknown_pct:.0f} % of the step are operators of unknown kind ({names}), so no "
+            "reason is given"
+        )
         return [Reason("unknown", sentence)]
     figures = _figures(baseline, arm)
-    return [Reason(it.name, it.sentence.format(**figures), it.techniques) for it in RULES if it.applies(figures)]
+    return [
+        Reason(it.name, it.sentence.format(**figures), it.techniques)
+        for it in RULES
+        if it.applies(figures)
+    ]

@@ -11,7 +11,16 @@ import pandas as pd
 from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations
 from bench.report.figures import chart
 from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
-from bench.report.format import at_batch, capital, change, known, memory_unit, number, percent, signed
+from bench.report.format import (
+    at_batch,
+    capital,
+    change,
+    known,
+    memory_unit,
+    number,
+    percent,
+    signed,
+)
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import KEY, SUBJECT, Runs, load
@@ -22,9 +31,10 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 
 HEADING = "Why?"
+# Share of the peak up to which a change of memory is not reported.
 SAME = 0.01
-"""Share of the peak up to which a change of memory is not reported."""
 REST = "other"
+# The tints of a step's parts, in their order: what was there before it, and classes of work.
 PARTS: dict[str, str] = {
     "parameters": "parameters",
     "optimizer state": "optimizer",
@@ -32,7 +42,6 @@ PARTS: dict[str, str] = {
     **{str(work): tint for work, tint in WORK.items()},
     REST: chart.SOFT,
 }
-"""The tints of a step's parts, in their order: what was there before it, and classes of work."""
 
 
 def explained(runs: Runs) -> list[Explanation]:
@@ -41,9 +50,13 @@ def explained(runs: Runs) -> list[Explanation]:
         return []
     trials = runs.trials
     measured = trials[(trials["phase"] == "explain") & trials["status"].isin(MEASURED)]
-    sound = runs.details["explain_figures"].merge(measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR])
+    sound = runs.details["explain_figures"].merge(
+        measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR]
+    )
     peaks = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
-    peaks = peaks.assign(kind="memory", value=peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"]))
+    peaks = peaks.assign(
+        kind="memory", value=peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"])
+    )
     every = pd.concat([sound, peaks[[*KEY, "kind", "value"]]], ignore_index=True)
     named = every.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
     return explanations(named)
@@ -58,8 +71,8 @@ def explain(folders: list[Path]) -> list[Findings]:
     found = findings(load(folders))
     if not any(group.heading for group in found):
         raise UsageError(
-            "There is nothing to explain: no run there measured the phase explain in fp32 and another precision. "
-            "python run_bench.py explain --suite NAME measures it."
+            "There is nothing to explain: no run there measured the phase explain in fp32 and "
+            "another precision. python run_bench.py explain --suite NAME measures it."
         )
     return found
 
@@ -78,10 +91,16 @@ def findings(runs: Runs) -> list[Findings]:
             classes = time_by_class(explanation)
             reasons = list(sentences(explanation))
             result = f"{number(explanation.speedup, 3)}× in the steps of this phase"
-            answers.append(Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes))
+            answers.append(
+                Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes)
+            )
             tables += [classes, *operators_changed(explanation)]
         charts = [chart_of(f"{name}-why", group)]
-        found.append(Findings(heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables))
+        found.append(
+            Findings(
+                heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables
+            )
+        )
     return found
 
 
@@ -110,16 +129,28 @@ def time_by_class(explanation: Explanation) -> Table:
 def operators_changed(explanation: Explanation) -> Iterator[Table]:
     """Yield the operators whose time, and whose memory at the peak, changed most."""
     if rows := explanation.changed("operator"):
-        headings = ": operators whose time changed most", "operator, its module, sizes of its inputs"
+        headings = (
+            ": operators whose time changed most",
+            "operator, its module, sizes of its inputs",
+        )
         yield _compared(explanation, headings, rows)
     if rows := explanation.changed("held"):
-        unit, size, _ = memory_unit(max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes))
-        headings = ": memory at the peak that changed most", "what holds it: operator, its module, shape"
+        unit, size, _ = memory_unit(
+            max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes)
+        )
+        headings = (
+            ": memory at the peak that changed most",
+            "what holds it: operator, its module, shape",
+        )
         yield _compared(explanation, headings, rows, unit, size)
 
 
 def _compared(
-    explanation: Explanation, headings: tuple[str, str], changes: Sequence[Change], unit: str = "ms", size: float = 1.0
+    explanation: Explanation,
+    headings: tuple[str, str],
+    changes: Sequence[Change],
+    unit: str = "ms",
+    size: float = 1.0,
 ) -> Table:
     """Return a table of figures in fp32 and in the precision, with their difference.
 
@@ -130,7 +161,12 @@ def _compared(
         words(what, attrgetter("operator"), wrap=True),
         figures(f"{explanation.baseline.precision} ({unit})", attrgetter("before"), 3, per=size),
         figures(f"{explanation.arm.precision} ({unit})", attrgetter("after"), 3, per=size),
-        figures(f"change ({unit})", lambda row: row.after - row.before, lambda value: signed(value, 3), per=size),
+        figures(
+            f"change ({unit})",
+            lambda row: row.after - row.before,
+            lambda value: signed(value, 3),
+            per=size,
+        ),
     ]
     shown = table(explanation.subject + title, changes, columns)
     assert shown is not None  # there are changes
@@ -146,7 +182,9 @@ def sentences(explanation: Explanation) -> Iterator[str]:
     yield from _memory(explanation)
     if tries := ",".join(explanation.techniques):
         is_script = explanation.cell["data"] == "script"
-        measures = "" if is_script else f" The same run with --ladder --techniques {tries} measures it."
+        measures = (
+            "" if is_script else f" The same run with --ladder --techniques {tries} measures it."
+        )
         yield f"Worth trying: {tries}.{measures}"
 
 
@@ -155,8 +193,9 @@ def _largest_part(explanation: Explanation) -> str:
     baseline, arm = explanation.baseline, explanation.arm
     work = max(CLASSES, key=lambda work: arm.ms[work])
     return (
-        f"Nothing was found that holds it back. The largest part of its step is {work}: {arm.pct(work):.0f} %, "
-        f"{number(arm.ms[work], 3)} ms, and {number(baseline.ms[work], 3)} ms in fp32."
+        f"Nothing was found that holds it back. The largest part of its step is {work}: "
+        f"{arm.pct(work):.0f} %, {number(arm.ms[work], 3)} ms, and {number(baseline.ms[work], 3)} "
+        "ms in fp32."
     )
 
 
@@ -201,8 +240,8 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     return Chart(
         name=name,
         caption=f"Where a step's time and memory go: {explained[0].workload}",
-        about="Time under torch.profiler, each instant in one class of work; tensors at the peak of a step, by the "
-        "class of the operator that made them. Panels have axes of their own.",
+        about="Time under torch.profiler, each instant in one class of work; tensors at the peak of "
+        "a step, by the class of the operator that made them. Panels have axes of their own.",
         panels=panels,
         legend=[(part, tint) for part, tint in PARTS.items() if part in shown],
     )

@@ -8,12 +8,14 @@ from typing import Any
 
 from bench.phases.explain.trace import STEP, Figure, decompose, rows_of, work_of
 
+# Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or
+# 6.
 PLAIN, PROFILED = 12, 12
-"""Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or 6."""
+# Those that a process is observed for: some around the profiled ones, and two iterations of 6 at
+# most.
 STEPS = PLAIN + PROFILED + 2 + 2 * 6
-"""Those that a process is observed for: some around the profiled ones, and two iterations of 6 at most."""
+# How the name of the range begins that torch's profiler has for each optimizer's step.
 OPTIMIZER = "Optimizer.step#"
-"""How the name of the range begins that torch's profiler has for each optimizer's step."""
 
 
 def figures_of(
@@ -35,7 +37,11 @@ def figures_of(
     yield {"kind": "step", "name": "timed", "value": step_ms}
     yield from rows_of(profile)
     steps = record["steps"]
-    yield {"kind": "step", "name": "skipped", "value": 100 * sum(step["skipped"] for step in steps) / len(steps)}
+    yield {
+        "kind": "step",
+        "name": "skipped",
+        "value": 100 * sum(step["skipped"] for step in steps) / len(steps),
+    }
     if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
         classes_ms = [ms for figure, ms in profile.items() if figure.kind == "class"]
@@ -48,7 +54,8 @@ def figures_of(
 def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any]]:
     """Return the events of whole iterations, with a range for each: from the end of an optimizer's step to a later one.
 
-    The device has done its work at both ends of the profiled steps, so nothing of an iteration begins after it.
+    The device has done its work at both ends of the profiled steps, so nothing of an iteration
+    begins after it.
     """
     ends = []
     for event in events:
@@ -59,6 +66,13 @@ def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any
         raise ValueError("torch.profiler saw no step of its optimizers, as where they are compiled")
     within = [event for event in events if event.get("ts", 0) < ends[-1]]
     for start, end in pairwise(ends):
-        mark = {"ph": "X", "cat": "user_annotation", "name": STEP, "ts": start, "dur": end - start, "tid": STEP}
+        mark = {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": STEP,
+            "ts": start,
+            "dur": end - start,
+            "tid": STEP,
+        }
         within.append(mark)
     return within

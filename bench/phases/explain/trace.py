@@ -1,10 +1,12 @@
 """A training step's time by class of work, from a trace of torch.profiler in Chrome's format.
 
-On a GPU it is the kernels' time, on a CPU that of the operators themselves; each instant of the steps has one class of
-work, and ``idle`` is the time in which none runs. Nothing is rescaled, and no class is a remainder of the others.
+On a GPU it is the kernels' time, on a CPU that of the operators themselves; each instant of the
+steps has one class of work, and ``idle`` is the time in which none runs. Nothing is rescaled, and
+no class is a remainder of the others.
 
-The class is that of the operator that launched a kernel. A kernel's own name decides whether a product ran on matrix
-units (NVIDIA's tensor cores, AMD's matrix cores), and the class where no operator is known, as in a CUDA graph.
+The class is that of the operator that launched a kernel. A kernel's own name decides whether a
+product ran on matrix units (NVIDIA's tensor cores, AMD's matrix cores), and the class where no
+operator is known, as in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -20,35 +22,39 @@ from bench.measure.operations import is_product
 from bench.results.records import WorkClass
 from bench.spec.errors import UnsupportedError
 
+# Ranges that mark the steps of a trace, and the modules' forward passes, as ``observe`` names them.
 STEP, MODULE = "training step", "module: "
-"""Ranges that mark the steps of a trace, and the modules' forward passes, as ``observe`` names them."""
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST_CATEGORIES = ("cpu_op", "user_annotation")
 CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 
+# The names that a trace gives to floating-point types, and their bytes.
 FLOATS = {
     "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2,
     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1,
     "c10::complex<float>": 8,
 }  # fmt: skip
-"""The names that a trace gives to floating-point types, and their bytes."""
+# The types that matrix units take; fp32 is multiplied there only as TF32, which the kernel's name
+# says.
 SMALL = frozenset(name for name, size in FLOATS.items() if size < 4)
-"""The types that matrix units take; fp32 is multiplied there only as TF32, which the kernel's name says."""
 
 
+# Classes of work by name; the first that matches counts.
 Patterns = tuple[tuple[WorkClass, re.Pattern[str]], ...]
-"""Classes of work by name; the first that matches counts."""
 
+# Whatever runs within these is of their class.
 RANGES: Patterns = (
     ("optimizer", re.compile(r"^Optimizer\.")),  # Optimizer.step#SGD.step
     ("communication", re.compile(r"^(?:c10d::|nccl:|gloo:|record_param_comms)")),
     ("loss scaling", re.compile(r"^aten::_amp_")),
 )
-"""Whatever runs within these is of their class."""
 WHOLE = frozenset(work for work, _ in RANGES)
-LAYOUT = re.compile(r"^aten::(?:_to_copy|to|contiguous|clone|to_dense|to_mkldnn|mkldnn_reorder\w*)$")
-"""Operators that write the same numbers in another type or order."""
+# Operators that write the same numbers in another type or order.
+LAYOUT = re.compile(
+    r"^aten::(?:_to_copy|to|contiguous|clone|to_dense|to_mkldnn|mkldnn_reorder\w*)$"
+)
 COPY = re.compile(r"^aten::copy_$")
+# Classes by operator; ``operations.is_product`` says first what multiplies matrices.
 OPERATORS: Patterns = (
     (
         "normalisation and softmax",
@@ -70,9 +76,13 @@ OPERATORS: Patterns = (
             r"(?:\d?d?)(?:_\w*|\d)*$"
         ),
     ),
-    ("elementwise", re.compile(r"^(?:triton_(?:poi|red|per)|cpp_fused)_")),  # as torch.compile names its own
+    (
+        "elementwise",
+        re.compile(r"^(?:triton_(?:poi|red|per)|cpp_fused)_"),
+    ),  # as torch.compile names its own
 )
-"""Classes by operator; ``operations.is_product`` says first what multiplies matrices."""
+# Operators and ranges that describe tensors or call others: on a GPU they launch nothing, on a CPU
+# they are a part of the time in which nothing is computed.
 BOOKKEEPING = re.compile(
     r"^(?:aten::_?(?:empty|new_|view|reshape|t$|transpose|permute|expand|as_strided|slice|select|unsqueeze|squeeze"
     r"|narrow|split|chunk|unbind|detach|alias|resize_|set_|result_type|resolve_|flatten|unflatten|unsafe_|lift_fresh"
@@ -81,9 +91,8 @@ BOOKKEEPING = re.compile(
     r"|autograd::|torch::autograd::|detach|\w+Backward\d*$|\w+Backward$|ProfilerStep|Memory|Pregraph|TorchDynamo"
     r"|Torch-Compiled|## |CompiledFunction|AOTDispatcher |enumerate\(|DistributedDataParallel|\[)"
 )
-"""Operators and ranges that describe tensors or call others: on a GPU they launch nothing, on a CPU they are a part of
-the time in which nothing is computed."""
 
+# Classes by kernel, where no operator is known that launched it.
 KERNELS: Patterns = (
     ("communication", re.compile(r"nccl|rccl|msccl")),
     ("copies", re.compile(r"^(?:Memcpy|Copy) ?(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)")),
@@ -95,7 +104,10 @@ KERNELS: Patterns = (
         re.compile(r"(?i)softmax|batch_?norm|bn_(?:fw|bw)|layer_?norm|group_?norm|rms_?norm"),
     ),
     ("elementwise", re.compile(r"^triton_(?:poi|red|per)")),
-    ("casts and layout", re.compile(r"(?i)nchwToNhwc|nhwcToNchw|CatArrayBatchedCopy_align|batched_transpose")),
+    (
+        "casts and layout",
+        re.compile(r"(?i)nchwToNhwc|nhwcToNchw|CatArrayBatchedCopy_align|batched_transpose"),
+    ),
     (
         "other products",
         re.compile(
@@ -105,19 +117,22 @@ KERNELS: Patterns = (
     ),
     (
         "elementwise",
-        re.compile(r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill"),
+        re.compile(
+            r"elementwise|reduce_kernel|max_pool|avg_pool|dropout|embedding|index|scatter|gather|fill"
+        ),
     ),
 )
-"""Classes by kernel, where no operator is known that launched it."""
-NO_MATRIX_UNITS = re.compile(r"(?i)simt|sgemm|dgemm|ffma|gemv|hfma|_fp32_fp32|naive|depthwise|dot_kernel|splitKreduce")
-"""Vetoes, asked first: products on the ordinary arithmetic units, whatever else the name holds."""
+# Vetoes, asked first: products on the ordinary arithmetic units, whatever else the name holds.
+NO_MATRIX_UNITS = re.compile(
+    r"(?i)simt|sgemm|dgemm|ffma|gemv|hfma|_fp32_fp32|naive|depthwise|dot_kernel|splitKreduce"
+)
+# Products on matrix units.
 MATRIX_UNITS = re.compile(
     r"(?i)tensorop|tf32|hmma|wgmma|s16816|s1688|s884|h884|h1688|h16816|i16832|xmma|bf16gemm|f16f16|bf16bf16|_MI\d|mfma|wmma"
     r"|sm90_|sm100_|flash_(?:fwd|bwd)|fmha_cutlass|nvjet_(?:sm\d+_)?[^s]"
 )
-"""Products on matrix units."""
+# Names that prove nothing: on matrix units where the operator's inputs have a small type.
 BY_TYPE = re.compile(r"(?i)nvjet_(?:sm\d+_)?s[a-z]{2}|cutlass|ck_tile|triton")
-"""Names that prove nothing: on matrix units where the operator's inputs have a small type."""
 
 
 class Figure(NamedTuple):
@@ -126,7 +141,8 @@ class Figure(NamedTuple):
     kind: str
     name: str
     work: WorkClass | Literal[""] = ""
-    """Of an operator; ``name`` is then that whose class counts, or a kernel's where no operator is known."""
+    """Of an operator; ``name`` is then that whose class counts, or a kernel's where no operator is
+    known."""
     module: str = ""
     """The innermost module that called it, in the forward pass."""
     detail: str = ""
@@ -135,8 +151,8 @@ class Figure(NamedTuple):
     """The narrowest floating-point type of its inputs."""
 
 
+# The operators that are kept of a step, the longest.
 OPERATORS_KEPT = 100
-"""The operators that are kept of a step, the longest."""
 
 
 def rows_of(figures: Mapping[Figure, float]) -> Iterator[dict[str, Any]]:
@@ -160,7 +176,8 @@ class _Event:
     is_range: bool
     """Whether it is a range that a program named, and no operator."""
     sequence: int | None
-    """By which autograd knows it: an operator of the forward pass and its backward pass have the same."""
+    """By which autograd knows it: an operator of the forward pass and its backward pass have the
+    same."""
     is_backward: bool
     """Whether it is, or runs within, a backward pass."""
     module: str = ""
@@ -178,7 +195,9 @@ class _Event:
 
     def deciding(self) -> _Event:
         """Return the nearest operator around this one, or this one, that has a class of its own; else this one."""
-        return next((event for event in self.ancestors() if operator_class(event.name, event.types)), self)
+        return next(
+            (event for event in self.ancestors() if operator_class(event.name, event.types)), self
+        )
 
     def work(self) -> WorkClass | None:
         """Return the class of this operator's own work, from its name, types and surroundings."""
@@ -201,16 +220,21 @@ class _Segment:
     name: str
 
 
-def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL) -> dict[Figure, float]:
+def decompose(
+    trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[str] = SMALL
+) -> dict[Figure, float]:
     """Divide the steps of a trace by class of work.
 
     Args:
-        trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges called ``STEP``.
+        trace: Chrome's trace format as torch.profiler writes it, with shapes; steps are ranges
+            called ``STEP``.
         gpu: whether the time is that of kernels, or of operators on a CPU.
-        matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A GPU's kernels say it.
+        matrix_types: types, as the trace calls them, that a CPU has matrix instructions for. A
+        GPU's kernels say it.
 
     Returns:
-        The mean of a step: the ms of every class, which add up to the step, and of operators, overlaps included.
+        The mean of a step: the ms of every class, which add up to the step, and of operators,
+        overlaps included.
 
     Raises:
         UnsupportedError: there is no kernel in the trace of a GPU.
@@ -220,8 +244,9 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
     device = [event for event in events if event.get("cat") in DEVICE_CATEGORIES]
     if gpu and not device:
         raise UnsupportedError(
-            "torch.profiler recorded no kernels: this torch build has no tracing for the GPU, or the driver does not "
-            "permit it (NVIDIA's RmProfilingAdminOnly), or another profiler is attached"
+            "torch.profiler recorded no kernels: this torch build has no tracing for the GPU, or "
+            "the driver does not permit it (NVIDIA's RmProfilingAdminOnly), or another profiler "
+            "is attached"
         )
     marks = [event for event in host if event.name == STEP]
     start = min(mark.start for mark in marks)
@@ -233,7 +258,8 @@ def decompose(trace: Mapping[str, Any], *, gpu: bool, matrix_types: frozenset[st
     starts = sorted(segment.start for segment in segments)
     scaling_wait_us = 0.0
     for wait in _scaler_waits(host):
-        # Kernels are launched again only after the wait: until the first of them the GPU has none because of it.
+        # Kernels are launched again only after the wait: until the first of them the GPU has none
+        # because of it.
         launched = next((at for at in starts if at >= wait.end), end)
         scaling_wait_us += _exclusive(segments, wait.start, launched)["idle"]
     recomputed_us = 0.0
@@ -295,7 +321,9 @@ def _name_modules(host: Iterable[_Event]) -> None:
         if event.name.startswith(MODULE):
             event.module = event.name.removeprefix(MODULE)
             event.is_recomputed = event.is_backward
-            event.is_backward = False  # nor within the backward pass, where activation checkpointing computes again
+            event.is_backward = (
+                False  # nor within the backward pass, where activation checkpointing computes again
+            )
         elif event.sequence is not None and event.is_backward:
             event.module = modules.get(event.sequence, event.module)
         elif event.sequence is not None:
@@ -333,7 +361,9 @@ def _describes(event: _Event) -> bool:
     return calls or BOOKKEEPING.match(event.name) is not None
 
 
-def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -> Iterator[_Segment]:
+def _kernels(
+    device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]
+) -> Iterator[_Segment]:
     for raw in device:
         name: str = raw["name"]
         operator = by_id.get(raw.get("args", {}).get("External id", -1))
@@ -341,7 +371,11 @@ def _kernels(device: Iterable[Mapping[str, Any]], by_id: Mapping[int, _Event]) -
         if by_name == "unknown" and raw["cat"] != "kernel":
             by_name = "copies"
         work = operator.work() if operator is not None else None
-        if work is None or by_name == "communication" or (by_name == "copies" and work not in WHOLE):
+        if (
+            work is None
+            or by_name == "communication"
+            or (by_name == "copies" and work not in WHOLE)
+        ):
             work = by_name
         elif work == "other products" and by_name == "casts and layout":
             work = "casts and layout"  # a library turns a convolution's operands around
@@ -355,7 +389,10 @@ def _exclusive(segments: Sequence[_Segment], start: float, end: float) -> dict[W
     edges = sorted(
         edge
         for segment in segments
-        for edge in ((max(segment.start, start), 1, segment.work), (min(segment.end, end), -1, segment.work))
+        for edge in (
+            (max(segment.start, start), 1, segment.work),
+            (min(segment.end, end), -1, segment.work),
+        )
     )
     active: Counter[WorkClass] = Counter()
     us: dict[WorkClass, float] = dict.fromkeys(CLASSES, 0.0)
@@ -377,9 +414,17 @@ def _by_operator(segments: Iterable[_Segment]) -> dict[Figure, float]:
         figure = Figure("operator", segment.name, segment.work)
         if segment.operator is not None:
             event = segment.operator.deciding()
-            shapes = ["x".join(map(str, size)) for size in event.sizes if size and isinstance(size[0], int)]
-            dtype = min((kind for kind in event.types if kind in FLOATS), key=FLOATS.__getitem__, default="")
-            figure = Figure("operator", event.name, segment.work, event.module, " ".join(shapes), dtype)
+            shapes = [
+                "x".join(map(str, size))
+                for size in event.sizes
+                if size and isinstance(size[0], int)
+            ]
+            dtype = min(
+                (kind for kind in event.types if kind in FLOATS), key=FLOATS.__getitem__, default=""
+            )
+            figure = Figure(
+                "operator", event.name, segment.work, event.module, " ".join(shapes), dtype
+            )
         us[figure] += segment.end - segment.start
     return us
 

@@ -14,13 +14,15 @@ class Fit:
     """The largest batch that fits, and why no larger one does."""
 
     fit_bound: str = ""
-    """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory` (a CPU's,
-    which is not tried to the end), `time` (the attempt was predicted to take too long) or `error`."""
+    """The limit at the next larger batch that was tried: `memory` (it ran out), `predicted memory`
+    (a CPU's, which is not tried to the end), `time` (the attempt was predicted to take too long) or
+    `error`."""
     fit_peak_bytes: int | None = None
-    """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was before the
-    model."""
+    """GPU: the most that the allocator held at this batch; CPU: peak resident set above what it was
+    before the model."""
     fit_free_bytes: int | None = None
-    """Free memory before the model was built, of the GPU or, for a CPU, of the machine or container."""
+    """Free memory before the model was built, of the GPU or, for a CPU, of the machine or
+    container."""
 
 
 def describe(result: TrialResult) -> str:

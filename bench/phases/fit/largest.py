@@ -18,14 +18,17 @@ from bench.spec.trial import Trial
 if TYPE_CHECKING:
     from bench.phases.session import PhaseSession
 
+# The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of
+# the size.
 SHARE = 16
-"""The search ends when the gap between fitting and not fitting is at most this fraction (1/16) of the size."""
+# Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor
+# cores.
 MULTIPLE = 8
-"""Sizes from 16 times this are multiples of it, and of a batch's pieces: others are slow on tensor cores."""
+# Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed.
 MARGIN = 0.2
-"""Share of a CPU's available memory to leave free: otherwise it swaps, or the process is killed."""
+# A batch whose attempt, with making random samples and four steps, is predicted to take longer is
+# not tried.
 CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
-"""A batch whose attempt, with making random samples and four steps, is predicted to take longer is not tried."""
 
 
 def conduct(trial: Trial, session: PhaseSession) -> None:
@@ -40,7 +43,9 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
     for other in session.plan.trials:
         if PHASES[other.phase].searches and other.cell == trial.cell and _can_run(other, device):
             searched += other.precisions
-    multiple = common_multiple(searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1)
+    multiple = common_multiple(
+        searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1
+    )
     size, result = search(trial, device, lambda smaller: session.run(smaller).results[0], multiple)
     session.store_results(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
 
@@ -85,7 +90,9 @@ def search(
         if not high:
             size = 2 * low
         elif "memory" not in bound:
-            break  # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs takes long
+            # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs
+            # takes long
+            break
         elif low:
             size = between(low, high, unit)
         else:
@@ -95,7 +102,9 @@ def search(
         detail += f"; {failure.detail}"
     found = fitted[low] if low else failure
     assert found is not None  # the first size is always tried
-    return low or high, replace(found, detail=detail, row=replace(found.row or Fit(), fit_bound=bound))
+    return low or high, replace(
+        found, detail=detail, row=replace(found.row or Fit(), fit_bound=bound)
+    )
 
 
 def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: bool) -> str:

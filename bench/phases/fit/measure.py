@@ -17,8 +17,9 @@ from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, enter, open_context
 from bench.training.techniques import WARM_UP
 
+# After the first, which tries workspaces, and those before a capture: all that a step needs is then
+# there.
 FIT_STEPS = 3
-"""After the first, which tries workspaces, and those before a capture: all that a step needs is then there."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
@@ -44,4 +45,6 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
     peak = highest - before if highest is not None and before is not None else None
     fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free)
-    send(runner.result(switches=runner.read_back(), row=fit, compile_s=None))  # an attempt is no measurement of it
+    send(
+        runner.result(switches=runner.read_back(), row=fit, compile_s=None)
+    )  # an attempt is no measurement of it

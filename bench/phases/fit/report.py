@@ -7,14 +7,25 @@ import pandas as pd
 from bench.report.format import GIB, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import SUBJECT
-from bench.report.tables.table import DEVICE, PRECISION, RECIPE, Entry, Table, figures, table, whole, words
+from bench.report.tables.table import (
+    DEVICE,
+    PRECISION,
+    RECIPE,
+    Entry,
+    Table,
+    figures,
+    table,
+    whole,
+    words,
+)
 from bench.spec.precisions import BASELINE
 
 ABOUT = (
-    "The largest batch of which a few training steps fit, found by doubling and bisection to a sixteenth of its "
-    "size, with one precision alone in each process. Bound by memory: the next larger batch tried ran out of it. "
-    "Predicted memory: less than a fifth of a CPU's available memory would have been left. Time: a step was "
-    "predicted to take too long, so a larger batch may fit (docs/measuring.md)."
+    "The largest batch of which a few training steps fit, found by doubling and bisection to a "
+    "sixteenth of its size, with one precision alone in each process. Bound by memory: the next "
+    "larger batch tried ran out of it. Predicted memory: less than a fifth of a CPU's available "
+    "memory would have been left. Time: a step was predicted to take too long, so a larger batch "
+    "may fit (docs/measuring.md)."
 )
 COLUMNS = (
     DEVICE,
@@ -31,7 +42,8 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     """Return the largest batch of each precision that fits.
 
     Args:
-        trials: all rows of ``Runs.trials``: the batch sizes that were found need not be in the summary.
+        trials: all rows of ``Runs.trials``: the batch sizes that were found need not be in the
+            summary.
         rows: those of the summary, of the recipes that are shown.
     """
     subjects = rows[[*SUBJECT, "where"]].drop_duplicates()
@@ -44,6 +56,8 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(52, RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]),),
+    tables=(
+        Entry(52, RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]),
+    ),
     has_details=True,
 )

@@ -8,8 +8,8 @@ from bench.phases.speed import Speed, derive, describe, is_enough
 from bench.results.records import Block
 from bench.spec.phase import Phase
 
+# Suffix of the baseline's name in blocks.csv for its second copy, which it is timed against.
 AGAIN = " again"
-"""Suffix of the baseline's name in blocks.csv for its second copy, which it is timed against."""
 PHASE = Phase(
     name="floor",
     order=30,

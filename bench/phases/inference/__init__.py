@@ -26,8 +26,8 @@ class Inference:
     inference_speedup_high: float | None
     """Upper end of that interval."""
     top1_agreement_pct: float | None
-    """Share of random inputs, or of their tokens, for which the largest output is the same one as fp32's, with
-    untrained weights unless the suite has others; empty for regression."""
+    """Share of random inputs, or of their tokens, for which the largest output is the same one as
+    fp32's, with untrained weights unless the suite has others; empty for regression."""
     output_error: Diverging
     """Largest difference of an output from fp32's, over fp32's largest absolute output."""
 
@@ -36,9 +36,14 @@ def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
     inference: Inference = result.row
     ends = inference.inference_speedup_low, inference.inference_speedup_high
-    rate = f"{inference.inference_samples_per_s:,.1f} samples/s{with_interval(inference.inference_speedup, *ends)}"
+    rate = (
+        f"{inference.inference_samples_per_s:,.1f} "
+        f"samples/s{with_interval(inference.inference_speedup, *ends)}"
+    )
     unconverged = " (unconverged)" if result.status == "unconverged" else ""
-    return f"{result.precision} {rate}, one sample in {inference.latency_p50_ms:.3g} ms{unconverged}"
+    return (
+        f"{result.precision} {rate}, one sample in {inference.latency_p50_ms:.3g} ms{unconverged}"
+    )
 
 
 PHASE = Phase(

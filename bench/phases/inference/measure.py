@@ -23,8 +23,8 @@ from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
 from bench.training.step import arranged
 
+# Single samples that are not timed, and those that are.
 LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
-"""Single samples that are not timed, and those that are."""
 
 
 @dataclass
@@ -39,7 +39,8 @@ class ForwardRunner(TrainingRunner):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch, (B, ...)."""
-        # Inference mode passes reshape on whole, which torchao's row-wise scaled tensors know only decomposed.
+        # Inference mode passes reshape on whole, which torchao's row-wise scaled tensors know only
+        # decomposed.
         without_gradients = torch.no_grad() if self.arm.conversion else torch.inference_mode()
         with without_gradients, self.arm.autocast():
             output: Tensor = self.arm.forward(arranged(inputs, self.arm.techniques))
@@ -61,7 +62,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     batches = context.resident_batches(BATCHES)
     if context.suite.step is not None or not isinstance(batches[0], list | tuple):
         raise UnsupportedError(
-            "inference calls the model on the first part of a batch, which this suite's step does not"
+            "inference calls the model on the first part of a batch, which this suite's step does "
+            "not"
         )
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
@@ -109,7 +111,8 @@ def latencies_ms(
 ) -> list[float]:
     """Return an arm's times of single samples in milliseconds, waiting for each output.
 
-    The samples are the first ones of the batches ``inputs``, (B, ...), in turn. The clock is in nanoseconds.
+    The samples are the first ones of the batches ``inputs``, (B, ...), in turn. The clock is in
+    nanoseconds.
     """
     samples = itertools.cycle([batch[:1].contiguous() for batch in inputs])
     times = []
@@ -123,12 +126,14 @@ def latencies_ms(
     return times[LATENCY_WARM_UP:]
 
 
-def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[Tensor]) -> tuple[float, float]:
+def agreement(
+    baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[Tensor]
+) -> tuple[float, float]:
     """Compare an arm's outputs with the baseline's on batches, (B, ...).
 
     Returns:
-        The percentage of samples, or of tokens, whose largest output is the same one, and the largest difference of an
-        output over the largest absolute output of ``baseline``.
+        The percentage of samples, or of tokens, whose largest output is the same one, and the
+        largest difference of an output over the largest absolute output of ``baseline``.
     """
     same, differences, sizes = [], [], []
     for batch in inputs:  # one at a time: a vocabulary's logits for every token are large
@@ -145,4 +150,8 @@ def agreement(baseline: ForwardRunner, runner: ForwardRunner, inputs: Sequence[T
 
 def _rows(outputs: Tensor, inputs: Tensor) -> Tensor:
     """Return the predictions for each sample, or for each token of integer ``inputs``, as float64 rows."""
-    return outputs.double().flatten(1) if inputs.is_floating_point() else outputs.double().flatten(0, -2)
+    return (
+        outputs.double().flatten(1)
+        if inputs.is_floating_point()
+        else outputs.double().flatten(0, -2)
+    )

@@ -7,13 +7,24 @@ import pandas as pd
 from bench.report.format import error, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, RECIPE, Entry, Table, decimals, figures, optional, over_fp32, table
+from bench.report.tables.table import (
+    ARM,
+    RECIPE,
+    Entry,
+    Table,
+    decimals,
+    figures,
+    optional,
+    over_fp32,
+    table,
+)
 
 ENDS = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
 ABOUT = (
-    "The forward pass in eval mode, each precision next to fp32 in one process. Latency is that of one sample; "
-    "samples/s and the speedup are at the batch size. Inputs are random, and weights are those that training "
-    "begins with. The output error is relative to fp32's largest output."
+    "The forward pass in eval mode, each precision next to fp32 in one process. Latency is that "
+    "of one sample; samples/s and the speedup are at the batch size. Inputs are random, and "
+    "weights are those that training begins with. The output error is relative to fp32's largest "
+    "output."
 )
 COLUMNS = (
     *ARM,

@@ -36,8 +36,9 @@ PHASE = Phase(
     order=110,
     summary="memory and speed of each step of the ablation",
     option="--ladder",
-    help="climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what --techniques names, with "
-    "batches in host memory, each on top of the one before that works; --precisions fp32 leaves AMP out",
+    help="climb from fp32 over AMP, set-to-none, non-blocking and the prefetcher to what "
+    "--techniques names, with batches in host memory, each on top of the one before that "
+    "works; --precisions fp32 leaves AMP out",
     is_ablation=True,
     joint=True,
     check=check,

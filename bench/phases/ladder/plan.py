@@ -43,7 +43,10 @@ def named_mixed(names: tuple[str, ...]) -> str:
     """
     mixed = [name for name in dict.fromkeys(names) if parse_precision(name).compute != "float32"]
     if len(mixed) > 1:
-        raise UsageError(f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in --precisions.")
+        raise UsageError(
+            f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in "
+            "--precisions."
+        )
     return mixed[0] if mixed else BASELINE
 
 
@@ -56,10 +59,12 @@ def build_ablation(
         mixed: the mixed precision; fp32 leaves that step out.
         kind: the kind of device.
         more: canonical names of techniques to add last.
-        supported: whether the device supports the mixed precision; if not, techniques are added to fp32.
+        supported: whether the device supports the mixed precision; if not, techniques are added to
+        fp32.
 
     Returns:
-        The steps to measure, and those that the device does not support, which are left out of the steps after them.
+        The steps to measure, and those that the device does not support, which are left out of the
+        steps after them.
     """
     steps = [AblationStep(precision=BASELINE)]
     unsupported: list[AblationStep] = []

@@ -38,6 +38,7 @@ ABOUT = (
     "shown to beat. Of the gains that a ladder shows at most 5 % are expected to be chance. A gain is shown where the "
     "whole interval clears the A/A noise"
 )
+# The keys of a row that the JSON document has, too.
 IN_DOCUMENT = (
     "added",
     "builds_on",
@@ -47,7 +48,6 @@ IN_DOCUMENT = (
     "peak_memory_bytes",
     "memory_change_ratio",
 )
-"""The keys of a row that the JSON document has, too."""
 FP32 = AblationStep(precision=BASELINE)
 
 
@@ -74,7 +74,9 @@ class Ladder:
 
     def gain(self, lower: AblationStep | None, higher: AblationStep) -> Contrast | None:
         """Return the speed of one step against a lower one's; None where one was not timed."""
-        arm, against = (self.arms.get((*self.cell, step.name)) if step else None for step in (higher, lower))
+        arm, against = (
+            self.arms.get((*self.cell, step.name)) if step else None for step in (higher, lower)
+        )
         contrast = estimate(SPEED, arm, against) if arm and against else None
         return contrast and replace(contrast, noise=self.noise)
 
@@ -84,10 +86,13 @@ def ladders(runs: Runs) -> list[Ladder]:
     """Return the ablations that the runs have measured."""
     if runs.ablations.empty:
         return []
-    # A ladder's techniques are its steps, and its noise is that of fp32 with any techniques at its batch size.
+    # A ladder's techniques are its steps, and its noise is that of fp32 with any techniques at its
+    # batch size.
     noise = noises(numbered(runs.trials.assign(techniques="")))
     trials = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
-    timed, peaks = ({arm.key: arm for arm in arms(trials, metric).values()} for metric in (SPEED, MEMORY))
+    timed, peaks = (
+        {arm.key: arm for arm in arms(trials, metric).values()} for metric in (SPEED, MEMORY)
+    )
     found = []
     for cell, rows in trials.groupby(CELL, sort=False):
         first = rows.iloc[0]
@@ -100,7 +105,9 @@ def ladders(runs: Runs) -> list[Ladder]:
             other_types=bool(types.notna().any()),
             rows=[],
         )
-        for (precision, techniques), of_step in rows.groupby(["arm_precision", "arm_techniques"], sort=False):
+        for (precision, techniques), of_step in rows.groupby(
+            ["arm_precision", "arm_techniques"], sort=False
+        ):
             step = AblationStep(precision=str(precision), techniques=listed(str(techniques)))
             ladder.rows.append(_row(ladder, step, of_step, peaks))
         ladder.rows.sort(key=lambda row: row["step"].rank)
@@ -109,12 +116,15 @@ def ladders(runs: Runs) -> list[Ladder]:
     return found
 
 
-def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mapping[tuple[Any, ...], Arm]) -> Row:
+def _row(
+    ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mapping[tuple[Any, ...], Arm]
+) -> Row:
     """Return what a step's trials say; ``peaks`` are the arms of memory, as ``Ladder.arms``."""
     speed = trials[trials["phase"] == "speed"]
     timed = speed[speed["status"].isin(MEASURED) & speed["step_ms"].gt(0)]
     over_fp32 = ladder.gain(FP32, step) if step != FP32 else None
-    # One unconverged process makes a step unconverged. One that was not timed has the status of its last failure.
+    # One unconverged process makes a step unconverged. One that was not timed has the status of its
+    # last failure.
     is_lost = ~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")
     tried = pd.concat([trials[is_lost], speed])
     tried = tried.assign(order=tried["status"].map({"ok": 1, "unconverged": 2}).fillna(0))
@@ -141,14 +151,20 @@ def _row(ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mappin
         "over_previous": ladder.gain(step.previous, step),
         "word": "",
         "peak_memory_bytes": peak.values.max() if peak else math.nan,
-        "memory_change_ratio": change.shown.center - 1 if change and change.is_resolvable else math.nan,
+        "memory_change_ratio": change.shown.center - 1
+        if change and change.is_resolvable
+        else math.nan,
     }
 
 
 def _judge(rows: list[Row]) -> None:
     """Add the words; gains over fp32 and over the step below, where that is not fp32, are judged together."""
     judged = [row for row in rows if row["over_fp32"]]
-    below = [row["over_previous"] for row in rows if row["over_previous"] and row["step"].previous != FP32]
+    below = [
+        row["over_previous"]
+        for row in rows
+        if row["over_previous"] and row["step"].previous != FP32
+    ]
     words = judge_speedups([*(row["over_fp32"] for row in judged), *below])
     for row, word in zip(judged, words, strict=False):
         row["word"] = word
@@ -172,7 +188,11 @@ def _over_fp32(row: Row) -> str:
 def _status(row: Row) -> str:
     """Return the status, with the cause of a failure; the notes have the traceback."""
     cause = row["detail"].partition(" | ")[0]
-    return f"{row['status']}: {cause}" if cause and row["status"] not in MEASURED else str(row["status"])
+    return (
+        f"{row['status']}: {cause}"
+        if cause and row["status"] not in MEASURED
+        else str(row["status"])
+    )
 
 
 COLUMNS = (
@@ -191,7 +211,9 @@ def full(ladder: Ladder) -> Table | None:
     """Return an ablation's table."""
     noise = f"assumed to be {100 * stats.ASSUMED_NOISE:.1f} %"
     if ladder.noise is not None:
-        measured = "how far fp32 measured against itself was from 1, on batches already on the device"
+        measured = (
+            "how far fp32 measured against itself was from 1, on batches already on the device"
+        )
         noise = f"here {100 * ladder.noise:.1f} %: {measured}"
     return table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS, f"{ABOUT}, {noise}.")
 
@@ -215,7 +237,11 @@ def verdict(ladder: Ladder) -> str:
         return text
     ends = [row["over_fp32"].gain.high for row in timed]
     nothing_gains = all(end is not None and end <= 1 + stats.MARGIN for end in ends)
-    why = "stay with fp32 — nothing gains" if nothing_gains else "no verdict — the intervals are too wide"
+    why = (
+        "stay with fp32 — nothing gains"
+        if nothing_gains
+        else "no verdict — the intervals are too wide"
+    )
     return f"{why}: the fastest, {fastest['added']}, is {_evidence(ladder, fastest)}"
 
 
@@ -233,7 +259,9 @@ def _evidence(ladder: Ladder, row: Row) -> str:
     word = row["word"] + (" ≠" if ladder.other_types else "")
     marks = marked(word, measured_in(row["over_fp32"]), row["status"])
     memory = (
-        f" at {signed(100 * row['memory_change_ratio'], 0)} % peak memory" if known(row["memory_change_ratio"]) else ""
+        f" at {signed(100 * row['memory_change_ratio'], 0)} % peak memory"
+        if known(row["memory_change_ratio"])
+        else ""
     )
     return f"{_gain(row['over_fp32'])}× as fast as fp32 ({marks}){memory}"
 
@@ -245,7 +273,9 @@ def findings(material: Material) -> Iterator[Findings]:
     """Yield the verdicts, with the tables."""
     found = []
     for ladder in ladders(material.runs):
-        found.append(Finding(subject=f"ladder of {ladder.title}", result=verdict(ladder), table=full(ladder)))
+        found.append(
+            Finding(subject=f"ladder of {ladder.title}", result=verdict(ladder), table=full(ladder))
+        )
     yield Findings(findings=found)
 
 

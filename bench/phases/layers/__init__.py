@@ -22,7 +22,8 @@ class Layers:
     """What the search has found of the whole model."""
 
     gradient_error: float | None = None
-    """Error of the gradients against fp32's, on the same weights and batches, with no module kept."""
+    """Error of the gradients against fp32's, on the same weights and batches, with no module
+    kept."""
 
 
 METRICS = (
@@ -31,7 +32,10 @@ METRICS = (
         place=11,
         label="gradient error",
         unit="share",
-        about="Error of the gradients against fp32's, on the same weights and batches, with no module kept.",
+        about=(
+            "Error of the gradients against fp32's, on the same weights and batches, with no "
+            "module kept."
+        ),
         columns=("gradient_error",),
         scale="difference",
         replicate="once",

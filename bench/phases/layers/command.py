@@ -23,11 +23,15 @@ def start(words: Sequence[str]) -> Request | None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say in the help what the search takes: its options are a run's."""
-    parser.usage = "run_bench.py layers --suite NAMES [--precisions amp-bf16,amp-fp16] [--epochs N] [options of a run]"
+    parser.usage = (
+        "run_bench.py layers --suite NAMES [--precisions amp-bf16,amp-fp16] [--epochs N] [options "
+        "of a run]"
+    )
     parser.description = (
-        "Find the modules that a precision must keep in fp32, or say that no small set of them is to blame. "
-        "--epochs N trains in fp32 first, and --weights PATH loads weights, because fragility may appear only in "
-        "training. The other options are those of a run (run_bench.py --help)."
+        "Find the modules that a precision must keep in fp32, or say that no small set of them is "
+        "to blame. --epochs N trains in fp32 first, and --weights PATH loads weights, because "
+        "fragility may appear only in training. The other options are those of a run "
+        "(run_bench.py --help)."
     )
 
 

@@ -20,8 +20,8 @@ from bench.training.arms import open_context
 from bench.training.own_step import loss_in
 from bench.training.step import train_epoch
 
+# The name of the model's own operations among those of its modules.
 WHOLE = "the model itself"
-"""The name of the model's own operations among those of its modules."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
@@ -30,24 +30,42 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     (name,) = trial.precisions
     dtype = _narrow_type(parse_precision(name))
     if context.suite.step is not None:
-        raise UnsupportedError(f"layers needs the loss of one backward pass, and {context.suite.name} has its own step")
+        raise UnsupportedError(
+            f"layers needs the loss of one backward pass, and {context.suite.name} has its own step"
+        )
     reference = context.build(BASELINE)
     if trial.epochs:
         opened = context.open_batches()
         for epoch in range(1, trial.epochs + 1):
             train_epoch(reference, opened.train(epoch))
-            send(Progress(text=f"fp32: epoch {epoch} of {trial.epochs}", done=epoch / trial.epochs / 2))
+            send(
+                Progress(
+                    text=f"fp32: epoch {epoch} of {trial.epochs}", done=epoch / trial.epochs / 2
+                )
+            )
     batches = context.resident_batches(2)
     if len(batches) < 2:
         raise UnsupportedError("layers compares two batches, and an epoch has one")
-    model = Narrowing(reference.model, lambda model, batch: loss_in(reference.loss(model, batch)), batches, dtype)
+    model = Narrowing(
+        reference.model, lambda model, batch: loss_in(reference.loss(model, batch)), batches, dtype
+    )
     text = f"{name}: narrowing {len(model.candidates)} modules"
     findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
     patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
 
     def tell(layer: str, figure: str, value: float | None) -> None:
         if value is not None:
-            send(Numeric(trial=trial.id, precision=name, kind="module", step=0, layer=layer, name=figure, value=value))
+            send(
+                Numeric(
+                    trial=trial.id,
+                    precision=name,
+                    kind="module",
+                    step=0,
+                    layer=layer,
+                    name=figure,
+                    value=value,
+                )
+            )
 
     tell("", findings.answer, 1.0)
     tell("", "error", findings.error)
@@ -69,7 +87,9 @@ def _narrow_type(precision: Precision) -> torch.dtype:
     """Return the type that autocast narrows to; raise UnsupportedError for what is not autocast alone."""
     unscaled = precision.autocast == "float16" and not precision.loss_scaling
     if precision.autocast is None or precision.conversion or precision.keep or unscaled:
-        raise UnsupportedError(f"layers searches amp-bf16 and amp-fp16 without keep, not {precision.name}")
+        raise UnsupportedError(
+            f"layers searches amp-bf16 and amp-fp16 without keep, not {precision.name}"
+        )
     dtype: torch.dtype = getattr(torch, precision.autocast)
     return dtype
 
@@ -98,14 +118,22 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str
             keep = "+".join(patterns)
             option = shlex.quote(keeping(precision, keep))
             with_these = f"gradients differ from fp32's by {after} then, within {limit}"
-            text = f"keep {keep} in fp32, as in --precisions {option}: {with_these}; without, {error}"
+            text = (
+                f"keep {keep} in fp32, as in --precisions {option}: {with_these}; without, {error}"
+            )
         case "diffuse":
             worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
-            text = f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
+            text = (
+                f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
+            )
         case "loss":
             text = f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
     return text
 
 
 def _percent(error: float | None) -> str:
-    return "an infinite amount" if error is None or not math.isfinite(error) else f"{100 * error:.3g} %"
+    return (
+        "an infinite amount"
+        if error is None or not math.isfinite(error)
+        else f"{100 * error:.3g} %"
+    )

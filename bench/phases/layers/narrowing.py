@@ -1,8 +1,9 @@
 """Which modules of a model autocast harms: gradients with any set of modules in fp32, and the search.
 
-``Narrowing`` runs a forward and backward pass in which the own operations of each module have a state: kept in fp32, or
-narrow as autocast computes them. ``Narrowing.score`` is the error of gradients, and ``search`` finds a smallest set of
-modules to keep. A set from which no module can be dropped is 1-minimal (Zeller and Hildebrandt, 2002).
+``Narrowing`` runs a forward and backward pass in which the own operations of each module have a
+state: kept in fp32, or narrow as autocast computes them. ``Narrowing.score`` is the error of
+gradients, and ``search`` finds a smallest set of modules to keep. A set from which no module can be
+dropped is 1-minimal (Zeller and Hildebrandt, 2002).
 """
 
 from __future__ import annotations
@@ -26,29 +27,28 @@ from torch.utils._pytree import tree_leaves, tree_map
 from bench.measure.gradients import cast, distance, named_gradients, stop_dropping
 from bench.training.keep import lies_in
 
+# Errors of gradients that are no harm, by the narrow type.
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
-"""Errors of gradients that are no harm, by the narrow type."""
+# An error that is harm whatever the modules add up to.
 MOST = 0.5
-"""An error that is harm whatever the modules add up to."""
+# A module whose error is above so many medians is none of those whose sum is the floor.
 OUTLIER = 10
-"""A module whose error is above so many medians is none of those whose sum is the floor."""
+# So many modules are a small set even where they are most of the model's.
 FEW = 3
-"""So many modules are a small set even where they are most of the model's."""
+# A gradient that changes by a larger share where weights change by a rounding holds rounding alone,
+# as that of a bias before batch norm does.
 ROUNDING = 0.01
-"""A gradient that changes by a larger share where weights change by a rounding holds rounding alone, as that of a bias
-before batch norm does."""
+# A loss scale begins at GradScaler's and falls by this factor while gradients overflow.
 FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
-"""A loss scale begins at GradScaler's and falls by this factor while gradients overflow."""
+# Passes of a search beside one for each module, about.
 PASSES = 50
-"""Passes of a search beside one for each module, about."""
+# Operators that compute nothing.
 VIEWS = re.compile(
-    "view|t|transpose|expand|permute|_unsafe_view|unsqueeze|slice|select|split|detach|alias|unbind|squeeze|reshape|"
-    "_reshape_alias|_to_copy|clone|empty|zeros|ones|full|lift_fresh"
+    "view|t|transpose|expand|permute|_unsafe_view|unsqueeze|slice|select|split|detach|alias|unbind|squeeze|reshape|_reshape_alias|_to_copy|clone|empty|zeros|ones|full|lift_fresh"
 )
-"""Operators that compute nothing."""
 
+# By parameter, in the model's order.
 Gradients = dict[str, Tensor]
-"""By parameter, in the model's order."""
 
 
 class _OwnOperations(TorchDispatchMode):
@@ -71,10 +71,11 @@ class _OwnOperations(TorchDispatchMode):
 class Narrowing:
     """A model whose modules can each be kept in fp32 while the others are narrow.
 
-    A kept module gets floating inputs in fp32 and runs with autocast off; what a module returns to a kept parent is
-    widened. A module inside a kept one has a state of its own. With ``replay`` a narrow module gets its inputs in the
-    types of the run in which all are narrow, although their producers are in fp32 now: else types would flow from the
-    producers, and a module that is narrow alone would seem to do no harm.
+    A kept module gets floating inputs in fp32 and runs with autocast off; what a module returns to
+    a kept parent is widened. A module inside a kept one has a state of its own. With ``replay`` a
+    narrow module gets its inputs in the types of the run in which all are narrow, although their
+    producers are in fp32 now: else types would flow from the producers, and a module that is narrow
+    alone would seem to do no harm.
     """
 
     def __init__(
@@ -86,8 +87,8 @@ class Narrowing:
     ) -> None:
         """Copy ``model``, in fp32, with dropout off, and take the reference gradients of each batch.
 
-        The ``loss`` of (model, batch) is computed inside autocast's region, which narrows to ``dtype``. A float16 loss
-        is scaled.
+        The ``loss`` of (model, batch) is computed inside autocast's region, which narrows to
+        ``dtype``. A float16 loss is scaled.
         """
         self.model, self.batches, self.dtype = copy.deepcopy(model), batches, dtype
         self._loss = loss
@@ -100,7 +101,11 @@ class Narrowing:
             rounded = self._plain_gradients(batch, torch.finfo(torch.float32).eps)
             self.references.append(reference)
             self._signal.append(
-                [name for name in reference if distance([(rounded[name], reference[name])]) <= ROUNDING]
+                [
+                    name
+                    for name in reference
+                    if distance([(rounded[name], reference[name])]) <= ROUNDING
+                ]
             )
         self._device = next(model.parameters()).device.type
         self._buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
@@ -139,7 +144,9 @@ class Narrowing:
             if name in self.candidates:
                 inputs, named = self._received(name, (inputs, named))
                 self._stack.append(name)
-                with torch.autocast(self._device, self.dtype, enabled=name not in self._kept, cache_enabled=False):
+                with torch.autocast(
+                    self._device, self.dtype, enabled=name not in self._kept, cache_enabled=False
+                ):
                     output = forward(*inputs, **named)
                 self._stack.pop()
             else:
@@ -158,7 +165,9 @@ class Narrowing:
             self._types[call] = tree_map(lambda leaf: getattr(leaf, "dtype", None), inputs)
         elif self._replay and call in self._types:
             narrow, types = self.dtype, self._types[call]
-            return tree_map(lambda leaf, dtype: leaf.to(narrow) if dtype == narrow else leaf, inputs, types)
+            return tree_map(
+                lambda leaf, dtype: leaf.to(narrow) if dtype == narrow else leaf, inputs, types
+            )
         return inputs
 
     def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
@@ -169,7 +178,8 @@ class Narrowing:
         Args:
             kept: names of the candidates that are in fp32.
             batch: its number.
-            replay: whether narrow modules get their inputs in the types of the run in which all are narrow.
+            replay: whether narrow modules get their inputs in the types of the run in which all are
+                narrow.
         """
         self._kept, self._replay = set(kept), replay
         scale = FIRST_SCALE if self.dtype is torch.float16 else 1.0
@@ -212,8 +222,8 @@ class Narrowing:
     def score(self, gradients: Gradients, batch: int) -> float:
         """Return the larger of the error of all gradients as one vector and the mean over parameters.
 
-        The vector sees the sums of large gradients, and the mean those that are small throughout. The mean is over
-        parameters whose fp32 gradient is more than rounding.
+        The vector sees the sums of large gradients, and the mean those that are small throughout.
+        The mean is over parameters whose fp32 gradient is more than rounding.
         """
         reference = self.references[batch]
         pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
@@ -239,8 +249,8 @@ class Findings:
     """The answer of a search."""
 
     answer: Answer
-    """Fine: nothing is needed. Concentrated: a few modules. Diffuse: no small set. Loss: what is computed outside of
-    the modules, with all of them in fp32."""
+    """Fine: nothing is needed. Concentrated: a few modules. Diffuse: no small set. Loss: what is
+    computed outside of the modules, with all of them in fp32."""
     error: float
     """Of the gradients with nothing kept."""
     limit: float
@@ -263,7 +273,9 @@ def said(error: RuntimeError | None) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         names.add(code.co_name)
-        takes_context = takes_context or (code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",))
+        takes_context = takes_context or (
+            code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",)
+        )
     if takes_context and names.isdisjoint(("decorate_fwd", "decorate_bwd")):
         text += "; its torch.autograd.Function lacks torch.amp's custom_fwd and custom_bwd"
     return text
@@ -272,7 +284,8 @@ def said(error: RuntimeError | None) -> str:
 def limit_of(errors: Collection[float], enough: float) -> float:
     """Return the limit of the error, given those of each module narrow alone and the error that is no harm.
 
-    It is twice what the modules without outliers add up to, which is left once the fragile ones are kept.
+    It is twice what the modules without outliers add up to, which is left once the fragile ones are
+    kept.
     """
     positive = [error for error in errors if 0 < error < math.inf]
     median = statistics.median_low(positive) if positive else 0.0
@@ -304,7 +317,9 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         errors[name] = model.error([other for other in candidates if other != name], replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
-    findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors, raised=said(raised))
+    findings = Findings(
+        answer="diffuse", error=error, limit=limit, errors=errors, raised=said(raised)
+    )
     if error <= limit:
         return findings
 
@@ -312,7 +327,11 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return model.agreed(model.within(kept)) <= limit
 
     kept = model.within(_smallest(sorted(candidates, key=errors.__getitem__, reverse=True), fits))
-    findings.kept = tuple(name for name in candidates if name in kept and not any(lies_in(name, each) for each in kept))
+    findings.kept = tuple(
+        name
+        for name in candidates
+        if name in kept and not any(lies_in(name, each) for each in kept)
+    )
     findings.error_kept = model.agreed(kept)
     if 2 * len(kept) <= len(candidates) or len(findings.kept) <= FEW:
         findings.answer = "concentrated"
@@ -322,8 +341,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
 def _smallest(ranked: list[str], fits: Callable[[Collection[str]], bool]) -> set[str]:
     """Return modules that fit, and of which none can be dropped.
 
-    The length of a list's start doubles until it fits; then what is not needed is dropped one by one, the last of the
-    list first, so that few are left.
+    The length of a list's start doubles until it fits; then what is not needed is dropped one by
+    one, the last of the list first, so that few are left.
     """
     length = 1
     while length < len(ranked) and not fits(ranked[:length]):

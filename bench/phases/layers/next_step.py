@@ -22,7 +22,9 @@ def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     for name in names:
         if parse_precision(name).autocast:
             code = snippet(name.partition("keep=")[2])
-            advised.append(Advice(code=f"In a training loop of your own, before torch.compile:\n\n{code}"))
+            advised.append(
+                Advice(code=f"In a training loop of your own, before torch.compile:\n\n{code}")
+            )
     precisions = ",".join(dict.fromkeys((BASELINE, *names.values(), *names)))
     command = repeated(request, "--phases", "memory,speed", "--precisions", precisions)
     return [*advised, Advice(step=f"{command} measures what keeping them costs.")]

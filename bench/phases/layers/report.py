@@ -13,29 +13,31 @@ from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figur
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, keeping
 
+# Modules of an arm that are listed, those with the largest errors first.
 SHOWN = 12
-"""Modules of an arm that are listed, those with the largest errors first."""
+# The answers, as names of figures, in words.
 ANSWERS = {
     "fine": "none",
     "concentrated": "these",
     "diffuse": "no small set",
     "loss": "the loss itself",
 }
-"""The answers, as names of figures, in words."""
+# Figures of the whole model, by their names, with the headers of their columns.
 OF_MODEL = {
     "error": "error of the gradients (%)",
     "kept": "with these kept (%)",
     "limit": "limit (%)",
 }
-"""Figures of the whole model, by their names, with the headers of their columns."""
 ABOUT_ANSWERS = (
-    f"Gradients of the precision against {BASELINE}'s, on the same weights and two batches, dropout off: the "
-    "larger of the relative error of all gradients as one vector and the root mean square of the parameters' own. "
-    "Keep is an option of the precision, as in amp-bf16:keep=head."
+    f"Gradients of the precision against {BASELINE}'s, on the same weights and two batches, "
+    "dropout off: the larger of the relative error of all gradients as one vector and the root "
+    "mean square of the parameters' own. Keep is an option of the precision, as in "
+    "amp-bf16:keep=head."
 )
 ABOUT_MODULES = (
-    f"Each module alone in the narrow type, the rest in fp32: up to {SHOWN} with the largest errors. Only a "
-    "module's own operations count, not those of modules within it. Share is that of the sum of squared errors."
+    f"Each module alone in the narrow type, the rest in fp32: up to {SHOWN} with the largest "
+    "errors. Only a module's own operations count, not those of modules within it. Share is that "
+    "of the sum of squared errors."
 )
 ANSWER_COLUMNS = (
     *ARM,
@@ -91,8 +93,12 @@ def worst_modules(rows: pd.DataFrame) -> Table | None:
     """Return the error and share of the ``SHOWN`` worst modules of each arm, the largest error first."""
     of_modules = rows[(rows["layer"] != "") & rows["name"].isin(("error", "share"))]
     names = [*KEY, "where", "layer"]
-    wide = of_modules.pivot_table(index=names, columns="name", values="value", sort=False).reset_index()
-    wide = wide.reindex(columns=[*names, "error", "share"]).sort_values("error", ascending=False, kind="stable")
+    wide = of_modules.pivot_table(
+        index=names, columns="name", values="value", sort=False
+    ).reset_index()
+    wide = wide.reindex(columns=[*names, "error", "share"]).sort_values(
+        "error", ascending=False, kind="stable"
+    )
     worst = wide.groupby(KEY, sort=False).head(SHOWN)
     return table("Modules narrow alone", records(worst), MODULE_COLUMNS, ABOUT_MODULES)
 
@@ -109,7 +115,10 @@ def findings(material: Material) -> Iterator[Findings]:
     found = []
     for trial in records(trials[(trials["phase"] == "layers") & trials["status"].isin(MEASURED)]):
         advice, _, evidence = str(trial["detail"]).partition(": ")
-        subject = f"{trial['workload']} on {trial['where']}, batch {trial['batch_size']:.0f}, {trial['precision']}"
+        subject = (
+            f"{trial['workload']} on {trial['where']}, batch {trial['batch_size']:.0f}, "
+            f"{trial['precision']}"
+        )
         found.append(Finding(subject=subject, result=f"{advice} — {evidence}"))
     yield Findings(findings=found)
 

@@ -15,24 +15,26 @@ class MemoryPeak:
     """Peak memory of training alone in its process."""
 
     first_peak_bytes: SignedBytes | None = None
-    """Peak during the first step, when libraries try their workspaces: allocated on a GPU, resident on a CPU."""
+    """Peak during the first step, when libraries try their workspaces: allocated on a GPU, resident
+    on a CPU."""
     peak_allocated_bytes: int | None = None
     """GPU: steady peak of bytes in tensors; the memory that reports show."""
     peak_reserved_bytes: int | None = None
     """GPU: steady peak of bytes that the allocator held."""
     driver_used_bytes: SignedBytes | None = None
-    """GPU: bytes that the driver says this process holds, its context included; where it does not tell processes
-    apart, bytes in use less those before the context."""
+    """GPU: bytes that the driver says this process holds, its context included; where it does not
+    tell processes apart, bytes in use less those before the context."""
     gpu_used_bytes: int | None = None
-    """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show it."""
+    """GPU: bytes in use on the whole GPU then, by all processes, as nvidia-smi and gpustat show
+    it."""
     peak_resident_bytes: SignedBytes | None = None
-    """CPU: peak resident set of the process above what it was before the model; the memory that reports show, with
-    the libraries' code loaded beforehand."""
+    """CPU: peak resident set of the process above what it was before the model; the memory that
+    reports show, with the libraries' code loaded beforehand."""
     model_bytes: int | None = None
     """Bytes of parameters and buffers."""
     tracked_peak_bytes: int | None = None
-    """The most that tensors held at once during a steady step, counted tensor by tensor on any device; the five
-    kinds below are of that moment and add up to it."""
+    """The most that tensors held at once during a steady step, counted tensor by tensor on any
+    device; the five kinds below are of that moment and add up to it."""
     parameter_bytes: int | None = None
     """Parameters, the fp32 master copy of 16-bit ones included, and buffers."""
     gradient_bytes: int | None = None
@@ -40,17 +42,22 @@ class MemoryPeak:
     optimizer_bytes: int | None = None
     """The optimizer's state."""
     activation_bytes: int | None = None
-    """Tensors that the forward pass keeps for the backward pass, the 16-bit copies of weights that autocast caches
-    included."""
+    """Tensors that the forward pass keeps for the backward pass, the 16-bit copies of weights that
+    autocast caches included."""
     temporary_bytes: int | None = None
     """Everything else, the batches included."""
     all_devices_bytes: int | None = None
-    """Several devices: the sum of their peaks; the other figures of memory are the largest device's."""
+    """Several devices: the sum of their peaks; the other figures of memory are the largest
+    device's."""
 
     @property
     def headline_bytes(self) -> int | None:
         """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
-        return self.peak_resident_bytes if self.peak_allocated_bytes is None else self.peak_allocated_bytes
+        return (
+            self.peak_resident_bytes
+            if self.peak_allocated_bytes is None
+            else self.peak_allocated_bytes
+        )
 
     @classmethod
     def of_all(cls, peaks: Sequence[MemoryPeak]) -> MemoryPeak:
@@ -60,7 +67,10 @@ class MemoryPeak:
             return [value for peak in peaks if (value := getattr(peak, name)) is not None]
 
         largest = {field.name: max(known(field.name), default=None) for field in fields(cls)}
-        sums = [peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes for peak in peaks]
+        sums = [
+            peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes
+            for peak in peaks
+        ]
         largest["all_devices_bytes"] = sum(size or 0 for size in sums) if None not in sums else None
         return cls(**largest)
 

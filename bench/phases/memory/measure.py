@@ -21,8 +21,8 @@ from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_co
 from bench.training.pipeline import from_host
 
 FEW_BATCHES = 2
+# Samples in the batch that loads the libraries; batch norm needs two.
 SMALL_BATCH = 2
-"""Samples in the batch that loads the libraries; batch norm needs two."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -59,10 +59,16 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if not trial.ablation and not arm.techniques.hidden and distributed.ranks() == 1:
             modules = [module for module in (arm.model, arm.criterion) if module is not None]
             optimizers = arm.optimizers.values()
-            peaks |= tensor_bytes(train, arm.device, modules=modules, optimizers=optimizers, held=tensors(held))
+            peaks |= tensor_bytes(
+                train, arm.device, modules=modules, optimizers=optimizers, held=tensors(held)
+            )
         runner = TrainingRunner(asked.name, arm, batches)
         switches = runner.read_back()  # last: the model may have changed them
-        odd = [f"the loss was {float(loss)} after a few steps" for loss in losses if not torch.isfinite(loss)]
+        odd = [
+            f"the loss was {float(loss)} after a few steps"
+            for loss in losses
+            if not torch.isfinite(loss)
+        ]
         operations = runner.operations()
     row = MemoryPeak(**peaks, model_bytes=memory.model_bytes(arm.model))
     send(runner.result("ok", "; ".join(odd), switches=switches, operations=operations, row=row))
@@ -71,14 +77,17 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 def _batches(context: Context) -> list[Batch]:
     """Return the batches that steps take in turn: on the device, those of an ablation in host memory."""
     count = FEW_BATCHES if context.suite.batches is None else BATCHES
-    return context.resident_batches(count, device=torch.device("cpu") if context.trial.ablation else None)
+    return context.resident_batches(
+        count, device=torch.device("cpu") if context.trial.ablation else None
+    )
 
 
 def _load_libraries(context: Context, asked: AblationStep) -> None:
     """Train a model of the same kind on a small batch, and drop it.
 
-    The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to 30 MiB, and fills
-    caches that stay. None of it is the model's, so it must lie below the peak's zero.
+    The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to
+    30 MiB, and fills caches that stay. None of it is the model's, so it must lie below the peak's
+    zero.
     """
     trial = context.trial
     techniques = trial.techniques_of(asked)

@@ -18,13 +18,14 @@ from bench.spec.metrics import MEMORY
 from bench.spec.precisions import BASELINE
 
 ABOUT = (
-    "The peak is allocated bytes on a GPU, resident memory on a CPU. Tensors is the most that a step's tensors held at "
-    "once, counted tensor by tensor in a step of its own. The kinds add up to it: parameters with buffers; gradients; "
-    "the optimizer's state; activations, with autocast's 16-bit copies of weights; temporaries, all else, the batches "
-    "included. Peak minus tensors is the memory of libraries and the allocator's rounding and slack. Reserved is what "
-    "the allocator held; driver is what the process takes on the GPU, its context included; nvidia-smi is what all "
-    "processes take, as it and gpustat show it. Of devices that train together each figure is that of the device with "
-    "the most, except for the sum of peaks."
+    "The peak is allocated bytes on a GPU, resident memory on a CPU. Tensors is the most that a "
+    "step's tensors held at once, counted tensor by tensor in a step of its own. The kinds add up "
+    "to it: parameters with buffers; gradients; the optimizer's state; activations, with "
+    "autocast's 16-bit copies of weights; temporaries, all else, the batches included. Peak minus "
+    "tensors is the memory of libraries and the allocator's rounding and slack. Reserved is what "
+    "the allocator held; driver is what the process takes on the GPU, its context included; "
+    "nvidia-smi is what all processes take, as it and gpustat show it. Of devices that train "
+    "together each figure is that of the device with the most, except for the sum of peaks."
 )
 COLUMNS = (
     *ARM,
@@ -45,7 +46,8 @@ Row = Mapping[Hashable, Any]
 def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
     """Return one row of memory.csv for each arm whose tensors of a step were counted, with its ``peak`` in bytes.
 
-    Of the processes that read an arm's peak it is the one with the largest, which is the arm's figure.
+    Of the processes that read an arm's peak it is the one with the largest, which is the arm's
+    figure.
     """
     counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
     held = trials[(trials["phase"] == "memory") & counted]
@@ -67,18 +69,24 @@ def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
         if not answer.arm:
             continue
         workload, where = answer.names["workload"], answer.names["where"]
-        is_here = (held["workload"] == workload) & (held["where"] == where) & (held["batch_size"] == answer.batch)
+        is_here = (
+            (held["workload"] == workload)
+            & (held["where"] == where)
+            & (held["batch_size"] == answer.batch)
+        )
         by_precision = {row["precision"]: row for row in records(held[is_here])}
         for name in (BASELINE, answer.arm["precision"]):
             if name in by_precision:
-                lines.setdefault(workload, []).append((f"{answer.names['label']} {name}", by_precision[name]))
+                lines.setdefault(workload, []).append(
+                    (f"{answer.names['label']} {name}", by_precision[name])
+                )
     if not lines:
         return
     figure = Chart(
         name=MEMORY.name,
         caption="What memory is used for",
-        about="Peak memory at the batch size of each verdict: the most that tensors of a step held at once, by kind, "
-        "and what libraries, rounding and slack took beyond it (pale).",
+        about="Peak memory at the batch size of each verdict: the most that tensors of a step held "
+        "at once, by kind, and what libraries, rounding and slack took beyond it (pale).",
         panels=[_panel(workload, of_workload) for workload, of_workload in lines.items()],
         legend=[(kind, kind) for kind in MEMORY_KINDS],
     )

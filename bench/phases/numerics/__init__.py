@@ -25,10 +25,17 @@ def derive(rows: Any, details: Any) -> Any:
     """Return rows with the losses, and the share of zero gradients, of their steps."""
     key = ["trial", "precision"]
     figures = details["numerics_figures.csv"].sort_values("step", kind="stable")
-    losses = figures[(figures["kind"] == "step") & (figures["name"] == "loss")].groupby(key)["value"]
+    losses = figures[(figures["kind"] == "step") & (figures["name"] == "loss")].groupby(key)[
+        "value"
+    ]
     whole = figures[figures["kind"] == "gradient"]
     counts = whole.groupby(key)["value"].sum()
-    zeros = whole[whole["name"] == "zero"].groupby(key)["value"].sum().reindex(counts.index, fill_value=0.0)
+    zeros = (
+        whole[whole["name"] == "zero"]
+        .groupby(key)["value"]
+        .sum()
+        .reindex(counts.index, fill_value=0.0)
+    )
     named = rows.set_index(key).index
     return rows.assign(
         first_loss=losses.first().reindex(named).to_numpy(),

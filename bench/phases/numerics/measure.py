@@ -23,10 +23,11 @@ from bench.training.own_step import loss_in
 from bench.training.step import Arm, build_model, pair_loss, training_step
 
 STEPS = 60
+# Gradients are counted in so many of the last steps, and in the first.
 LAST = 5
-"""Gradients are counted in so many of the last steps, and in the first."""
+# Share of the updates that rounding loses from which the result says so: from then on most weights
+# stand still.
 MENTIONED = 0.5
-"""Share of the updates that rounding loses from which the result says so: from then on most weights stand still."""
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
@@ -37,7 +38,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     context = open_context(trial)
     if context.suite.step is not None:
         raise UnsupportedError(
-            f"numerics needs the loss of one backward pass, and {context.suite.name} has its own step"
+            f"numerics needs the loss of one backward pass, and {context.suite.name} has its own "
+            "step"
         )
     (name,) = trial.precisions
     batches = context.open_batches()
@@ -46,7 +48,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
     failure, losses = observation.train(batches, steps), observation.losses
-    course = f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}"
+    course = (
+        f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}"
+    )
     lost = min(observation.lost, default=0.0)
     if lost >= MENTIONED:
         course += f"; {100 * lost:.0f} % of the weights' updates were lost to rounding"
@@ -86,17 +90,27 @@ class _Observation:
                     self._errors(step, batch)
                     largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
-                before = [weight.detach().clone() for weight in self.arm.weights.trained()] if step in counted else None
+                before = (
+                    [weight.detach().clone() for weight in self.arm.weights.trained()]
+                    if step in counted
+                    else None
+                )
                 watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
                 with watched if step in counted else nullcontext() as of_outputs:
                     failure = self._step(step, batch, scale, largest_activations, before)
                 if of_outputs:
                     self._counts("output_gradient", step, of_outputs)
                 if step in counted or failure:  # the scaler has divided them by the scale again
-                    self._counts("gradient", step, [gradients.count_bins(each) for _, each in self._named()])
+                    self._counts(
+                        "gradient", step, [gradients.count_bins(each) for _, each in self._named()]
+                    )
                 if failure:
                     break
-                self.send(Progress(text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps))
+                self.send(
+                    Progress(
+                        text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps
+                    )
+                )
         for layer, (value, step) in self.largest.items():
             self._send("activation", step, "largest", value, layer)
         return failure
@@ -125,7 +139,8 @@ class _Observation:
     ) -> str:
         """Train on a batch; return which quantity was not finite, unless skipping the step mends it.
 
-        Where the weights as they are ``before`` it are given, it also counts the updates that are lost.
+        Where the weights as they are ``before`` it are given, it also counts the updates that are
+        lost.
         """
         arm = self.arm
         taken = arm.taken.count
@@ -143,11 +158,19 @@ class _Observation:
             if figure is not None:
                 self._send("step", step, name, float(figure))
         for layer, value in values.items():
-            if not value <= self.largest.get(layer, (-1.0, 0))[0]:  # a NaN is kept, for it is what is looked for
+            if (
+                not value <= self.largest.get(layer, (-1.0, 0))[0]
+            ):  # a NaN is kept, for it is what is looked for
                 self.largest[layer] = (value, step)
         if not is_finite:
-            first = next((layer for layer, value in values.items() if not math.isfinite(value)), None)
-            where = f"first in the output of layer {first}" if first else "with every layer's output finite"
+            first = next(
+                (layer for layer, value in values.items() if not math.isfinite(value)), None
+            )
+            where = (
+                f"first in the output of layer {first}"
+                if first
+                else "with every layer's output finite"
+            )
             return f"the loss became {loss} at step {step}, {where}"
         if bad and scale is None:
             # The backward pass runs from the last layer to the first.
@@ -156,7 +179,9 @@ class _Observation:
 
     def _counts(self, kind: Kind, step: int, counts: list[Tensor]) -> None:
         """Send the sums of counts of ``gradients.BINS``; empty bins are left out."""
-        for name, value in zip(gradients.BINS, torch.stack(counts).sum(dim=0).tolist(), strict=True):
+        for name, value in zip(
+            gradients.BINS, torch.stack(counts).sum(dim=0).tolist(), strict=True
+        ):
             if value:
                 self._send(kind, step, name, value)
 
@@ -164,13 +189,21 @@ class _Observation:
         """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
         arm = self.arm
         with torch.random.fork_rng(devices=[]):
-            exact = build_model(self.context.suite, self.context.data).to(arm.device).double().train()
+            exact = (
+                build_model(self.context.suite, self.context.data).to(arm.device).double().train()
+            )
         for tensor in (*exact.parameters(), *exact.buffers()):
             if tensor.is_complex():  # double() leaves it
                 tensor.data = tensor.data.to(torch.complex128)
         state = arm.weights.state_dict()
-        exact.load_state_dict({name: state[name] for name in exact.state_dict()})  # converted layers may hold more
-        exact_loss = pair_loss(copy.deepcopy(arm.criterion).double()) if arm.criterion is not None else arm.loss
+        exact.load_state_dict(
+            {name: state[name] for name in exact.state_dict()}
+        )  # converted layers may hold more
+        exact_loss = (
+            pair_loss(copy.deepcopy(arm.criterion).double())
+            if arm.criterion is not None
+            else arm.loss
+        )
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             with arm.autocast():

@@ -31,15 +31,17 @@ from bench.report.tables.table import (
 )
 
 FP16_LARGEST = 65504.0
+# Powers of two below which float16 is subnormal, below which it rounds to zero, and from which on
+# it is infinite.
 FP16_NORMAL, FP16_ZERO, FP16_INFINITE = -14, -25, 16
-"""Powers of two below which float16 is subnormal, below which it rounds to zero, and from which on it is infinite."""
+# GradScaler's first scale, which stands for scaling where a precision has none.
 FIRST_SCALE = 2.0**16
-"""GradScaler's first scale, which stands for scaling where a precision has none."""
+# For each kind of gradient, the tensors that the loss is differentiated by, as the table names
+# them.
 GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
-"""For each kind of gradient, the tensors that the loss is differentiated by, as the table names them."""
 BELOW, ABOVE = -1e3, 1e3
+# The powers of two of bins that are not called by theirs; what is not finite lies in no range.
 POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
-"""The powers of two of bins that are not called by theirs; what is not finite lies in no range."""
 
 
 def _decibels(value: float) -> str:
@@ -64,11 +66,12 @@ STEP_COLUMNS = (
     ),
 )
 ABOUT_STEPS = (
-    "Updates lost: the share of the weights with a gradient that a step left as they were, because the update was too "
-    "small for their type; the least of the first step and the last five. "
-    "Errors are those of one step relative to float64, on the same batch with the same weights: of the loss, and of "
-    "all gradients together in the Euclidean norm. At an error of 1 nothing is left of a gradient. SQNR is the ratio "
-    "of signal to quantisation noise, 20 log10 of 1 over the relative error: 20 dB are an error of a tenth."
+    "Updates lost: the share of the weights with a gradient that a step left as they were, "
+    "because the update was too small for their type; the least of the first step and the last "
+    "five. Errors are those of one step relative to float64, on the same batch with the same "
+    "weights: of the loss, and of all gradients together in the Euclidean norm. At an error of 1 "
+    "nothing is left of a gradient. SQNR is the ratio of signal to quantisation noise, 20 log10 "
+    "of 1 over the relative error: 20 dB are an error of a tenth."
 )
 GRADIENT_COLUMNS = (
     *ARM,
@@ -81,10 +84,11 @@ GRADIENT_COLUMNS = (
     figures("overflow at S (%)", "overflow", 3),
 )
 ABOUT_GRADIENTS = (
-    "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, in the last "
-    "step; shares of all values. Zero: already; where fp32 has less, most of it underflowed. In fp16: below "
-    "2^-25 float16 has only zero, below 2^-14 only subnormal numbers. S is the loss scale, or 2^16, GradScaler's "
-    "initial scale, where there is none; it brings into range what is zero without it."
+    "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, "
+    "in the last step; shares of all values. Zero: already; where fp32 has less, most of it "
+    "underflowed. In fp16: below 2^-25 float16 has only zero, below 2^-14 only subnormal numbers. "
+    "S is the loss scale, or 2^16, GradScaler's initial scale, where there is none; it brings "
+    "into range what is zero without it."
 )
 
 
@@ -127,7 +131,11 @@ def _scale(rows: pd.DataFrame) -> float:
 def _course(arm: pd.DataFrame) -> dict[str, Any]:
     """Return how an arm's steps began and ended, as far as the file has it."""
     line: dict[str, Any] = {}
-    losses, scales, lost = _steps(arm, "loss"), _steps(arm, "loss_scale"), _steps(arm, "lost_updates")
+    losses, scales, lost = (
+        _steps(arm, "loss"),
+        _steps(arm, "loss_scale"),
+        _steps(arm, "lost_updates"),
+    )
     if losses:
         last = losses[-1] if known(losses[-1]) else "not finite"
         line |= {"steps": len(losses), "first_loss": losses[0], "last_loss": last}
@@ -171,11 +179,11 @@ def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
 
 # The histograms.
 
+# The ends of the axis of shares, in per cent.
 SHARES = (0.001, 100.0)
-"""The ends of the axis of shares, in per cent."""
 LEGEND = (("zero in fp16", chart.LOST), ("subnormal in fp16", chart.COARSE))
+# The least power of two that is shown: the phase counts what is below 2^-48 together.
 LOWEST = -50
-"""The least power of two that is shown: the phase counts what is below 2^-48 together."""
 
 
 def charts(material: Material) -> Iterator[tuple[str, Chart]]:
@@ -190,9 +198,13 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
             last = of_model.groupby("precision")["step"].transform("max")
             histogram = Chart(
                 name=f"{slug}-b{batch:.0f}-{kind.replace('_', '-')}s",
-                caption=f"{workload} on {where} at batch size {batch:.0f}: gradients of {of} by magnitude",
-                about="The share of all values at each power of two, and of zeros, in the last step. Dashed: "
-                f"values left of it are zero in fp16 even at a loss scale of 2^{math.log2(scale):g}.",
+                caption=(
+                    f"{workload} on {where} at batch size {batch:.0f}: gradients of {of} by "
+                    "magnitude"
+                ),
+                about="The share of all values at each power of two, and of zeros, in the last "
+                "step. Dashed: values left of it are zero in fp16 even at a loss scale of "
+                f"2^{math.log2(scale):g}.",
                 panels=[_histogram(of_model[of_model["step"] == last], scale)],
                 legend=[*chart.legend(of_model), *LEGEND],
             )
@@ -202,7 +214,9 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
 def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     """Return a panel over powers of two; float16's zeros and subnormals are shaded, and zeros stand to the left."""
     arms = chart.arms(rows)
-    powers = pd.to_numeric(rows["name"], errors="coerce").dropna()  # where all are zero there are none
+    powers = pd.to_numeric(
+        rows["name"], errors="coerce"
+    ).dropna()  # where all are zero there are none
     highest = max([0, *powers.astype(int)])
     zero = LOWEST - 3 - len(arms)
     low, high = SHARES
@@ -215,7 +229,9 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
         counts = arm.groupby("name")["value"].sum()
         shares = (100 * counts / counts.sum()).clip(lower=low)
         # a bin without any values interrupts the line
-        line = [(power + 0.5, shares.get(str(power), math.nan)) for power in range(LOWEST, highest + 1)]
+        line = [
+            (power + 0.5, shares.get(str(power), math.nan)) for power in range(LOWEST, highest + 1)
+        ]
         marks.append(Line(points=line, tint=name))
         marks.append(Line(points=[(zero + place, shares.get("zero", math.nan))], tint=name))
     ticks = [(zero + (len(arms) - 1) / 2, "zero")]

@@ -42,8 +42,8 @@ class Speed:
     paired: bool = True
     """Whether baseline and precision were measured together in one process."""
     rounds: DerivedCount | None = None
-    """Groups of blocks, each with two blocks of every arm in an order that cancels drift (with two arms
-    ABBA or BAAB)."""
+    """Groups of blocks, each with two blocks of every arm in an order that cancels drift (with two
+    arms ABBA or BAAB)."""
     step_ms: Derived | None = None
     """Median over blocks of the time per step."""
     samples_per_s: Derived | None = None
@@ -51,18 +51,20 @@ class Speed:
     tokens_per_s: Derived | None = None
     """Tokens a second, where samples are sequences of them."""
     log_speedup: Derived | None = None
-    """Logarithm of the baseline's time over this precision's, a trimmed mean over the rounds of this process; empty for
-    the baseline and where not paired."""
+    """Logarithm of the baseline's time over this precision's, a trimmed mean over the rounds of
+    this process; empty for the baseline and where not paired."""
     log_speedup_error: Derived | None = None
     """Its standard error over the rounds; empty of a single one."""
     skipped_steps: DerivedCount | None = None
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     host_ratio: float | None = None
-    """GPU: host time to queue one step over its time on the GPU, of several GPUs the largest; near 1 or above,
-    launching limits the speed; empty where a GradScaler waits for the GPU in each step, and where steps are long."""
+    """GPU: host time to queue one step over its time on the GPU, of several GPUs the largest; near
+    1 or above, launching limits the speed; empty where a GradScaler waits for the GPU in each step,
+    and where steps are long."""
     disturbance: str = ""
-    """What disturbed the device while timing, or empty: heat that held its clocks down or another program that computed
-    for a twentieth of the time or more, a compilation, a GPU that was lost."""
+    """What disturbed the device while timing, or empty: heat that held its clocks down or another
+    program that computed for a twentieth of the time or more, a compilation, a GPU that was
+    lost."""
     power_capped: bool | None = None
     """GPU: whether the driver named the power limit as a reason for the clocks while timing."""
     foreign_load_pct: float | None = None
@@ -90,8 +92,8 @@ class Speed:
         return of_rounds(self.log_speedup, self.log_speedup_error or 0.0, self.rounds or 1)
 
 
+# Most characters of a detail on the terminal; its row has the rest.
 LONGEST = 120
-"""Most characters of a detail on the terminal; its row has the rest."""
 
 
 def derive(rows: Any, details: Any, label: str = "") -> Any:
@@ -112,7 +114,9 @@ def describe(result: TrialResult) -> str:
     seen = result.operations or Operations()
     words = unexpected_types_in_words(name, seen.compute_dtypes, seen.other_modules)
     types = f", but {words}" if words else ""
-    others = result.detail.replace(words, "").strip("; ")  # the detail of a suite's row begins with the same words
+    others = result.detail.replace(words, "").strip(
+        "; "
+    )  # the detail of a suite's row begins with the same words
     detail = f" ({shorten(others, LONGEST)})" if others else ""
     return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}{detail}"
 
@@ -170,7 +174,9 @@ METRICS = (
         place=2,
         label="wait for data",
         unit="points",
-        about="Share, in per cent, of a training script's step in which it waited for its DataLoader.",
+        about=(
+            "Share, in per cent, of a training script's step in which it waited for its DataLoader."
+        ),
         columns=("script_wait_pct",),
         scale="difference",
         margin=5.0,
@@ -182,14 +188,24 @@ METRICS = (
         place=3,
         label="loss",
         unit="",
-        about="Mean loss of a training script's measured steps, summed over accumulated parts; no accuracy.",
+        about=(
+            "Mean loss of a training script's measured steps, summed over accumulated parts; no "
+            "accuracy."
+        ),
         columns=("script_loss",),
         scale="difference",
         compared=False,
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = ("tokens_per_s", "flops_per_step", "tflops", "host_ratio", "block_steps", "compile_s")
+MEDIANS: tuple[str, ...] = (
+    "tokens_per_s",
+    "flops_per_step",
+    "tflops",
+    "host_ratio",
+    "block_steps",
+    "compile_s",
+)
 PHASE = Phase(
     name="speed",
     order=40,

@@ -25,7 +25,11 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
     if not reason and (fits or len(trial.arms) == 1):
         return
     final = session.known.final(trial) if reason else set()
-    missing = [alone for alone in trial.apart() if not (session.known.is_done(alone) or alone.arms[0].name in final)]
+    missing = [
+        alone
+        for alone in trial.apart()
+        if not (session.known.is_done(alone) or alone.arms[0].name in final)
+    ]
     if missing:
         arms = "steps" if trial.ablation else "precisions"
         why = "failed together" if reason else "do not fit together"

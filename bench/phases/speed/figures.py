@@ -13,7 +13,9 @@ from bench.stats import rounds_estimates
 SPEEDUP = ["log_speedup", "log_speedup_error"]
 
 
-def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str = "") -> pd.DataFrame:
+def derive(
+    rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str = ""
+) -> pd.DataFrame:
     """Return rows of a phase that times arms in rounds with the figures of their blocks (``Phase.derive``).
 
     A script's process is timed step by step; its steps that count are a block.
@@ -26,7 +28,9 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str =
     blocks = details["blocks.csv"]
     blocks = blocks[blocks["trial"].isin(rows["trial"])]
     counted = blocks[blocks["discarded"] == ""]
-    turns = counted.groupby([*PAIR, "round", "position"], observed=True, sort=False)[["time_ms", "steps"]].sum()
+    turns = counted.groupby([*PAIR, "round", "position"], observed=True, sort=False)[
+        ["time_ms", "steps"]
+    ].sum()
     turns["step_ms"] = turns["time_ms"] / turns["steps"]
     # in a round that has lost blocks, drift does not cancel
     in_round = turns.groupby([*PAIR, "round"], observed=True, sort=False)["steps"].transform("size")

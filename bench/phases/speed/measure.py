@@ -24,10 +24,10 @@ from bench.training import distributed
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.training.pipeline import from_host
 
+# Steps that are queued one at a time, for the host's share.
 SINGLE_STEPS = 10
-"""Steps that are queued one at a time, for the host's share."""
+# In longer steps the host has launched all kernels long before they are done.
 LONGEST_STEP_S = 0.2
-"""In longer steps the host has launched all kernels long before they are done."""
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -35,11 +35,15 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     floor = trial.phase == "floor"
     context = open_context(trial)
     enter(trial.arms[0].precision, context.device)
-    batches = context.resident_batches(BATCHES, device=torch.device("cpu") if trial.ablation else None)
+    batches = context.resident_batches(
+        BATCHES, device=torch.device("cpu") if trial.ablation else None
+    )
     with ExitStack() as stack:
         runners = [_runner(context, arm, batches, stack) for arm in trial.arms]
         if floor:
-            runners.append(context.runner(trial.arms[0].precision, batches, trial.arms[0].name + AGAIN))
+            runners.append(
+                context.runner(trial.arms[0].precision, batches, trial.arms[0].name + AGAIN)
+            )
         for runner in runners:
             runner.compile(context, send)
         operations = [None if floor else _observe(runner) for runner in runners]
@@ -68,7 +72,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             send(result)
 
 
-def _runner(context: Context, arm: AblationStep, batches: Sequence[Batch], stack: ExitStack) -> TrainingRunner:
+def _runner(
+    context: Context, arm: AblationStep, batches: Sequence[Batch], stack: ExitStack
+) -> TrainingRunner:
     """Return an arm in training on batches on the device, or of an ablation on those in host memory."""
     if not context.trial.ablation:
         return context.runner(arm.precision, batches)
@@ -79,8 +85,9 @@ def _runner(context: Context, arm: AblationStep, batches: Sequence[Batch], stack
 def _observe(runner: TrainingRunner) -> Operations:
     """Observe a step's operations without the update; where several train together, their FLOPs are those of all.
 
-    The update would set their weights apart, for gradients are not averaged in what is observed; one that compiles
-    cannot be observed; and the products of one such as Muon's are not the model's.
+    The update would set their weights apart, for gradients are not averaged in what is observed;
+    one that compiles cannot be observed; and the products of one such as Muon's are not the
+    model's.
     """
     operations = runner.operations()
     return replace(
@@ -92,8 +99,8 @@ def _observe(runner: TrainingRunner) -> Operations:
 def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
     """Return the host's time to queue a step over the GPU's to run it, a median; of several GPUs, the largest.
 
-    None on a CPU, which does both itself, with a GradScaler, which waits for the GPU in each step, and where
-    ``step_s``, the time of a step, is so long that launching cannot limit it.
+    None on a CPU, which does both itself, with a GradScaler, which waits for the GPU in each step,
+    and where ``step_s``, the time of a step, is so long that launching cannot limit it.
     """
     step_s = max(distributed.gathered(step_s))  # all processes decide alike
     if not runner.asynchronous or runner.arm.scaled or step_s > LONGEST_STEP_S:
@@ -101,7 +108,9 @@ def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
     runner.activate()
     backend = backend_of(runner.arm.device)
     ratios = []
-    for _ in range(SINGLE_STEPS):  # one at a time: with more, a full launch queue would hold the host up
+    for _ in range(
+        SINGLE_STEPS
+    ):  # one at a time: with more, a full launch queue would hold the host up
         runner.synchronize()
         start = time.perf_counter()
         first = backend.record_event(timing=True)

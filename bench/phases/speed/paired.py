@@ -1,6 +1,7 @@
 """The paired measurement: arms in one process, warmed up, then timed against the first of them in ABBA rounds.
 
-Phases that measure this way differ in their arms (``bench.training.arms``) and in what they measure afterwards.
+Phases that measure this way differ in their arms (``bench.training.arms``) and in what they measure
+afterwards.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from bench.training import distributed
 from bench.training.arms import TrainingRunner, by_shape
 from bench.training.techniques import compilations
 
+# Shortest interval between two progress messages.
 PROGRESS_S = 0.5
-"""Shortest interval between two progress messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +57,9 @@ class Paired:
 
     def step_ns(self, arm: int) -> float:
         """Return an arm's median step time."""
-        return statistics.median(block.step_ns for block in self.comparison.blocks if block.arm == arm)
+        return statistics.median(
+            block.step_ns for block in self.comparison.blocks if block.arm == arm
+        )
 
     def judge(self, arm: int) -> tuple[Status, str]:
         """Return an arm's status, and the reason if it is not ``ok``."""
@@ -84,15 +87,17 @@ def measure(
 ) -> Paired:
     """Warm the arms up, choose block sizes, and time ABBA rounds.
 
-    Each arm keeps the switches as they read back before it runs: the figures are those of its precision only as long as
-    its model leaves them so.
+    Each arm keeps the switches as they read back before it runs: the figures are those of its
+    precision only as long as its model leaves them so.
 
     Args:
-        trial: its protocol sets the target width and the time budget, its seed and replicate the rounds' orders.
+        trial: its protocol sets the target width and the time budget, its seed and replicate the
+            rounds' orders.
         runners: the arms, built and compiled, the baseline first.
         device: watched for disturbances.
         send: takes the progress.
-        batches: those that each arm takes in turn; where their shapes differ, a block has all of them equally often.
+        batches: those that each arm takes in turn; where their shapes differ, a block has all of
+            them equally often.
         samples: of a step, a mean.
     """
     clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
@@ -163,5 +168,7 @@ def _progress(runners: Sequence[TrainingRunner], comparison: Comparison) -> str:
     running = []
     for runner, speedup in zip(runners, comparison.speedups, strict=True):
         if speedup is not None and speedup.low is not None:
-            running.append(f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]")
+            running.append(
+                f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
+            )
     return ": ".join(filter(None, [f"{comparison.rounds} rounds", ", ".join(running)]))

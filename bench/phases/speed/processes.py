@@ -20,10 +20,10 @@ from bench.stats import (
     verdict,
 )
 
+# The log-speedup of an arm in each process, and which of these were disturbed.
 Processes = tuple[Sequence[Interval], Sequence[bool]]
-"""The log-speedup of an arm in each process, and which of these were disturbed."""
+# The rows of trials' arms, by the trial's id and the arm's name.
 Measured = Mapping[str, Mapping[str, Speed]]
-"""The rows of trials' arms, by the trial's id and the arm's name."""
 
 
 def is_enough(last: Trial, measured: Measured) -> bool:
@@ -44,13 +44,19 @@ def is_enough(last: Trial, measured: Measured) -> bool:
     against_itself: list[Speed] = []
     for number in range(last.protocol.most_replicates):
         against_itself += _speeds(replace(floor, replicate=number), measured).values()
-    return enough(last.protocol, last.replicate + 1, arms, timed_s, aa_noise(*log_speedups(against_itself)))
+    return enough(
+        last.protocol, last.replicate + 1, arms, timed_s, aa_noise(*log_speedups(against_itself))
+    )
 
 
 def _speeds(trial: Trial, measured: Measured) -> dict[str, Speed]:
     """Return the speeds of a trial's arms in its process, whatever other arms that measured."""
     rows = measured.get(trial.id, {})
-    return {name: rows[name] for name in trial.precisions if name in rows and rows[name].step_ms is not None}
+    return {
+        name: rows[name]
+        for name in trial.precisions
+        if name in rows and rows[name].step_ms is not None
+    }
 
 
 def enough(
@@ -62,15 +68,16 @@ def enough(
 ) -> bool:
     """Return whether the processes that have ended answer the question, or have used up what they may.
 
-    The question is answered when each arm's interval over the processes is as narrow as ``--target-ci`` asks; where
-    nothing was asked, when each arm is faster or slower than the baseline, or the same. Processes that do not count are
-    replaced by others.
+    The question is answered when each arm's interval over the processes is as narrow as
+    ``--target-ci`` asks; where nothing was asked, when each arm is faster or slower than the
+    baseline, or the same. Processes that do not count are replaced by others.
 
     Args:
         protocol: what was asked, and what may be spent.
         count: processes that have ended, measured or not.
-        arms: for each arm but the baseline, its log-speedup in each process that measured it, and which of these were
-            disturbed; an arm that half of them or more did not measure is not waited for.
+        arms: for each arm but the baseline, its log-speedup in each process that measured it, and
+            which of these were disturbed; an arm that half of them or more did not measure is not
+            waited for.
         timed_s: how long an arm has been timed, in all processes.
         noise: the A/A noise as a share; ``ASSUMED_NOISE`` where it is unknown.
     """
@@ -84,7 +91,9 @@ def enough(
 
 def log_speedups(speeds: Sequence[Speed]) -> Processes:
     """Return the log-speedup of an arm in each process that has one, and which of these were disturbed."""
-    measures = {name: [getattr(speed, name) for speed in speeds] for name in EVIDENCE}  # None becomes NaN
+    measures = {
+        name: [getattr(speed, name) for speed in speeds] for name in EVIDENCE
+    }  # None becomes NaN
     evidence = disturbed([speed.disturbance for speed in speeds], measures)
     processes, is_disturbed = [], []
     for speed, is_evident in zip(speeds, evidence.tolist(), strict=True):

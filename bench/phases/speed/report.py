@@ -28,10 +28,11 @@ from bench.spec.techniques import for_one_device
 
 SWEEPS = "Sweeps"
 ABOUT_SCALING = (
-    "Throughput of devices that train together over that of one of them alone, in the same run. Strong scaling keeps "
-    "the whole batch; weak scaling keeps each device's part of it. Efficiency is the speedup divided by the number of "
-    "devices; on a CPU there is none, because processes share its threads. The interval is Welch's over processes, "
-    "because the two were not measured side by side; with one process each there is none."
+    "Throughput of devices that train together over that of one of them alone, in the same run. "
+    "Strong scaling keeps the whole batch; weak scaling keeps each device's part of it. "
+    "Efficiency is the speedup divided by the number of devices; on a CPU there is none, because "
+    "processes share its threads. The interval is Welch's over processes, because the two were "
+    "not measured side by side; with one process each there is none."
 )
 
 
@@ -53,17 +54,21 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
         ),
     ]
     about = (
-        "Computed in: the types of matrix products and convolutions, with their shares of the FLOPs of forward and "
-        "backward, recorded in one step that is not timed; an optimizer's products are not the model's. "
-        "Attention by: the backends of scaled_dot_product_attention in that step, with "
-        "their calls. Host/GPU time near 1: launching kernels limits the step. Compiling: the time of the steps until "
-        "none compiled, less that of as many ordinary ones; each arm begins with an empty cache, but the first of a "
-        "process takes up to a quarter longer, and 0 is that of one whose graphs another arm of its process had "
-        "compiled. Rounds are summed over all processes, the load is the highest, other figures are medians. A/A "
-        "noise is how far fp32 measured against itself was from 1; where it was not measured, 1 % is assumed."
+        "Computed in: the types of matrix products and convolutions, with their shares of the "
+        "FLOPs of forward and backward, recorded in one step that is not timed; an optimizer's "
+        "products are not the model's. Attention by: the backends of scaled_dot_product_attention "
+        "in that step, with their calls. Host/GPU time near 1: launching kernels limits the step. "
+        "Compiling: the time of the steps until none compiled, less that of as many ordinary "
+        "ones; each arm begins with an empty cache, but the first of a process takes up to a "
+        "quarter longer, and 0 is that of one whose graphs another arm of its process had "
+        "compiled. Rounds are summed over all processes, the load is the highest, other figures "
+        "are medians. A/A noise is how far fp32 measured against itself was from 1; where it was "
+        "not measured, 1 % is assumed."
     )
     names = ["flops_per_step", "block_steps"]
-    return table("How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about)
+    return table(
+        "How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about
+    )
 
 
 def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
@@ -71,7 +76,8 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
 
     Args:
         rows: rows of the summary, of one workload.
-        summary: all rows of the summary; without ``sync-bn`` and the like, one device is another workload.
+        summary: all rows of the summary; without ``sync-bn`` and the like, one device is another
+            workload.
     """
     alone = [row for row in records(summary) if known(row["step_ms"])]
     lines: list[Row] = []
@@ -81,7 +87,9 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
             continue
         part = row["batch_size"] / len(members)
         for name, batch in (("strong", row["batch_size"]), (f"weak, {part:g} a device", part)):
-            single = next((one for one in alone if _is_part(one, row) and one["batch_size"] == batch), None)
+            single = next(
+                (one for one in alone if _is_part(one, row) and one["batch_size"] == batch), None
+            )
             if single is not None:
                 speedup = over(row, single)
                 on_cpu = row["device_kind"] == "cpu"
@@ -115,9 +123,13 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
 
 def _is_part(single: Row, row: Row) -> bool:
     """Return whether a row is of one of another's devices, measured alike; what means nothing on one may differ."""
-    alike = all(single[name] == row[name] for name in ("run", "suite", "parameters", "data", "precision"))
+    alike = all(
+        single[name] == row[name] for name in ("run", "suite", "parameters", "data", "precision")
+    )
     techniques = [for_one_device(listed(each["techniques"])) for each in (single, row)]
-    return alike and techniques[0] == techniques[1] and single["placement"] in listed(row["members"])
+    return (
+        alike and techniques[0] == techniques[1] and single["placement"] in listed(row["members"])
+    )
 
 
 REPORT = PhaseReport(

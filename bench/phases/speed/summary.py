@@ -20,30 +20,40 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import SPEED
 
 
-def add(table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
+def add(
+    table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]
+) -> pd.DataFrame:
     """Add the columns of ``_speeds`` to the summary, by the arms' numbers.
 
-    Of several processes an arm is unconverged where the interval over them is wider than the run asked for.
+    Of several processes an arm is unconverged where the interval over them is wider than the run
+    asked for.
     """
-    alone = next((of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {})
+    alone = next(
+        (of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {}
+    )
     table = table.join(_speeds(trials, changes[SPEED], alone))
     asked = trials.groupby(ARM, sort=False)["target_ci"].max()
     is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > asked
-    table["speed_status"] = table["speed_status"].mask(is_wide & table["speed_status"].isin(MEASURED), "unconverged")
+    table["speed_status"] = table["speed_status"].mask(
+        is_wide & table["speed_status"].isin(MEASURED), "unconverged"
+    )
     is_script = table["data"] == "script"
     table.loc[is_script, "samples_per_s"] = None  # a script's batch size is its own
     table["skipped_steps"] = trials.groupby(ARM, sort=False)["skipped_steps"].sum().where(is_script)
     return table
 
 
-def _speeds(trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mapping[int, Contrast]) -> pd.DataFrame:
+def _speeds(
+    trials: pd.DataFrame, changes: Mapping[int, Contrast], alone: Mapping[int, Contrast]
+) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
-    ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word, and ``measured_in`` says over
-    which processes, ``disturbed`` whether all of these were. ``noise_ratio`` is that of ``noises``, empty where it was
-    not measured, and ``power_capped`` whether the power limit held the clock down, which the precisions then shared.
-    Where the speedup alone counts (``judged_alone``), these are of it, and ``IN_TURNS`` is filled; without one, FASTER
-    at the power limit needs an interval beyond ``judge.SHARED_CLOCK``.
+    ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word, and
+    ``measured_in`` says over which processes, ``disturbed`` whether all of these were.
+    ``noise_ratio`` is that of ``noises``, empty where it was not measured, and ``power_capped``
+    whether the power limit held the clock down, which the precisions then shared. Where the speedup
+    alone counts (``judged_alone``), these are of it, and ``IN_TURNS`` is filled; without one,
+    FASTER at the power limit needs an interval beyond ``judge.SHARED_CLOCK``.
 
     Args:
         trials: rows from ``numbered``.

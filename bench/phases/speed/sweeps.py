@@ -37,7 +37,9 @@ def tables(summary: pd.DataFrame, runs: Runs) -> list[Table | None]:
         parameters = json.loads(row["parameters_json"])
         for name in swept[row["run"]]:
             if name in parameters:
-                rest = " ".join(f"{key}={value}" for key, value in parameters.items() if key != name)
+                rest = " ".join(
+                    f"{key}={value}" for key, value in parameters.items() if key != name
+                )
                 line = row | {
                     "value": str(parameters[name]),
                     "rest": rest,
@@ -58,11 +60,14 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
     Args:
         suite: the suite that was measured.
         name: the parameter.
-        rows: of the summary, with ``value``, ``rest`` (the other parameters) and ``turn``, in their order.
+        rows: of the summary, with ``value``, ``rest`` (the other parameters) and ``turn``, in their
+            order.
     """
     varied = {PARAMETERS, BATCH_SIZE} if name == BATCH_SIZE else {PARAMETERS}
     lines: list[Row] = []
-    for _, alike in rows.groupby([*(column for column in CELL if column not in varied), "rest"], sort=False):
+    for _, alike in rows.groupby(
+        [*(column for column in CELL if column not in varied), "rest"], sort=False
+    ):
         first: dict[str, Row] = {}
         for row in records(alike):
             reference = first.setdefault(row["precision"], row)
@@ -80,8 +85,9 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
         words("verdict", marked_verdict, has_marks=True),
     ]
     about = (
-        f"Each value of {name}; all else is equal. A step's time is divided by the time at the first value in "
-        "the same precision, in other processes. More work takes more time: the cost of a value shows where the values "
-        "next to it do nearly the same work. The speedup is over fp32 at the same value."
+        f"Each value of {name}; all else is equal. A step's time is divided by the time at the "
+        "first value in the same precision, in other processes. More work takes more time: the "
+        "cost of a value shows where the values next to it do nearly the same work. The speedup "
+        "is over fp32 at the same value."
     )
     return table(f"Sweep of {suite}'s {name}", lines, columns, about)

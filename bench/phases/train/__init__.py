@@ -17,8 +17,8 @@ class Training:
     epochs: DerivedCount | None = None
     """Epochs trained."""
     time_per_epoch_s: Derived | None = None
-    """Median over epochs after the first, which warms up, of the training time, evaluation apart; of one epoch its
-    own."""
+    """Median over epochs after the first, which warms up, of the training time, evaluation apart;
+    of one epoch its own."""
     fastest_epoch_s: Derived | None = None
     """The shortest of these epochs."""
     slowest_epoch_s: Derived | None = None
@@ -40,10 +40,11 @@ class Training:
     checkpoint_bytes: int | None = None
     """Size of the weights that the model computes with, without an fp32 master copy."""
     data_storage: str = ""
-    """Where the samples were while training: `device`; `file`, mapped from the disk and gathered one batch ahead;
-    `host` memory of a suite's own batches."""
+    """Where the samples were while training: `device`; `file`, mapped from the disk and gathered
+    one batch ahead; `host` memory of a suite's own batches."""
     quality: Derived | None = None
-    """The suite's own figure of merit on the test set after the last epoch; empty where it has none."""
+    """The suite's own figure of merit on the test set after the last epoch; empty where it has
+    none."""
     quality_name: str = ""
     """Its name."""
     quality_unit: str = ""
@@ -53,10 +54,11 @@ class Training:
     quality_margin: Positive | None = None
     """A difference within it does not matter, in its unit."""
     entropy_nats: float | None = None
-    """Entropy rate of the source of the samples, in nats a token, where it is known: the least that a model's test
-    loss is expected to be."""
+    """Entropy rate of the source of the samples, in nats a token, where it is known: the least that
+    a model's test loss is expected to be."""
     regression: bool | None = None
-    """Whether there is a loss on the test set that is no cross entropy of classes, and so no accuracy."""
+    """Whether there is a loss on the test set that is no cross entropy of classes, and so no
+    accuracy."""
     first_loss: Derived | None = None
     """Mean training loss of the first epoch."""
     last_loss: Derived | None = None
@@ -73,9 +75,13 @@ def derive(rows: Any, details: Any) -> Any:
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
     training: Training = result.row
-    tested = "" if training.test_accuracy_pct is None else f", {training.test_accuracy_pct:.2f} % right"
+    tested = (
+        "" if training.test_accuracy_pct is None else f", {training.test_accuracy_pct:.2f} % right"
+    )
     if training.quality is not None:
-        tested = f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
+        tested = (
+            f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
+        )
     learned = f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:#.4g}{tested}"
     return learned + (f"; {result.detail}" if result.detail else "")
 
@@ -94,7 +100,10 @@ METRICS = (
         place=7,
         label="time per epoch",
         unit="s",
-        about="Time of an epoch after the first, loading included: median over seeds of each one's median.",
+        about=(
+            "Time of an epoch after the first, loading included: median over seeds of each one's "
+            "median."
+        ),
         columns=("time_per_epoch_s",),
         replicate="seed",
         shown_as="speedup",
@@ -169,5 +178,7 @@ PHASE = Phase(
     recipe_batch=True,
     checkpoints=True,
     uses_epochs=True,
-    estimate=lambda work: 1.0 + work.epochs * work.steps_per_epoch * work.step_s,  # samples are read, models tested
+    estimate=lambda work: (
+        1.0 + work.epochs * work.steps_per_epoch * work.step_s
+    ),  # samples are read, models tested
 )

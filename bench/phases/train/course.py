@@ -21,21 +21,24 @@ from bench.report.figures.chart import (
 )
 
 LOSS, ACCURACY = "loss", "accuracy"
+# The columns of each row of panels, and whether they are dashed: test data are.
 COLUMNS = {
     LOSS: {"train_loss": False, "test_loss": True},
     ACCURACY: {"test_accuracy_pct": True},
 }
-"""The columns of each row of panels, and whether they are dashed: test data are."""
+# A loss that falls by more than this factor is drawn on a logarithmic axis.
 LOG_FROM = 30
-"""A loss that falls by more than this factor is drawn on a logarithmic axis."""
-ABOUT = "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of their times."
+ABOUT = (
+    "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of "
+    "their times."
+)
 
 
 def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
     """Describe the training of one subject at one batch size, all precisions together; None where no loss is finite.
 
-    There is a row of panels for the loss, and one for accuracy where there is any. A line is the mean over seeds, at
-    the mean of their times; a band reaches from the lowest seed to the highest.
+    There is a row of panels for the loss, and one for accuracy where there is any. A line is the
+    mean over seeds, at the mean of their times; a band reaches from the lowest seed to the highest.
     """
     panels = []
     for what, columns in COLUMNS.items():
@@ -84,20 +87,28 @@ def _falls_far(losses: pd.DataFrame) -> bool:
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
     """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
     diverged = _diverged(arm)
-    finite = arm[np.isfinite(arm[y]) & ~diverged]  # NaN weights have an accuracy, which means nothing
+    finite = arm[
+        np.isfinite(arm[y]) & ~diverged
+    ]  # NaN weights have an accuracy, which means nothing
     if finite.empty:
         return []
-    seeds = finite.groupby("epoch").agg(x=(x, "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max"))
+    seeds = finite.groupby("epoch").agg(
+        x=(x, "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max")
+    )
     marks: list[Mark] = []
     if (seeds["high"] > seeds["low"]).any():
-        marks.append(Bar(x=seeds["x"], low=seeds["low"], high=seeds["high"], tint=precision, faint=True))
+        marks.append(
+            Bar(x=seeds["x"], low=seeds["low"], high=seeds["high"], tint=precision, faint=True)
+        )
     points = list(zip(seeds["x"], seeds["mean"], strict=True))
     marks.append(Line(points=points, tint=precision, dashed=dashed))
     if (diverged := _diverged(arm)).any():
         ended = finite.sort_values("epoch").groupby("seed").tail(1)
         ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
         crosses = zip(ended[x], ended[y], strict=True)
-        marks += [Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses]
+        marks += [
+            Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses
+        ]
     return marks
 
 

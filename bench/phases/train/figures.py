@@ -31,8 +31,13 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
         figures=last["figures"],
     )
     measured = rows["total_s"].notna()  # a training that failed may have epochs, too
-    of_rows = figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index).where(measured)
+    of_rows = (
+        figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index).where(measured)
+    )
     of_rows["test_nats"] = of_rows["test_loss"].where(rows["regression"] != "yes")
     named = zip(of_rows.pop("figures"), rows["quality_name"], strict=True)
-    quality = [json.loads(text).get(name) if isinstance(text, str) and text else None for text, name in named]
+    quality = [
+        json.loads(text).get(name) if isinstance(text, str) and text else None
+        for text, name in named
+    ]
     return rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))

@@ -29,20 +29,25 @@ from bench.training.step import Arm, CrossEntropies, evaluate, evaluate_by, trai
 HEARTBEAT_S = 2.0
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None], checkpoint: Path | None = None) -> None:
+def run(
+    trial: Trial, _device: Device, send: Callable[[Message], None], checkpoint: Path | None = None
+) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
     Args:
         trial: what to train.
         send: takes the records; those of epochs that a checkpoint holds are sent again.
-        checkpoint: the file that the training is saved to after each epoch, and resumed from if it holds this trial;
-            None for no checkpoint. Of several ranks only the first writes and reads its file.
+        checkpoint: the file that the training is saved to after each epoch, and resumed from if it
+            holds this trial; None for no checkpoint. Of several ranks only the first writes and
+            reads its file.
     """
     context = open_context(trial)
     (name,) = trial.precisions
     batches = context.open_batches()
     context = replace(context, data=batches.data)
-    arm = context.build(name, steps=context.suite.schedule_length(trial.epochs, batches.steps_per_epoch))
+    arm = context.build(
+        name, steps=context.suite.schedule_length(trial.epochs, batches.steps_per_epoch)
+    )
     runner = TrainingRunner(name, arm, iter(()))
     runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
@@ -84,7 +89,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], checkpoi
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
                 if trial.keep_checkpoints:
-                    shutil.copyfile(checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name)
+                    shutil.copyfile(
+                        checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name
+                    )
         send(row)
     runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite(rows[-1], context.suite.quality)
@@ -110,7 +117,11 @@ def _heartbeat(
         now = time.monotonic()
         if now - last >= HEARTBEAT_S:
             last = now
-            send(Progress(text=f"epoch {epoch} of {epochs}, {unit} {number}", done=(epoch - 1) / epochs))
+            send(
+                Progress(
+                    text=f"epoch {epoch} of {epochs}, {unit} {number}", done=(epoch - 1) / epochs
+                )
+            )
         yield batch
 
 
@@ -118,8 +129,8 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
     """Restore the arm from the trial's checkpoint, or else from that of another run that it starts from.
 
     Returns:
-        The epochs trained so far, none without a checkpoint of this trial; how many were trained before in another
-        run; and a message if the trial's file could not be read.
+        The epochs trained so far, none without a checkpoint of this trial; how many were trained
+        before in another run; and a message if the trial's file could not be read.
 
     Raises:
         UsageError: the checkpoint that it starts from cannot be read, or is of another training.
@@ -134,13 +145,24 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
         return list(state.epochs), state.epochs[0].epoch - 1, ""
     if trial.start is None:
         return [], 0, read_failure
-    begun = distributed.from_first(read_checkpoint(Path(trial.start)) if distributed.rank() == 0 else None)
+    begun = distributed.from_first(
+        read_checkpoint(Path(trial.start)) if distributed.rank() == 0 else None
+    )
     if begun is None:
-        raise UsageError(f"The checkpoint '{trial.start}' cannot be read. Train its run again, or another epoch's.")
-    if not (begun.trial.startswith(f"{trial.cell_id}-train-") and begun.trial.endswith(f"-s{trial.seed}")):
+        raise UsageError(
+            f"The checkpoint '{trial.start}' cannot be read. Train its run again, or another "
+            "epoch's."
+        )
+    if not (
+        begun.trial.startswith(f"{trial.cell_id}-train-")
+        and begun.trial.endswith(f"-s{trial.seed}")
+    ):
         raise UsageError(f"The checkpoint '{trial.start}' is of another training, {begun.trial}.")
     if begun.epochs[-1].epoch >= trial.epochs:
-        raise UsageError(f"The checkpoint '{trial.start}' leaves no epoch to train: the recipe has {trial.epochs}.")
+        raise UsageError(
+            f"The checkpoint '{trial.start}' leaves no epoch to train: the recipe has "
+            f"{trial.epochs}."
+        )
     begun.restore(arm)
     return [], begun.epochs[-1].epoch, read_failure
 
@@ -171,11 +193,17 @@ def _tested(
 
 
 def _training(
-    rows: list[EpochResult], arm: Arm, batches: Batches, quality: Quality | None, *, of_classes: bool
+    rows: list[EpochResult],
+    arm: Arm,
+    batches: Batches,
+    quality: Quality | None,
+    *,
+    of_classes: bool,
 ) -> Training:
     """Return the result of a training of one epoch or more, without what follows from its epochs.
 
-    ``of_classes`` says that its loss is a cross entropy: then it can be compared where there is no accuracy.
+    ``of_classes`` says that its loss is a cross entropy: then it can be compared where there is no
+    accuracy.
     """
     has_loss_alone = rows[-1].test_loss is not None and rows[-1].test_accuracy_pct is None
     return Training(
@@ -184,7 +212,9 @@ def _training(
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
         regression=has_loss_alone and not of_classes,
-        **({f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}),
+        **(
+            {f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}
+        ),
     )
 
 

@@ -47,11 +47,13 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE
 
+# Share of training time spent waiting for batches from which the loader may be the limit.
 WAITING_PCT = 10.0
-"""Share of training time spent waiting for batches from which the loader may be the limit."""
+# But not where training reaches this share of the step's own throughput: then the GPU had work
+# meanwhile.
 OF_THE_STEP = 0.9
-"""But not where training reaches this share of the step's own throughput: then the GPU had work meanwhile."""
 STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
+# The columns that name what was trained.
 TRAINED = (
     DEVICE,
     words("data", lambda row: source(str(row["data"]))),
@@ -60,17 +62,18 @@ TRAINED = (
     figures("seeds", "seeds", 1),
     figures("epochs", "epochs", 1),
 )
-"""The columns that name what was trained."""
+# Most devices of a recipe whose trainings are drawn, unless all are asked for.
 MOST_TRAINED = 2
-"""Most devices of a recipe whose trainings are drawn, unless all are asked for."""
 
 
 ABOUT_LEARNED = (
-    "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed. Parity is judged from "
-    f"{MIN_SEEDS} seeds on, at a margin that was fixed beforehand: {{margins}}. EQUIVALENT: the interval lies within "
-    "± the margin. NON-INFERIOR: it may be better, but not worse, by more. WORSE: all of it is worse by more. "
-    "INCONCLUSIVE: it holds the margin on the worse side. Above the entropy: of the data called markov the entropy "
-    "rate is known, the least test loss that can be expected; the mean is over seeds, each with sequences of its own."
+    "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed. "
+    f"Parity is judged from {MIN_SEEDS} seeds on, at a margin that was fixed beforehand: "
+    "{margins}. EQUIVALENT: the interval lies within ± the margin. NON-INFERIOR: it may be "
+    "better, but not worse, by more. WORSE: all of it is worse by more. INCONCLUSIVE: it holds "
+    "the margin on the worse side. Above the entropy: of the data called markov the entropy rate "
+    "is known, the least test loss that can be expected; the mean is over seeds, each with "
+    "sequences of its own."
 )
 
 
@@ -83,14 +86,22 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
 def waiting(rows: pd.DataFrame) -> list[Finding]:
     """Return the arms, of any workloads, whose training the loader limits."""
     shares = rows["train_samples_per_s"] / rows["samples_per_s"]
-    limited = rows.assign(reached=shares)[(rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)]
+    limited = rows.assign(reached=shares)[
+        (rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)
+    ]
     found = []
     for row in records(limited):
         arm = f"{row['workload']} on {row['where']}{at_batch(row)}, {row['precision']}"
-        text = f"the loader limits training, which waited for batches {number(row['data_wait_pct'], 2)} % of its time"
+        text = (
+            "the loader limits training, which waited for batches "
+            f"{number(row['data_wait_pct'], 2)} % of its time"
+        )
         if known(row["reached"]):
             percent = number(100 * row["reached"], 2)
-            text += f" and reached {percent} % of the throughput of its steps on data already on the device"
+            text += (
+                f" and reached {percent} % of the throughput of its steps on data already on the "
+                "device"
+            )
         found.append(Finding(subject=arm, result=text))
     return found
 
@@ -119,7 +130,9 @@ def _learned(rows: list[Row]) -> Table | None:
     for row in rows:
         metric = judged_by(row)
         if metric is not None:
-            margins[metric.label] = f"{metric.margin:g} {metric.unit}".rstrip() + f" of {metric.label}"
+            margins[metric.label] = (
+                f"{metric.margin:g} {metric.unit}".rstrip() + f" of {metric.label}"
+            )
     return table(
         "Training",
         rows,
@@ -134,7 +147,11 @@ def _accuracy(row: Row) -> str:
 
 
 def _difference(metric: Metric, row: Row) -> str:
-    return "baseline" if row["precision"] == BASELINE else written(metric, [row[name] for name in metric.changes])
+    return (
+        "baseline"
+        if row["precision"] == BASELINE
+        else written(metric, [row[name] for name in metric.changes])
+    )
 
 
 def _cost(rows: list[Row]) -> Table | None:
@@ -144,7 +161,9 @@ def _cost(rows: list[Row]) -> Table | None:
             figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
             figures(
                 "epoch speedup [95 % interval]",
-                lambda row: over_fp32(row, "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high"),
+                lambda row: over_fp32(
+                    row, "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high"
+                ),
             ),
             figures("step speedup [95 % interval]", over_fp32),
             words("data from", lambda row: STORAGE.get(row["data_storage"])),
@@ -154,9 +173,10 @@ def _cost(rows: list[Row]) -> Table | None:
         ),
     ]
     about = (
-        "Time per epoch is training alone, loading included; the total includes evaluation. The epoch speedup is "
-        "fp32's time per epoch divided by the precision's, seed by seed, with Student's interval over the seeds; the "
-        "step speedup is that of the tables above, on data already on the device. A checkpoint is the model's weights."
+        "Time per epoch is training alone, loading included; the total includes evaluation. The "
+        "epoch speedup is fp32's time per epoch divided by the precision's, seed by seed, with "
+        "Student's interval over the seeds; the step speedup is that of the tables above, on data "
+        "already on the device. A checkpoint is the model's weights."
     )
     return table("Training: time and storage", rows, columns, about)
 
@@ -169,14 +189,18 @@ def charts(material: Material) -> Iterator[tuple[str, Chart | str | None]]:
     for metric in learned():
         yield OVERVIEW, differences(material.summary, metric)
     subjects = material.summary[[*SUBJECT, "workload", "where", "slug"]].drop_duplicates()
-    for name, trained in material.runs.details["epochs"].merge(subjects, on=SUBJECT).groupby("workload", sort=False):
+    for name, trained in (
+        material.runs.details["epochs"].merge(subjects, on=SUBJECT).groupby("workload", sort=False)
+    ):
         workload = str(name)
         devices = trained["where"].nunique()
         if material.figures != "all" and devices > MOST_TRAINED:
             drawn = "is drawn by run_bench.py report --figures all."
             yield workload, f"The course of training on {devices} devices {drawn}"
             continue
-        for (where, subject, batch), group in trained.groupby(["where", "slug", "batch_size"], sort=False):
+        for (where, subject, batch), group in trained.groupby(
+            ["where", "slug", "batch_size"], sort=False
+        ):
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{subject}-training-b{batch:.0f}"
             yield (
@@ -203,7 +227,9 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
             Rule(at=0.0, axis="x"),
         ]
         for row in lines:
-            marks += chart.estimate(row[center], row[low], row[high], len(names) + 0.5, row["precision"])
+            marks += chart.estimate(
+                row[center], row[low], row[high], len(names) + 0.5, row["precision"]
+            )
             batch = f" batch {row['batch_size']}" if rows["batch_size"].nunique() > 1 else ""
             names.append(f"{row['label']}{batch} {row['precision']}")
         label = titled(described.label, described.unit, f"{described.better} is better")

@@ -18,10 +18,14 @@ from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, find_precision
 
 
-def add(table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
+def add(
+    table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]
+) -> pd.DataFrame:
     """Add the columns of ``_parities``, ``_diverged`` and ``stalled`` to the summary, by the arms' numbers."""
     table = table.join([_parities(changes), _diverged(trials)])
-    table.loc[table["diverged"] > 0, "accuracy_verdict"] = "diverged"  # also where no seed is left to compare
+    table.loc[table["diverged"] > 0, "accuracy_verdict"] = (
+        "diverged"  # also where no seed is left to compare
+    )
     table["perplexity"] = np.exp(table["test_loss_nats"])
     table["above_entropy"] = table["test_loss"] - table["entropy_nats"]
     table["stalled"] = stalled(trials)
@@ -34,21 +38,26 @@ def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
     for metric in reversed(learned()):  # the first one counts
         for arm, contrast in changes[metric].items():
             judged[arm] = (parity(contrast), float(contrast.change.n))
-    table = pd.DataFrame.from_dict(judged, "index", columns=["accuracy_verdict", "accuracy_change_seeds"])
+    table = pd.DataFrame.from_dict(
+        judged, "index", columns=["accuracy_verdict", "accuracy_change_seeds"]
+    )
     return table.astype({"accuracy_change_seeds": float})  # also where nothing was trained
 
 
 def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     """Count the seeds with which each arm was trained, those in which it diverged, and those in which fp32 did.
 
-    ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself; ``diverged_seeds`` has them all.
+    ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself;
+    ``diverged_seeds`` has them all.
     """
     rows = trials[trials["phase"] == "train"]
     lost = rows[rows["status"] == "nonfinite"]
     of_arms = lost.groupby(ARM)["seed"].agg(frozenset)
     of_fp32 = lost[lost["precision"] == BASELINE].groupby(IN_CELL)["seed"].agg(frozenset)
     counts = {}
-    for arm, cell, precision in rows[[ARM, IN_CELL, "precision"]].drop_duplicates().itertuples(index=False):
+    for arm, cell, precision in (
+        rows[[ARM, IN_CELL, "precision"]].drop_duplicates().itertuples(index=False)
+    ):
         seeds, baseline = of_arms.get(arm, frozenset()), of_fp32.get(cell, frozenset())
         own = seeds if precision == BASELINE else seeds - baseline
         counts[arm] = (len(own), len(baseline), seeds)
@@ -63,10 +72,10 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
 def stalled(trials: pd.DataFrame) -> pd.Series:
     """Return the losses of each arm that does not learn where fp32 does, in words, by its number.
 
-    Fp32 learns if its loss falls by more than its last losses differ between seeds, with one seed or two, which may
-    agree by chance, by a tenth as well. An arm does not if its own falls by less than a tenth of that. Where an arm was
-    trained, epochs count, else the steps of the phase that recorded them; the share of its gradients that are zero is
-    the latter's.
+    Fp32 learns if its loss falls by more than its last losses differ between seeds, with one seed
+    or two, which may agree by chance, by a tenth as well. An arm does not if its own falls by less
+    than a tenth of that. Where an arm was trained, epochs count, else the steps of the phase that
+    recorded them; the share of its gradients that are zero is the latter's.
     """
     rows = trials[trials["status"].isin(MEASURED) & trials["first_loss"].notna()]
     is_training = rows["phase"] == "train"
@@ -94,7 +103,9 @@ def _losses(arm: pd.DataFrame, fp32: pd.DataFrame, trials: pd.DataFrame) -> str:
     if "zero_gradients_pct" in trials and trials["zero_gradients_pct"].notna().any():
         precision = find_precision(arm["precision"].iloc[0])
         where = " in float16" if precision and precision.autocast == "float16" else ""
-        text += f"; {number(trials['zero_gradients_pct'].mean(), 2)} % of its gradients are zero{where}"
+        text += (
+            f"; {number(trials['zero_gradients_pct'].mean(), 2)} % of its gradients are zero{where}"
+        )
     return text
 
 

@@ -1,7 +1,7 @@
 """Changes: one arm against another, with an interval.
 
-Estimates are made on an additive scale on which more is better: logarithms where a change is a ratio, plain values
-where it is a difference, the sign turned where less is better.
+Estimates are made on an additive scale on which more is better: logarithms where a change is a
+ratio, plain values where it is a difference, the sign turned where less is better.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 Pairing = Literal["processes", "seeds", "unpaired", "once"]
+# The gain of fp32 over itself, which is known.
 NO_GAIN = stats.around(0.0, 0.0, math.inf, sys.maxsize)
-"""The gain of fp32 over itself, which is known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -34,15 +34,16 @@ class Contrast:
     arm: Arm
     against: Arm
     change: Interval
-    """On the additive scale: above 0 is better. ``change.n`` counts what the interval rests on: processes that count,
-    seeds, or in ``compare`` pairs or days of runs."""
+    """On the additive scale: above 0 is better. ``change.n`` counts what the interval rests on:
+    processes that count, seeds, or in ``compare`` pairs or days of runs."""
     pairing: Pairing
     replicates: int
     """How many there were."""
     noise: float | None = None
     """The A/A noise of its cell, as a share; None where it was not measured."""
     allowance: float = 0.0
-    """What the machine may differ by between the two, on the additive scale; a change must exceed it, too."""
+    """What the machine may differ by between the two, on the additive scale; a change must exceed
+    it, too."""
     shares_clock: bool = False
     """Whether the power limit held down a clock that the two shared, as arms that take turns do."""
 
@@ -51,7 +52,9 @@ class Contrast:
         """The limit that an interval must exceed to show a change, on the additive scale: A/A noise, or the margin."""
         if not self.metric.has_noise:
             return self.metric.threshold + self.allowance
-        return math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise) + self.allowance
+        return (
+            math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise) + self.allowance
+        )
 
     @property
     def word(self) -> str:
@@ -99,7 +102,13 @@ class Contrast:
     def is_resolvable(self) -> bool:
         """Whether the two differ by more than the instrument cannot tell apart; always, unless they are read once."""
         low, high = self.change.low, self.change.high
-        return self.pairing != "once" or low is None or high is None or low == high or not low < 0 < high
+        return (
+            self.pairing != "once"
+            or low is None
+            or high is None
+            or low == high
+            or not low < 0 < high
+        )
 
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
@@ -116,18 +125,28 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         pairing, change = "seeds", stats.student([pair.center for pair in pairs.values()])
     elif pairs:
         disturbed = arm.disturbed | against.disturbed
-        change = stats.over_processes([*pairs.values()], [process in disturbed for process in pairs])
+        change = stats.over_processes(
+            [*pairs.values()], [process in disturbed for process in pairs]
+        )
         pairing = "processes"
     else:
         change = stats.welch(*(side.additive(metric)[side.counted] for side in (arm, against)))
     replicates = len(pairs) if pairs else change.n
-    return Contrast(metric=metric, arm=arm, against=against, change=change, pairing=pairing, replicates=replicates)
+    return Contrast(
+        metric=metric,
+        arm=arm,
+        against=against,
+        change=change,
+        pairing=pairing,
+        replicates=replicates,
+    )
 
 
 def _pairs(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, Interval]:
     """Return the change in each process or seed that both have; none where they have too few in common.
 
-    It is the difference of their gains over fp32 where both have gains, and fp32 itself gains nothing.
+    It is the difference of their gains over fp32 where both have gains, and fp32 itself gains
+    nothing.
     """
     ours, theirs = arm.gains, against.gains
     if arm.key[:PRECISION] == against.key[:PRECISION]:
@@ -149,7 +168,8 @@ def _values(metric: Metric, arm: Arm) -> dict[Hashable, Interval]:
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     """Return the change between readings; its interval spans the instrument's resolution and readings that differ.
 
-    In a ratio, a reading below the resolution counts as the resolution: it may be nothing, which has no ratio.
+    In a ratio, a reading below the resolution counts as the resolution: it may be nothing, which
+    has no ratio.
     """
     resolution = metric.cpu_resolution if arm.on_cpu or against.on_cpu else 0.0
     off = resolution / 2  # of each: A ÷ B is one over B ÷ A
@@ -158,14 +178,23 @@ def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     def end(now: float, was: float) -> float:
         return metric.sign * (math.log(now / was) if is_ratio else now - was)
 
-    now, was = (np.maximum(side.values, max(resolution, 1.0) if is_ratio else -math.inf) for side in (arm, against))
-    low, high = sorted((end(now.min() - off, was.max() + off), end(now.max() + off, was.min() - off)))
-    return Interval(center=end(now.max(), was.max()), low=low, high=high, n=1)  # of several readings the largest
+    now, was = (
+        np.maximum(side.values, max(resolution, 1.0) if is_ratio else -math.inf)
+        for side in (arm, against)
+    )
+    low, high = sorted(
+        (end(now.min() - off, was.max() + off), end(now.max() + off, was.min() - off))
+    )
+    return Interval(
+        center=end(now.max(), was.max()), low=low, high=high, n=1
+    )  # of several readings the largest
 
 
 def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
     """Set every arm against fp32 in its cell; return the contrasts by the arm's number."""
-    baselines = {arm.key[:PRECISION]: arm for arm in arms.values() if arm.key[PRECISION] == BASELINE}
+    baselines = {
+        arm.key[:PRECISION]: arm for arm in arms.values() if arm.key[PRECISION] == BASELINE
+    }
     against_fp32 = {}
     for number, arm in arms.items():
         baseline = baselines.get(arm.key[:PRECISION])
@@ -178,7 +207,9 @@ def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
 
 
 def intervals(
-    contrasts: Mapping[int, Contrast], names: Sequence[str], show: Callable[[Contrast], Interval | None]
+    contrasts: Mapping[int, Contrast],
+    names: Sequence[str],
+    show: Callable[[Contrast], Interval | None],
 ) -> pd.DataFrame:
     """Return the center and ends that ``show`` gives of contrasts, as columns by the arm's number, if any."""
     shown = {}

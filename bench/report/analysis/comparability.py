@@ -13,18 +13,24 @@ from bench.results.environment import DEVICE, MACHINE
 from bench.results.records import MEASURED
 from bench.spec.text import plain
 
+# Columns in which what is compared agrees, on whatever data and with whatever techniques it ran.
 RECIPE = ["suite", "parameters"]
-"""Columns in which what is compared agrees, on whatever data and with whatever techniques it ran."""
+# Phases and columns whose values should be the same wherever a recipe is compared, with their name,
+# and why.
 OF_TRIALS = (
-    ("train", "data", "data trained on", "Time per epoch and accuracy do not compare; steps are of random batches."),
+    (
+        "train",
+        "data",
+        "data trained on",
+        "Time per epoch and accuracy do not compare; steps are of random batches.",
+    ),
     ("train", "epochs", "number of epochs", "Accuracies do not compare."),
     ("speed", "techniques", "techniques", "They change speed and memory at equal precision."),
 )
-"""Phases and columns whose values should be the same wherever a recipe is compared, with their name, and why."""
 EDITED = "A difference may come from the edit of the suite, not from the machine or its software."
+# A circumstance that should be the same wherever figures are compared: its name, its effect on a
+# comparison, which is a whole sentence, and its values in a run, none where it is not known.
 Fact = tuple[str, str, set[str]]
-"""A circumstance that should be the same wherever figures are compared: its name, its effect on a comparison, which is
-a whole sentence, and its values in a run, none where it is not known."""
 
 
 def cautions(runs: Runs) -> list[str]:
@@ -66,7 +72,9 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
         for (name, why), places in places_of.items():
             if len(places) > 1:
                 parts = [f"{value} in {enumerated(where)}" for value, where in places.items()]
-                recipes_of.setdefault(f"Different {name}: {'; '.join(parts)}. {why}", []).append(titled(*recipe))
+                recipes_of.setdefault(f"Different {name}: {'; '.join(parts)}. {why}", []).append(
+                    titled(*recipe)
+                )
     if len(recipes) == 1:
         return list(recipes_of)
     return [f"{', '.join(of_recipes)}: {text}" for text, of_recipes in recipes_of.items()]
@@ -79,22 +87,39 @@ def _facts(run: Run, rows: pd.DataFrame) -> Iterator[Fact]:
     for key, part in MACHINE.items():
         if part.why and part.on in ("any", kind):
             value = facts.get(key)
-            yield part.name, part.why, set(value) if isinstance(value, list) else {str(value)} if value else set()
+            yield (
+                part.name,
+                part.why,
+                set(value) if isinstance(value, list) else {str(value)} if value else set(),
+            )
     used = set(rows["placement"])
     for key, part in DEVICE.items():
         if part.why:
             limits: dict[str, set[str]] = {}
             for device in run.devices:
                 if device["placement"] in used and device.get(key) is not None:
-                    limits.setdefault(device["name"], set()).add(f"{device[key]:,g} {part.unit}".strip())
+                    limits.setdefault(device["name"], set()).add(
+                        f"{device[key]:,g} {part.unit}".strip()
+                    )
             for name, texts in limits.items():
                 yield f"{part.name} of {name}", part.why, texts
     suite = rows["suite"].iloc[0]
     for ref in run.part("request").get("suites", []):
         if ref["name"] == suite and ref.get("digest"):
-            yield f"versions of {suite} (hash of its file, and of a script's arguments)", EDITED, {ref["digest"]}
+            yield (
+                f"versions of {suite} (hash of its file, and of a script's arguments)",
+                EDITED,
+                {ref["digest"]},
+            )
     measured = rows[rows["status"].isin(MEASURED)]
     for phase, column, name, why in OF_TRIALS:
         values = measured.loc[measured["phase"] == phase, column].dropna()
         if len(values):
-            yield name, why, {(value or "none") if isinstance(value, str) else f"{value:.0f}" for value in values}
+            yield (
+                name,
+                why,
+                {
+                    (value or "none") if isinstance(value, str) else f"{value:.0f}"
+                    for value in values
+                },
+            )

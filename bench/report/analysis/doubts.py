@@ -11,10 +11,10 @@ from typing import Any
 
 from bench.report.format import known, processes
 
+# A row of the summary.
 Row = Mapping[Hashable, Any]
-"""A row of the summary."""
+# Load of other programs, in per cent of a machine's cores, from which a timing is crowded.
 CROWDED_PCT = 10.0
-"""Load of other programs, in per cent of a machine's cores, from which a timing is crowded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +33,7 @@ class Doubt:
 
 
 PARTIAL, OTHER_TYPES = "partial", "other types"
+# By name, in the order in which they are listed.
 DOUBTS = {
     doubt.name: doubt
     for doubt in (
@@ -45,20 +46,26 @@ DOUBTS = {
         Doubt(
             name=OTHER_TYPES,
             mark="≠",
-            about="many of its products, or of the fp32 that it is compared with, ran in another type than the "
-            "precision's name says",
+            about="many of its products, or of the fp32 that it is compared with, ran in another "
+            "type than the precision's name says",
             applies=lambda row: known(row["other_types"]) or known(row["fp32_strayed"]),
         ),
         Doubt(
             name="crowded",
             mark="¤",
-            about=f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while it was timed",
+            about=(
+                f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while it "
+                "was timed"
+            ),
             applies=lambda row: row["foreign_load_pct"] > CROWDED_PCT,
         ),
         Doubt(
             name="disturbed",
             mark="△",
-            about="all processes that timed it were disturbed, so all of them count; the notes say by what",
+            about=(
+                "all processes that timed it were disturbed, so all of them count; the notes say "
+                "by what"
+            ),
             applies=lambda row: row["disturbed"] is True,
         ),
         Doubt(
@@ -83,17 +90,20 @@ DOUBTS = {
         Doubt(
             name="shared clock",
             mark="‖",
-            about="the power limit held the clock down, which the precisions shared, so the speedup may be some 10 % "
-            "too high, and FASTER is said only of more than 15 %",
+            about="the power limit held the clock down, which the precisions shared, so the speedup "
+            "may be some 10 % too high, and FASTER is said only of more than 15 %",
             applies=lambda row: (
-                row["power_capped"] is True and known(row["speedup"]) and not known(row["turns_speedup"])
+                row["power_capped"] is True
+                and known(row["speedup"])
+                and not known(row["turns_speedup"])
             ),
         ),
         Doubt(
             name="alone",
             mark="⊙",
-            about="its speedup is that of each precision alone, because the power limit held down the clock that they "
-            "shared in turns, or because the speedup in turns differs from it by more than 3 % and half its interval",
+            about="its speedup is that of each precision alone, because the power limit held down "
+            "the clock that they shared in turns, or because the speedup in turns differs "
+            "from it by more than 3 % and half its interval",
             applies=lambda row: known(row["turns_speedup"]),
         ),
         Doubt(
@@ -105,7 +115,6 @@ DOUBTS = {
         ),
     )
 }
-"""By name, in the order in which they are listed."""
 
 
 def marked_verdict(row: Row) -> Any:

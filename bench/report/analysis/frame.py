@@ -1,10 +1,10 @@
 """The tidy frame of a report, and what each arm measured of a metric.
 
 metric        what is compared: its column, its direction, its margin       bench.spec.metrics
-measurement   one value of a metric, by one arm in one process or with one seed    measurements
-arm           all measurements of a metric by one precision of one cell     arms
-contrast      one arm against another, with an interval                     bench.report.analysis.changes
-verdict       the words for contrasts, which depend on the question         bench.report.analysis.judge
+measurement   one value of a metric, by one arm in one process or with one seed    measurements arm
+all measurements of a metric by one precision of one cell     arms contrast      one arm against
+another, with an interval                     bench.report.analysis.changes verdict       the words
+for contrasts, which depend on the question         bench.report.analysis.judge
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from bench.results.records import MEASURED
 from bench.spec.metric import Metric
 from bench.stats import EVIDENCE, Interval
 
+# Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands
+# for.
 ARM, IN_CELL = "arm_number", "cell_number"
-"""Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands for."""
 PRECISION = KEY.index("precision")
 Values = NDArray[np.float64]
+# Columns of ``measurements`` with the logarithm of the gain over fp32 in the same process, from
+# ABBA rounds, and its standard error.
 GAIN = ["log_gain", "log_gain_error"]
-"""Columns of ``measurements`` with the logarithm of the gain over fp32 in the same process, from ABBA rounds, and its
-standard error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -44,7 +45,8 @@ class Arm:
     replicates: Sequence[Hashable]
     """The process or seed of each; an equal one of another arm makes a pair."""
     gains: Mapping[Hashable, Interval] = field(default_factory=dict)
-    """By process, the logarithm of its gain over fp32 in the same process, from their ABBA rounds."""
+    """By process, the logarithm of its gain over fp32 in the same process, from their ABBA
+    rounds."""
     disturbed: frozenset[Hashable] = frozenset()
     """Processes with evidence of a disturbance (``stats.disturbed``)."""
     alike: frozenset[tuple[Hashable, ...]] = frozenset()
@@ -57,7 +59,9 @@ class Arm:
     @property
     def counted(self) -> NDArray[np.bool_]:
         """Which values count: those of disturbed processes do not while two others do."""
-        return np.array(stats.without_evidence([name in self.disturbed for name in self.replicates]))
+        return np.array(
+            stats.without_evidence([name in self.disturbed for name in self.replicates])
+        )
 
     def figure(self, metric: Metric) -> float:
         """Return one figure of what counts: the mean of what was learned, the largest reading, else the median."""
@@ -110,11 +114,15 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
         key = tuple(part.iloc[0][KEY])
         processes = list(zip(part["run"], part["trial"], strict=True))
         cell = None if metric.seed_is_input else key[:PRECISION]
-        evidence = stats.disturbed(part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE})
+        evidence = stats.disturbed(
+            part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE}
+        )
         measured[int(part[ARM].iloc[0])] = Arm(
             key=key,
             values=part["value"].to_numpy(),
-            replicates=[(cell, seed) for seed in part["seed"]] if metric.replicate == "seed" else processes,
+            replicates=[(cell, seed) for seed in part["seed"]]
+            if metric.replicate == "seed"
+            else processes,
             gains=_gains(processes, part),
             disturbed=frozenset(compress(processes, evidence)),
             alike=frozenset(part[list(metric.alike)].itertuples(index=False, name=None)),
@@ -128,7 +136,9 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
 def _gains(processes: Sequence[Hashable], rows: pd.DataFrame) -> dict[Hashable, Interval]:
     """Return the log-gain over fp32 in each process that has one."""
     gains = {}
-    for process, log_gain, error, count in zip(processes, *(rows[name] for name in (*GAIN, "rounds")), strict=True):
+    for process, log_gain, error, count in zip(
+        processes, *(rows[name] for name in (*GAIN, "rounds")), strict=True
+    ):
         if not np.isnan(log_gain):
             gains[process] = stats.of_rounds(log_gain, error, int(count))
     return gains

@@ -13,27 +13,31 @@ from bench.report.format import known
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, learned
 
+# Where the power limit held down a clock that both shared, a speedup may be some 10 % too high
+# (docs/measuring.md): FASTER needs an interval beyond this.
 SHARED_CLOCK = math.log(1.15)
-"""Where the power limit held down a clock that both shared, a speedup may be some 10 % too high (docs/measuring.md):
-FASTER needs an interval beyond this."""
+# One window alone tells a speedup as well as this; one in turns that differs by more does not hold
+# alone.
 TOLERANCE = math.log(1.03)
-"""One window alone tells a speedup as well as this; one in turns that differs by more does not hold alone."""
+# Columns of the summary with the speedup in turns, where that alone counts.
 IN_TURNS = ["turns_speedup", "turns_speedup_low", "turns_speedup_high"]
-"""Columns of the summary with the speedup in turns, where that alone counts."""
+# With fewer paired seeds there is no parity verdict.
 MIN_SEEDS = ACCURACY.fewest
-"""With fewer paired seeds there is no parity verdict."""
 
 
 def judge_speedups(family: Sequence[Contrast]) -> list[str]:
     """Return the words of ``stats.FASTER`` for a report's speedups: of many, one clears the noise by chance.
 
-    FASTER and SLOWER also need to be discoveries (``stats.discoveries``) at the level of their intervals, 5 % of one
-    process and 2.5 % of several that may have ended the measurement; alone a speedup has the word of its interval.
+    FASTER and SLOWER also need to be discoveries (``stats.discoveries``) at the level of their
+    intervals, 5 % of one process and 2.5 % of several that may have ended the measurement; alone a
+    speedup has the word of its interval.
     """
     chances = {}
     for place, contrast in enumerate(family):
         if contrast.change.low is not None:
-            chances[place] = contrast.change.chance(contrast.threshold) / (1 - contrast.change.confidence)
+            chances[place] = contrast.change.chance(contrast.threshold) / (
+                1 - contrast.change.confidence
+            )
     holding = stats.discoveries(chances, 1.0)
     words = []
     for place, contrast in enumerate(family):
@@ -48,8 +52,9 @@ def judge_speedups(family: Sequence[Contrast]) -> list[str]:
 def judged_alone(turns: Contrast, alone: Contrast | None) -> Contrast | None:
     """Return what the verdict is on where the speedup alone counts: at the power limit, or where the two differ.
 
-    In turns, a GPU at its power limit runs all precisions at one clock. The energy phase trains each alone, at its own,
-    and once: that is taken to be as uncertain as the speedup in turns, and by ``TOLERANCE`` at least.
+    In turns, a GPU at its power limit runs all precisions at one clock. The energy phase trains
+    each alone, at its own, and once: that is taken to be as uncertain as the speedup in turns, and
+    by ``TOLERANCE`` at least.
     """
     if alone is None:
         return None
@@ -67,7 +72,8 @@ def parity(contrast: Contrast) -> str:
 
     It is EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or "insufficient seeds".
 
-    The end of the 90 % interval on the worse side is also the one-sided 95 % bound that non-inferiority asks for.
+    The end of the 90 % interval on the worse side is also the one-sided 95 % bound that
+    non-inferiority asks for.
 
     Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
     Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).

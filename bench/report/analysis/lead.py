@@ -29,7 +29,8 @@ from bench.spec.precisions import BASELINE
 
 STANDING = {NOT_WORSE: "good", "not compared": "open", "too few seeds": "open", "undecided": "open"}
 STANDING |= dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), "")
-"""The class of each verdict on accuracy, which colours it: whether it supports the advice. Any other verdict is bad."""
+"""The class of each verdict on accuracy, which colours it: whether it supports the advice. Any
+other verdict is bad."""
 
 
 class Part(NamedTuple):
@@ -55,17 +56,20 @@ class Line:
 
     answer: Answer
     faster: str
-    """The speedup; where fp32 is advised, that of the best other precision after its name, or its interval."""
+    """The speedup; where fp32 is advised, that of the best other precision after its name, or its
+    interval."""
     spread: str
     """Half the width of the speedup's interval."""
     changes: dict[str, Cell]
-    """Changes from fp32, by the metric's name: the metrics whose changes are shares, and ``EPOCH``."""
+    """Changes from fp32, by the metric's name: the metrics whose changes are shares, and
+    ``EPOCH``."""
     peak: str
     """The peak memory."""
     accuracy: str
     """A word on accuracy, or the status of a training that failed."""
     points: str
-    """The difference in accuracy, or in the loss of tokens; the accuracy itself where there is none."""
+    """The difference in accuracy, or in the loss of tokens; the accuracy itself where there is
+    none."""
     standing: str
     """``good``, ``bad``, ``open`` or empty: whether accuracy supports the advice."""
     marks: str
@@ -95,9 +99,13 @@ def line(answer: Answer) -> Line:
     return Line(
         answer=answer,
         faster=_faster(answer),
-        spread=spread(arm["speedup_low"], arm["speedup_high"]) if arm and known(arm["speedup_low"]) else "",
+        spread=spread(arm["speedup_low"], arm["speedup_high"])
+        if arm and known(arm["speedup_low"])
+        else "",
         changes=changes,
-        peak=f"{number(arm['peak_memory_bytes'] / MIB)} MiB" if arm and known(arm["peak_memory_bytes"]) else "",
+        peak=f"{number(arm['peak_memory_bytes'] / MIB)} MiB"
+        if arm and known(arm["peak_memory_bytes"])
+        else "",
         accuracy=accuracy,
         points=_points(answer),
         standing="bad" if "bad" in standings else standings[0],
@@ -124,7 +132,11 @@ def _points(answer: Answer) -> str:
         return ""
     quality, is_here = judged_by(training), training["batch_size"] == answer.batch
     if quality is None:
-        return f"{training['accuracy_pct']:.2f} %" if is_here and known(training["accuracy_pct"]) else ""
+        return (
+            f"{training['accuracy_pct']:.2f} %"
+            if is_here and known(training["accuracy_pct"])
+            else ""
+        )
     parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
     if answer.accuracy_word(answer.precision) == "too few seeds":
         parts.append(counted(training["accuracy_change_seeds"], "seed"))
@@ -212,7 +224,9 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     where = f"on {enumerated(labels)}"
     if len(answers) == 1:
         where += f" for {first.names['workload']}{at_batch(first.names, ' at batch ')}"
-    elif any(answer.names["label"] in labels and answer not in group for answer in answers):  # of other suites
+    elif any(
+        answer.names["label"] in labels and answer not in group for answer in answers
+    ):  # of other suites
         where = f"in {cases(len(group), len(answers))}"
     if first.is_timed:
         speedups = [float(answer.arm["speedup"]) for answer in group]
@@ -222,7 +236,10 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
         notes = [_faster(first)] if len(group) == 1 else []
         if any(answer.rule.arms == "undecided" for answer in group):
             notes.append("measure longer to decide")
-        return [Part(f"stay with {BASELINE}", True), Part(f" {where}" + (f" ({'; '.join(notes)})" if notes else ""))]
+        return [
+            Part(f"stay with {BASELINE}", True),
+            Part(f" {where}" + (f" ({'; '.join(notes)})" if notes else "")),
+        ]
     return [Part(f"only {use} fits {where}" if first.is_gain else f"{use} {where}")]
 
 

@@ -24,14 +24,24 @@ from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
 from bench.spec.precisions import BASELINE, precision_rank, unexpected_types_in_words
 
+# An fp32 matrix product with a larger error than this was not computed in IEEE fp32.
 IEEE_ERROR = 3e-5
-"""An fp32 matrix product with a larger error than this was not computed in IEEE fp32."""
+# Settings of the fp32 switches under which factors are rounded before they are multiplied.
 ROUNDED = ("tf32", "bf16")
-"""Settings of the fp32 switches under which factors are rounded before they are multiplied."""
+# Columns of a precision's status; the first that is set counts.
 MEASURES = ["speed_status", "memory_status", "train_status"]
-"""Columns of a precision's status; the first that is set counts."""
 UNSUPPORTED = "unsupported"
-ORDER = ["suite", "parameters", "techniques", "data", "generation", "architecture", "device", "run", "placement"]
+ORDER = [
+    "suite",
+    "parameters",
+    "techniques",
+    "data",
+    "generation",
+    "architecture",
+    "device",
+    "run",
+    "placement",
+]
 ORDER += ["batch_size", "rank"]
 """The columns by which tables are ordered."""
 
@@ -41,10 +51,13 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
 
     As well as the columns of ``KEY`` and the names of ``labels.subjects`` it has
 
-    - of each phase its status, how many of its trials were lost, and the columns of ``Phase.summarised``,
-    - of each metric its figure, its change from fp32 with the interval, and what each arm measured (``Metric.arm``),
+    - of each phase its status, how many of its trials were lost, and the columns of
+      ``Phase.summarised``,
+    - of each metric its figure, its change from fp32 with the interval, and what each arm measured
+      (``Metric.arm``),
     - the columns that ``add`` of a phase's summary.py adds,
-    - ``other_types`` and ``fp32_strayed``, that of the fp32 that it is compared with, and ``doubts`` about all of it.
+    - ``other_types`` and ``fp32_strayed``, that of the fp32 that it is compared with, and
+      ``doubts`` about all of it.
     """
     trials = numbered(trials)
     measured = {metric: arms(trials, metric) for metric in METRICS.values()}
@@ -63,7 +76,9 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     of_fp32 = table["other_types"].where(table["precision"] == BASELINE)
     table["fp32_strayed"] = of_fp32.groupby([table[name] for name in SUBJECT]).transform("first")
     table["in_common"] = _in_common(table)
-    table["rank"] = table["precision"].map({name: precision_rank(name) for name in table["precision"].unique()})
+    table["rank"] = table["precision"].map(
+        {name: precision_rank(name) for name in table["precision"].unique()}
+    )
     table["generation"] = table["architecture"].map(generation_rank)
     table["doubts"] = [doubts(row) for row in records(table)]
     table = table.sort_values(ORDER, kind="stable", ignore_index=True).drop(columns=IN_CELL)
@@ -82,7 +97,8 @@ def _of_phase(trials: pd.DataFrame, phase: Phase) -> pd.DataFrame:
 def status_of(rows: pd.DataFrame) -> pd.Series:
     """Return one word for each arm of a phase's rows, by its number.
 
-    Where anything was measured it is ``ok``, or ``unconverged`` if any was; otherwise the last trial's own word.
+    Where anything was measured it is ``ok``, or ``unconverged`` if any was; otherwise the last
+    trial's own word.
     """
     rank = rows["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
     ranked = pd.DataFrame({ARM: rows[ARM], "status": rows["status"], "rank": rank})
@@ -92,21 +108,31 @@ def status_of(rows: pd.DataFrame) -> pd.Series:
 def _lost(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of a phase that do not count, one for each arm, process and seed.
 
-    An arm that did not fit in memory together with others, and was then measured alone, has lost nothing.
+    An arm that did not fit in memory together with others, and was then measured alone, has lost
+    nothing.
     """
     trial = [ARM, "replicate", "seed"]
     is_measured = rows["status"].isin(MEASURED)
-    later = is_measured.groupby([rows[name] for name in trial], dropna=False).transform("any").astype(bool)
+    later = (
+        is_measured.groupby([rows[name] for name in trial], dropna=False)
+        .transform("any")
+        .astype(bool)
+    )
     is_lost = ~is_measured & ~(rows["status"].eq("oom") & later)
     return rows[is_lost].drop_duplicates(trial)
 
 
-def _of_metric(metric: Metric, measured: Mapping[int, Arm], changes: Mapping[int, Contrast]) -> pd.DataFrame:
+def _of_metric(
+    metric: Metric, measured: Mapping[int, Arm], changes: Mapping[int, Contrast]
+) -> pd.DataFrame:
     """Return each arm's figure of a metric, its change from fp32 with the interval, and the arm, by its number."""
     figures = {number: arm.figure(metric) for number, arm in measured.items()}
     table = pd.DataFrame({metric.figure: pd.Series(figures, dtype=float)})
     table[metric.arm] = pd.Series(dict(measured), dtype=object)
-    if metric not in (SPEED, THROUGHPUT):  # the speedups are judged together, see bench/phases/speed/summary.py
+    if metric not in (
+        SPEED,
+        THROUGHPUT,
+    ):  # the speedups are judged together, see bench/phases/speed/summary.py
         table = table.join(intervals(changes, metric.changes, attrgetter("reported")), how="outer")
     return table
 
@@ -114,10 +140,13 @@ def _of_metric(metric: Metric, measured: Mapping[int, Arm], changes: Mapping[int
 def other_types(trials: pd.DataFrame) -> pd.Series:
     """Return for each trial's row which products ran in another type than its precision's, in words; None without any.
 
-    They are those that a step was seen to compute, and of fp32 all where its switches or a probed product say so.
+    They are those that a step was seen to compute, and of fp32 all where its switches or a probed
+    product say so.
     """
     seen = trials[["precision", "compute_dtypes", "other_modules"]].itertuples(index=False)
-    words = pd.Series([unexpected_types_in_words(*row) or None for row in seen], trials.index, dtype=object)
+    words = pd.Series(
+        [unexpected_types_in_words(*row) or None for row in seen], trials.index, dtype=object
+    )
     switched = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
     rounded = (trials["precision"] == BASELINE) & (switched | (trials["matmul_error"] > IEEE_ERROR))
     return words.mask(words.isna() & rounded, "rounded its products to TF32 or less")
@@ -134,7 +163,8 @@ def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
     return summary[~(whole & others)]
 
 
-# Batch sizes: the speedup at one batch next to that of each precision at its own best, and what fits.
+# Batch sizes: the speedup at one batch next to that of each precision at its own best, and what
+# fits.
 
 
 def _in_common(table: pd.DataFrame) -> pd.Series:
@@ -150,8 +180,8 @@ def _in_common(table: pd.DataFrame) -> pd.Series:
 def reference_batch(rows: pd.DataFrame) -> int:
     """Choose the batch size that a subject is judged at.
 
-    It is the largest that was trained with and has a speedup, else the largest at which all devices have one, else the
-    largest that has one.
+    It is the largest that was trained with and has a speedup, else the largest at which all devices
+    have one, else the largest that has one.
     """
     sizes, compared = rows["batch_size"], rows["speedup"].notna()
     trained = sizes.isin(sizes[rows["train_status"].notna()])

@@ -1,7 +1,7 @@
 """The advice: which precision to train with on each device, by a table of rules.
 
-A suite on a device is judged at one batch size. The first of ``RULES`` whose arms are any answers it: it is about the
-first of them, and its templates write the advice and the evidence.
+A suite on a device is judged at one batch size. The first of ``RULES`` whose arms are any answers
+it: it is about the first of them, and its templates write the advice and the evidence.
 """
 
 from __future__ import annotations
@@ -17,27 +17,42 @@ from bench.report.analysis.changes import estimate
 from bench.report.analysis.doubts import PARTIAL, Doubt, doubted, marked_verdict
 from bench.report.analysis.judge import IN_TURNS, TOLERANCE
 from bench.report.analysis.summary import MEASURES, reference_batch
-from bench.report.format import MIB, UNKNOWN, at_batch, change, enumerated, known, number, ratio, records
+from bench.report.format import (
+    MIB,
+    UNKNOWN,
+    at_batch,
+    change,
+    enumerated,
+    known,
+    number,
+    ratio,
+    records,
+)
 from bench.report.reading.load import SUBJECT
 from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
 from bench.spec.precisions import BASELINE, find_precision
 
+# A row of the summary.
 Row = Mapping[Hashable, Any]
-"""A row of the summary."""
+# At equal speed, this share of memory saved is a reason to change precision.
 WORTHWHILE = 0.05
-"""At equal speed, this share of memory saved is a reason to change precision."""
 NOT_WORSE, NOT_SHOWN, NOT_TRAINED = "not worse", "not shown", "not trained"
 NO_ACCURACY = "no accuracy: regression"
 STALLED = "does not learn"
 STAY = "stay with fp32"
-OF_PARITY = {"EQUIVALENT": NOT_WORSE, "NON-INFERIOR": NOT_WORSE, "WORSE": "worse", "diverged": "diverged"}
+OF_PARITY = {
+    "EQUIVALENT": NOT_WORSE,
+    "NON-INFERIOR": NOT_WORSE,
+    "WORSE": "worse",
+    "diverged": "diverged",
+}
 OF_PARITY |= {"INCONCLUSIVE": "undecided", "insufficient seeds": "too few seeds"}
 """Words on accuracy, by the verdict on parity."""
+# Words on accuracy of a precision that is not advised, however fast it is.
 RULED_OUT = ("worse", "diverged", STALLED)
-"""Words on accuracy of a precision that is not advised, however fast it is."""
+# Words on accuracy that a training has shown.
 SHOWN = (NOT_WORSE, *RULED_OUT)
-"""Words on accuracy that a training has shown."""
 
 
 class Rule(NamedTuple):
@@ -52,6 +67,7 @@ class Rule(NamedTuple):
     """A description of the advised arm, such as the fastest; empty if the rule advises none."""
 
 
+# The rules, in the order in which they are tried.
 RULES = (
     Rule("untried", "no comparison", "only fp32 was tried{statuses}"),
     Rule("diverging", "no verdict", "training diverged in fp32 itself: {arm} is {speed}"),
@@ -70,7 +86,6 @@ RULES = (
     Rule("weighed", "{lightest}", "{peaks}; no speed was measured{statuses}"),
     Rule("rows", "no verdict on speed", "no speedup was measured{statuses}"),
 )
-"""The rules, in the order in which they are tried."""
 
 
 class Facts:
@@ -87,10 +102,14 @@ class Facts:
         """The rows of arms that do not learn where fp32 does."""
         arms = [row for row in self.cell if row["precision"] != BASELINE]
         self.untried = [] if arms else self.cell
-        self.compared = sorted([arm for arm in arms if known(arm["speedup"])], key=itemgetter("speedup"), reverse=True)
+        self.compared = sorted(
+            [arm for arm in arms if known(arm["speedup"])], key=itemgetter("speedup"), reverse=True
+        )
         is_diverging = self.training_of(BASELINE).get("train_status") == "nonfinite"
         self.diverging = self.compared if is_diverging else []
-        self.sound = [arm for arm in self.compared if self.accuracy_word(arm["precision"]) not in RULED_OUT]
+        self.sound = [
+            arm for arm in self.compared if self.accuracy_word(arm["precision"]) not in RULED_OUT
+        ]
         """The compared arms that training does not rule out."""
         faster = [arm for arm in self.sound if arm["speed_verdict"] == "FASTER"]
         tied = [arm for arm in faster if is_tied(arm, faster[0])]
@@ -107,7 +126,9 @@ class Facts:
         """The arms with a throughput where fp32 does not fit in memory."""
         is_timed = any(known(row["speed_status"]) for row in self.cell)
         has_memory_alone = not is_timed and not any(known(row["train_status"]) for row in self.rows)
-        weighed = [arm for arm in arms if known(arm["peak_memory_bytes"])] if has_memory_alone else []
+        weighed = (
+            [arm for arm in arms if known(arm["peak_memory_bytes"])] if has_memory_alone else []
+        )
         self.weighed = sorted(weighed, key=_by_change)
         """The arms of which the memory alone was asked for, the one that takes least first."""
         self.peaks = "" if is_timed else _peaks(self.cell)
@@ -116,10 +137,17 @@ class Facts:
     def training_of(self, precision: object) -> Row:
         """Return a precision's training at the batch size, or else at the largest that it trained with; empty without.
 
-        A precision that does not learn is known from a training of any length, and of any batch size.
+        A precision that does not learn is known from a training of any length, and of any batch
+        size.
         """
-        trained = [row for row in self.rows if row["precision"] == precision and known(row["train_status"])]
-        return max(trained, key=lambda row: (row["batch_size"] == self.batch, row["batch_size"]), default={})
+        trained = [
+            row for row in self.rows if row["precision"] == precision and known(row["train_status"])
+        ]
+        return max(
+            trained,
+            key=lambda row: (row["batch_size"] == self.batch, row["batch_size"]),
+            default={},
+        )
 
     def accuracy_word(self, precision: object) -> str:
         """Return the word on the accuracy of a precision, compared with fp32's; of a failed training its status."""
@@ -160,19 +188,23 @@ class Answer(Facts):
         self.precision = str(arm["precision"]) if self.is_gain else BASELINE if self.stays else None
         """The advised one; None if there is no advice."""
         self.arm: Row = arm if self.precision else {}
-        """The row of the advised precision, for fp32 that of the best other precision; empty where there is none."""
-        self.ties = [str(tied["precision"]) for tied in self.faster[1:] if self.rule.arms == "faster"]
+        """The row of the advised precision, for fp32 that of the best other precision; empty where
+        there is none."""
+        self.ties = [
+            str(tied["precision"]) for tied in self.faster[1:] if self.rule.arms == "faster"
+        ]
         """Other precisions that are as fast as the advised one."""
         self.training = self.training_of(self.precision) if self.is_gain else {}
-        """The training of the precision that is advised instead of fp32; empty where it was not trained."""
+        """The training of the precision that is advised instead of fp32; empty where it was not
+        trained."""
         self.is_timed = self.is_gain and known(arm["speedup"])
         """Whether a gain over fp32 is known of the precision that is advised instead of it."""
         self.doubts: list[Doubt] = doubted([self.arm, self.training] if self.arm else self.rows)
         """The doubts about the figures that it rests on."""
         slots = self._slots(arm)
         self.advice = self.rule.advice.format(**slots)
-        """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay with fp32``; or why
-        there is none."""
+        """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay
+        with fp32``; or why there is none."""
         if self.is_gain and slots["accuracy"] != NOT_WORSE:
             shown = NO_ACCURACY if slots["accuracy"] == NO_ACCURACY else "accuracy not shown"
             self.advice = f"{self.rule.gain}: {self.precision}, {shown}"
@@ -183,7 +215,9 @@ class Answer(Facts):
         self.evidence = self.rule.evidence.format(**slots)
         if known(self.names["fp32_strayed"]):
             types = self.names["fp32_strayed"]
-            self.evidence += f"; but what is called fp32 here {types}, so this is no comparison with FP32"
+            self.evidence += (
+                f"; but what is called fp32 here {types}, so this is no comparison with FP32"
+            )
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.advice} — {self.evidence}."
@@ -212,7 +246,8 @@ class Answer(Facts):
     def accuracy(self) -> str:
         """The word on the accuracy of the precision that is advised instead of fp32, or ``NOT_SHOWN``.
 
-        Where there is none, it is that of each precision whose training shows something, after its name.
+        Where there is none, it is that of each precision whose training shows something, after its
+        name.
         """
         if self.is_gain:
             word = self.accuracy_word(self.precision)
@@ -272,8 +307,9 @@ def _peaks(rows: Sequence[Row]) -> str:
 def is_tied(arm: Row, fastest: Row) -> bool:
     """Return whether an arm is not shown to be slower than the fastest.
 
-    It is by their ratio in the processes that timed both. Where fewer than two processes timed both, it is by whether
-    their intervals over fp32 overlap; of a speedup alone, by what one window tells.
+    It is by their ratio in the processes that timed both. Where fewer than two processes timed
+    both, it is by whether their intervals over fp32 overlap; of a speedup alone, by what one window
+    tells.
     """
     if arm is fastest:
         return True

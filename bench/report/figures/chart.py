@@ -18,15 +18,17 @@ from bench.results.records import WorkClass
 from bench.spec.precisions import PRECISIONS, precision_rank
 
 Scale = Literal["linear", "log"]
+# The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of
+# those below.
 Tint = str
-"""The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of those below."""
 SOFT, PLAIN = "soft", "plain"
+# Magnitudes that a format makes zero, and those that it holds with fewer digits.
 LOST, COARSE = "lost", "coarse"
-"""Magnitudes that a format makes zero, and those that it holds with fewer digits."""
+# Tints of a legend's entries that tell no colours apart but lines, bands and crosses.
 SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
-"""Tints of a legend's entries that tell no colours apart but lines, bands and crosses."""
+# Tints of the classes of work in a step.
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
-"""Tints of the classes of work in a step."""
+# Tints of the kinds of tensors, and their columns of memory.csv.
 MEMORY_KINDS = {
     "parameters": "parameter_bytes",
     "gradients": "gradient_bytes",
@@ -34,11 +36,12 @@ MEMORY_KINDS = {
     "activations": "activation_bytes",
     "temporaries": "temporary_bytes",
 }
-"""Tints of the kinds of tensors, and their columns of memory.csv."""
+# Between a mark and a word that starts there.
 SPACE = "\u00a0"
-"""Between a mark and a word that starts there."""
+# Colours of precisions with options.
 SPARE = ("#cc79a7", "#56b4e9", "#e69f00", "#000000")
-"""Colours of precisions with options."""
+# The colours and matplotlib's markers of devices, in their order, the same in all figures of a
+# report.
 LOOKS = (
     ("#0072b2", "o"),
     ("#c4500a", "s"),
@@ -49,8 +52,8 @@ LOOKS = (
     ("#6a4fc3", "<"),
     ("#1f8ac0", ">"),
 )
-"""The colours and matplotlib's markers of devices, in their order, the same in all figures of a report."""
 INK, GREY = "#24292f", "#8c959f"
+# Of tints that are no precision's and no device's.
 COLOURS = {
     SOFT: GREY,
     **dict.fromkeys((PLAIN, SOLID, DASHED, BAND, CROSS), INK),
@@ -75,7 +78,6 @@ COLOURS = {
     WORK["idle"]: "#d0d7de",
     WORK["unknown"]: "#6e7781",
 }
-"""Of tints that are no precision's and no device's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +87,8 @@ class Axis:
     label: str = ""
     scale: Scale = "linear"
     ticks: Sequence[tuple[float, str]] = ()
-    """Places with their labels, which are shown where they have room. Without any, they are round numbers."""
+    """Places with their labels, which are shown where they have room. Without any, they are round
+    numbers."""
     whole: bool = False
     """Whether only whole numbers have ticks."""
     low: float | None = None
@@ -172,7 +175,8 @@ class Chart:
     panels: Sequence[Panel] = ()
     legend: Sequence[tuple[str, Tint]] = ()
     in_files: bool = True
-    """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be read there."""
+    """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be
+    read there."""
     page: Markup = Markup()
     """Its elements of the page, once it is drawn."""
 
@@ -196,7 +200,10 @@ def class_of(tint: str) -> str:
 
 def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each precision, in the order of every table."""
-    return [(name, rows[rows["precision"] == name]) for name in sorted(rows["precision"].unique(), key=precision_rank)]
+    return [
+        (name, rows[rows["precision"] == name])
+        for name in sorted(rows["precision"].unique(), key=precision_rank)
+    ]
 
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:

@@ -20,22 +20,24 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, untabled
 from bench.spec.precisions import BASELINE
 
+# Which figures are drawn.
 Choice = Literal["overview", "all", "none"]
-"""Which figures are drawn."""
+# The names of its figures begin with this.
 SPEEDUP = "speedup-vs-batch"
-"""The names of its figures begin with this."""
+# A panel's title, its precision if it has one, and its rows with ``line``, ``batch_size``,
+# ``value``, ``low`` and ``high``; without a value it did not fit.
 Group = tuple[str, str, pd.DataFrame]
-"""A panel's title, its precision if it has one, and its rows with ``line``, ``batch_size``, ``value``, ``low`` and
-``high``; without a value it did not fit."""
+# A metric whose largest figure is this many times the smallest has a logarithmic axis.
 LOG_FROM = 30.0
-"""A metric whose largest figure is this many times the smallest has a logarithmic axis."""
 
 
-def charts(summary: pd.DataFrame, figures: Choice = "overview") -> Iterator[tuple[str, Chart | None]]:
+def charts(
+    summary: pd.DataFrame, figures: Choice = "overview"
+) -> Iterator[tuple[str, Chart | None]]:
     """Describe the figures of all recipes, each with its workload.
 
-    The speedups come first, with an empty workload, because they are figures of the whole report. Only they are drawn
-    to files, unless ``all`` figures are.
+    The speedups come first, with an empty workload, because they are figures of the whole report.
+    Only they are drawn to files, unless ``all`` figures are.
     """
     workloads = list(summary.groupby("workload", sort=False))
     files, tints = slugs([str(name) for name, _ in workloads]), tints_of(summary)
@@ -69,7 +71,9 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     high = summary["speedup_high"].clip(upper=2 * speedup.max())
     rows = summary.assign(value=speedup, low=low, high=high, status=summary["speed_status"])
     is_lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
-    is_without = is_lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
+    is_without = (
+        is_lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
+    )
     rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
     return rows[rows["precision"] != BASELINE]
 
@@ -85,7 +89,8 @@ def against_batch(
 ) -> Chart | None:
     """Describe a metric against batch size: a panel for each precision with a line for each device.
 
-    One device has one panel, with a line for each precision. Where there is one batch size, dots replace the lines.
+    One device has one panel, with a line for each precision. Where there is one batch size, dots
+    replace the lines.
 
     Args:
         summary: rows of the summary, of one recipe.
@@ -185,7 +190,11 @@ def with_panels(
     are_dots = len(x.ticks) == 1
     panels = []
     for title, precision, group in groups:
-        panel = _dots(group, y, lines, is_speedup) if are_dots else _lines(group, x, y, lines, is_speedup)
+        panel = (
+            _dots(group, y, lines, is_speedup)
+            if are_dots
+            else _lines(group, x, y, lines, is_speedup)
+        )
         panels.append(replace(panel, title=title, precision=precision))
     return replace(bare, panels=panels, legend=[] if are_dots else list(lines.items()))
 
@@ -208,7 +217,9 @@ def _dots(group: pd.DataFrame, y: Axis, lines: Mapping[str, Tint], is_speedup: b
     return chart.rows_panel("", y, names, marks)
 
 
-def _lines(group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+def _lines(
+    group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
+) -> Panel:
     """Describe lines with their whiskers, and crosses at batch sizes that did not fit."""
     marks: list[Mark] = [Rule(at=1.0, axis="y")] if is_speedup else []
     for line, tint in lines.items():

@@ -47,32 +47,33 @@ from bench.report.figures.chart import (
 )
 from bench.results.files import replacing, write_atomically
 
+# Width in pixels of a panel of a figure with one or two, and with more: the page shows as many next
+# to each other as it has room for, and words must be readable on a telephone, too.
 WIDE, NARROW = 400, 320
-"""Width in pixels of a panel of a figure with one or two, and with more: the page shows as many next to each other as
-it has room for, and words must be readable on a telephone, too."""
+# Height in pixels of a panel's frame, and of a line of a row's name.
 HEIGHT, ROW = 170, 17
-"""Height in pixels of a panel's frame, and of a line of a row's name."""
+# Margins above, below and right of the frame, in pixels.
 TOP, BOTTOM, RIGHT = 24, 38, 18
-"""Margins above, below and right of the frame, in pixels."""
+# Width of a character and height of a line, in pixels.
 CHARACTER, LINE = 6.7, 17
-"""Width of a character and height of a line, in pixels."""
+# Characters in a line of a row's name.
 LONGEST_NAME = 30
-"""Characters in a line of a row's name."""
+# Width of the sign of a legend's entry, in pixels.
 KEY = 16
-"""Width of the sign of a legend's entry, in pixels."""
+# A line of more points than these has a dot at some of them only; dots distinguish lines where
+# there is no colour.
 DOTS = 16
-"""A line of more points than these has a dot at some of them only; dots distinguish lines where there is no colour."""
 PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
 DASHES = (0, (3, 2))
 GRID = "#d1d9e0"
 PALE = 0.18
+# The looks of signs of a legend that are not just a marker.
 SIGNS: dict[Tint, dict[str, Any]] = {
     SOLID: {},
     DASHED: {"linestyle": DASHES},
     CROSS: {"linestyle": "none", "marker": "x", "markeredgewidth": 1.5},
     **{tint: {"linewidth": 9, "alpha": PALE} for tint in (BAND, LOST, COARSE)},
 }
-"""The looks of signs of a legend that are not just a marker."""
 STYLE: Any = {
     "text.color": INK,
     "text.parse_math": False,
@@ -103,6 +104,7 @@ STYLE: Any = {
 }
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
+# What the page takes over of matplotlib's elements, as attributes: it allows no styles of elements.
 KEPT = (
     "id",
     "d",
@@ -115,17 +117,16 @@ KEPT = (
     "text-anchor",
     "font-weight",
 )
-"""What the page takes over of matplotlib's elements, as attributes: it allows no styles of elements."""
+# Those that need no attribute, because page.css has them.
 DEFAULTS = {"stroke-width": "1.8", "text-anchor": "middle"}
-"""Those that need no attribute, because page.css has them."""
+# A rectangle in a figure: left, top, width and height in pixels, from its top left corner.
 Box = tuple[float, float, float, float]
-"""A rectangle in a figure: left, top, width and height in pixels, from its top left corner."""
 
 
 def draw(chart: Chart, folder: Path) -> Chart:
     """Return a chart with its elements of the page, after writing it as SVG and PNG if it goes to files."""
-    # The user cannot mend a font that lacks a glyph. The salt makes the names of markers differ from those of other
-    # figures on the page.
+    # The user cannot mend a font that lacks a glyph. The salt makes the names of markers differ
+    # from those of other figures on the page.
     with (
         mpl.rc_context(STYLE | {"svg.hashsalt": chart.name}),
         warnings.catch_warnings(action="ignore"),
@@ -234,7 +235,9 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
         every = math.ceil((len(" ".join(names)) + 1) / room) if room else 1
-        drawn.set_ticks(places[::every], [textwrap.fill(name, LONGEST_NAME) for name in names[::every]])
+        drawn.set_ticks(
+            places[::every], [textwrap.fill(name, LONGEST_NAME) for name in names[::every]]
+        )
         return
     if axis.scale == "log":
         drawn.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -254,7 +257,9 @@ def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
         case Text(y=None):
             place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             aside = -1.5 * CHARACTER * crosses[mark.x]
-            axes.annotate(mark.text, (mark.x, 0), (aside, 7), ha="center", va="center", **place, **shared)
+            axes.annotate(
+                mark.text, (mark.x, 0), (aside, 7), ha="center", va="center", **place, **shared
+            )
             crosses[mark.x] += 1
         case Text():
             axes.text(mark.x, mark.y, mark.text, ha=mark.align, va="center", **shared)
@@ -304,7 +309,8 @@ def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
 def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:
     """Return what an element of matplotlib's comes to on the page, which has its own colours for its two themes.
 
-    The name of an artist that begins with a dot is a class; other groups are left out, but not what is in them.
+    The name of an artist that begins with a dot is a class; other groups are left out, but not what
+    is in them.
     """
     tag, name = element.tag.removeprefix(SVG), element.get("id", "")
     inside = [each for child in element for each in _converted(child, colours)]
@@ -338,5 +344,7 @@ def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:
 
 def _short(text: str) -> str:
     """Return numbers of pixels, and the commands of a path, as short as can be seen."""
-    rounded = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text.strip())
+    rounded = re.sub(
+        r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text.strip()
+    )
     return re.sub(r"\s*([A-Zz])\s*", r"\1", rounded)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.spec.text import plain
 
+# Characters of a report folder's name; file systems take 255 bytes.
 LONGEST = 100
-"""Characters of a report folder's name; file systems take 255 bytes."""
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
@@ -33,6 +33,10 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
     """Return the runs that folders are, each once; of a folder that is no run, the runs that lie in it, by name."""
     runs: dict[Path, None] = {}
     for folder in folders:
-        inside = [] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
+        inside = (
+            []
+            if (folder / "run.json").is_file()
+            else sorted(path.parent for path in folder.glob("*/run.json"))
+        )
         runs |= dict.fromkeys(run.resolve() for run in inside or [folder])
     return list(runs)

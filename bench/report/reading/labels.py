@@ -11,28 +11,34 @@ from bench.report.format import titled
 from bench.report.reading.load import SUBJECT, WORKLOAD
 from bench.results.columns import LIST
 
+# Left out of a device's short name: what follows tells devices apart.
 VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
-"""Left out of a device's short name: what follows tells devices apart."""
+# The parts of a name that say how a board is built: left out where no other board has the rest of
+# the name.
 BUILD = re.compile(r"(?:[- ](?:PCIe|SXM\d?|HBM\d\w?|\d+GB))+(?![\w-])", re.IGNORECASE)
-"""The parts of a name that say how a board is built: left out where no other board has the rest of the name."""
+# The columns that the names of a subject are made of.
 IDENTITY = ["parameters_json", "members", "device_kind"]
-"""The columns that the names of a subject are made of."""
 
 
 def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the subjects of ``trials`` in their order, each with its names.
 
-    ``workload`` names the recipe, ``where`` the device, and ``label`` is the shortest form that no other device has;
-    ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come with them.
+    ``workload`` names the recipe, ``where`` the device, and ``label`` is the shortest form that no
+    other device has; ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come
+    with them.
     """
     named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
     data = named["data"].where(_has_several("data", named, ["suite"]), "")
     recipes = zip(named["suite"], named["parameters"], named["techniques"], data, strict=True)
     named["workload"] = [titled(*words) for words in recipes]
-    alike = [name for name in WORKLOAD if name != "techniques"]  # one device may go without some that several have
+    alike = [
+        name for name in WORKLOAD if name != "techniques"
+    ]  # one device may go without some that several have
     is_told = _has_several("placement", named, [*alike, "run", "device"])
     is_told |= named["members"].str.contains(LIST, regex=False) & (named["device_kind"] == "cpu")
-    places = named["placement"].map(placement).where(is_told, "")  # GPUs are counted in the device's name
+    places = (
+        named["placement"].map(placement).where(is_told, "")
+    )  # GPUs are counted in the device's name
     runs = ("run " + named["run"]).where(_has_several("run", named, ["workload", "device"]), "")
     named["where"] = [titled(*words) for words in zip(named["device"], places, runs, strict=True)]
     named["label"] = _labels(named["where"].tolist())

@@ -20,16 +20,27 @@ from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 from bench.spec.text import plain_within
 
-CELL = ["run", "suite", "parameters", "techniques", "data", "architecture", "device", "placement", "batch_size"]
-"""The columns that identify a cell: within one, precisions are compared."""
+# The columns that identify a cell: within one, precisions are compared.
+CELL = [
+    "run",
+    "suite",
+    "parameters",
+    "techniques",
+    "data",
+    "architecture",
+    "device",
+    "placement",
+    "batch_size",
+]
+# The columns that identify a row of the summary.
 KEY = [*CELL, "precision"]
-"""The columns that identify a row of the summary."""
+# The columns that identify the subject of a verdict: one recipe on one device in one run.
 SUBJECT = CELL[:-1]
-"""The columns that identify the subject of a verdict: one recipe on one device in one run."""
+# The statuses of trials that did not come to their end: their figures in long form are a part that
+# has no meaning.
 STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
-"""The statuses of trials that did not come to their end: their figures in long form are a part that has no meaning."""
+# The columns in which devices and runs must agree to be compared: the same recipe on the same data.
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
-"""The columns in which devices and runs must agree to be compared: the same recipe on the same data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,12 +88,14 @@ class Runs:
     ablations: pd.DataFrame
     """One row per trial and step of an ablation."""
     details: Mapping[str, pd.DataFrame]
-    """The rows of the CSVs with details of trials, such as ``blocks`` and ``epochs``, by the name of the CSV without
-    its end. They have the columns of their cell, and the phase and the seed if they lack these."""
+    """The rows of the CSVs with details of trials, such as ``blocks`` and ``epochs``, by the name
+    of the CSV without its end. They have the columns of their cell, and the phase and the seed if
+    they lack these."""
     telemetry: pd.DataFrame
     """One row per reading of a GPU."""
     remarks: list[str] = field(default_factory=list)
-    """Which reference of a script is called fp32, and which runs without a finished trial are left out."""
+    """Which reference of a script is called fp32, and which runs without a finished trial are left
+    out."""
 
     def tried(self) -> pd.DataFrame:
         """Return the rows of all trials, those of ablations after the others."""
@@ -100,7 +113,10 @@ def load(folders: list[Path]) -> Runs:
     """
     infos = {folder: plain_within(read_run(folder)) for folder in runs_in(folders)}
     if not infos:
-        raise UsageError("There is no run to report. Give at least one folder that a run wrote, such as results/NAME.")
+        raise UsageError(
+            "There is no run to report. Give at least one folder that a run wrote, such as "
+            "results/NAME."
+        )
     _refuse_copies(infos)
     runs: list[Run] = []
     frames: dict[str, list[pd.DataFrame]] = defaultdict(list)
@@ -118,18 +134,22 @@ def load(folders: list[Path]) -> Runs:
         rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
         reference = rows["reference"].iloc[0]
         if reference != BASELINE:
-            remarks.append(f"Run {label}: {reference}, its reference, is called {BASELINE} in this report.")
+            remarks.append(
+                f"Run {label}: {reference}, its reference, is called {BASELINE} in this report."
+            )
             rows = _with_baseline(rows, reference)
             details = {file: _with_baseline(frame, reference) for file, frame in details.items()}
         frames["trials"].append(rows)
-        frames["telemetry"].append(read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label))
+        frames["telemetry"].append(
+            read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label)
+        )
         for file, of_file in details.items():
             frames[file].append(_with_cells(file, of_file, rows))
     if not runs:
         first = next(iter(infos))
         raise UsageError(
-            f"The run in '{first}' has no finished trial yet, so there is nothing to report. Finish it with --resume "
-            f"{first}."
+            f"The run in '{first}' has no finished trial yet, so there is nothing to report. "
+            f"Finish it with --resume {first}."
         )
     every = {name: pd.concat(of_runs, ignore_index=True) for name, of_runs in frames.items()}
     tried, telemetry = every.pop("trials"), every.pop("telemetry")
@@ -152,15 +172,16 @@ def _refuse_copies(infos: Mapping[Path, Mapping[str, Any]]) -> None:
         other = first.setdefault(identity, folder)
         if other != folder and info.get("started"):
             raise UsageError(
-                f"'{other}' and '{folder}' are copies of one run: name, host and start are the same. Leave one out."
+                f"'{other}' and '{folder}' are copies of one run: name, host and start are the "
+                "same. Leave one out."
             )
 
 
 def _name_data(run: Run, names: dict[str, str]) -> dict[str, str]:
     """Name a run's sources of data by what they hold.
 
-    Sources of one fingerprint have the name that the first of them has; a name that stands for other images already
-    gets the fingerprint's first six digits.
+    Sources of one fingerprint have the name that the first of them has; a name that stands for
+    other images already gets the fingerprint's first six digits.
 
     Args:
         run: the run.
@@ -183,7 +204,8 @@ def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a CSV with the phase, the seed and the cell of their trials; in large ones words are categories.
 
-    Figures in long form of a trial that did not come to its end are left out: a part of them has no meaning.
+    Figures in long form of a trial that did not come to its end are left out: a part of them has no
+    meaning.
     """
     wanted = trials if file in SHARED else trials[~trials["status"].isin(STOPPED)]
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]

@@ -1,7 +1,7 @@
 """The rows of all phases in one frame, with the columns that the report derives from what the CSVs hold.
 
-The CSVs say what was asked and what was measured. The frame adds the phase, the kind of the device and the names by
-which reports know parameters and ablation steps.
+The CSVs say what was asked and what was measured. The frame adds the phase, the kind of the device
+and the names by which reports know parameters and ablation steps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ABOUT = {
     "arm_techniques": "The techniques of an ablation step.",
     "reference": "The arm that speedups and changes are over.",
 }
+# The columns that no CSV holds.
 DERIVED = {name: Field(name=name, kind="word") for name in ABOUT}
-"""The columns that no CSV holds."""
+# The columns that names follow from.
 ASKED = ["parameters", "techniques", "ablation", "precision", "placement"]
-"""The columns that names follow from."""
 
 
 def _fields() -> dict[str, Field]:
@@ -43,8 +43,8 @@ def _fields() -> dict[str, Field]:
     return fields
 
 
+# The columns of the frame: those of all phases, and those that are derived.
 TRIALS = _fields()
-"""The columns of the frame: those of all phases, and those that are derived."""
 
 
 def read_details(folder: Path) -> dict[str, pd.DataFrame]:
@@ -57,7 +57,9 @@ def read_details(folder: Path) -> dict[str, pd.DataFrame]:
     return {name: read(folder / name) for name in names}
 
 
-def read_trials(folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def read_trials(
+    folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.DataFrame]
+) -> pd.DataFrame:
     """Read the rows of a run's phases, in the order measured, and derive what follows from them.
 
     Args:
@@ -74,7 +76,9 @@ def read_trials(folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.
         if not of_phase.empty:
             frames.append(of_phase.assign(phase=name))
     rows = typed(pd.concat(frames) if frames else pd.DataFrame(), TRIALS).reset_index(drop=True)
-    rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")  # copied by hand: one process each
+    rows = rows.drop_duplicates(
+        ["trial", "precision", "techniques"], keep="last"
+    )  # copied by hand: one process each
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
     return rows if rows.empty else _derived(_with_names(rows, info), details)
 
@@ -92,7 +96,10 @@ def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.Data
 
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     """Add what follows from a row: names of parameters and of ablation steps, and what its device is."""
-    kinds = {device["placement"]: device["kind"] for device in info.get("environment", {}).get("devices", [])}
+    kinds = {
+        device["placement"]: device["kind"]
+        for device in info.get("environment", {}).get("devices", [])
+    }
     different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()  # far fewer than rows
     names = [_names(row, kinds) for row in records(rows[ASKED].drop_duplicates())]
     columns = pd.DataFrame(names, dtype=object).loc[different].set_axis(rows.index)
@@ -100,7 +107,9 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     # Others are compared with the first arm of a training script, else with the baseline.
     arms = (request.get("script") or {}).get("arms") or [[BASELINE, ""]]
     target_ci = request.get("protocol", {}).get("target_ci") or float("nan")
-    return rows.assign(**columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]), target_ci=target_ci)
+    return rows.assign(
+        **columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]), target_ci=target_ci
+    )
 
 
 def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, str]:

@@ -27,12 +27,15 @@ from bench.results.records import MEASURED
 
 UNSTEADY = "step times had not settled when warm-up ended"
 OOM = "oom"
+# Characters of a reason; the CSV has it whole.
 LONGEST = 160
-"""Characters of a reason; the CSV has it whole."""
 
 
 HOST = (
-    *(words(name, name) for name in ("run", "host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")),
+    *(
+        words(name, name)
+        for name in ("run", "host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")
+    ),
     *optional(
         words("overrides removed", "removed_variables", wrap=True),
         words("environment variables", "variables", wrap=True),
@@ -57,8 +60,8 @@ SWITCH_COLUMNS = (
     figures("fp32 matmul error", "matmul_error", 2),
 )
 ABOUT_SWITCHES = (
-    "Read back in the measuring process. The error is that of an fp32 matrix product against float64, "
-    "outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
+    "Read back in the measuring process. The error is that of an fp32 matrix product against "
+    "float64, outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
 )
 NOTE_COLUMNS = (
     words("suite", "workload"),
@@ -93,8 +96,8 @@ def switches(trials: pd.DataFrame) -> Table | None:
     return table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
 
 
+# The statuses of rows that say how it is; others say that something went wrong.
 ANSWERED = (*MEASURED, "oom", "unsupported")
-"""The statuses of rows that say how it is; others say that something went wrong."""
 
 
 def failures(runs: Runs) -> list[str]:
@@ -103,7 +106,10 @@ def failures(runs: Runs) -> list[str]:
     rows = trials[~trials["status"].isin(ANSWERED)].merge(subjects(trials), on=SUBJECT)
     alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)["phase"].unique()
     return [
-        f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} ({', '.join(row['phase'])})"
+        (
+            f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} "
+            f"({', '.join(row['phase'])})"
+        )
         for row in records(alike.reset_index())
     ]
 
@@ -111,7 +117,8 @@ def failures(runs: Runs) -> list[str]:
 def notes(trials: pd.DataFrame) -> Table | None:
     """Return notes on trials that were not ``ok``, not steady or disturbed, or have a detail although ``ok``.
 
-    Equal notes on an arm share a row, which counts their trials. ``not_measured`` has what is unsupported.
+    Equal notes on an arm share a row, which counts their trials. ``not_measured`` has what is
+    unsupported.
     """
     measured = trials[trials["status"].isin(MEASURED)]
     disturbed = measured[measured["disturbance"] != ""]
@@ -165,7 +172,11 @@ def _reason(name: str, detail: str) -> str:
 
 def warnings(runs: list[Run]) -> list[str]:
     """Return the runs' warnings, each prefixed with its run where there are several."""
-    return [f"{run.label}: {text}" if len(runs) > 1 else text for run in runs for text in run.list("warnings")]
+    return [
+        f"{run.label}: {text}" if len(runs) > 1 else text
+        for run in runs
+        for text in run.list("warnings")
+    ]
 
 
 TABLES = (

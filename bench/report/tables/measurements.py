@@ -1,7 +1,7 @@
 """Tables of what was measured and trained, of one workload each.
 
-``rows`` are those of the summary, ``trials`` those of ``Runs.trials`` in the summary's order, with its ``workload`` and
-``where``. A table is None where nothing was measured of what it shows.
+``rows`` are those of the summary, ``trials`` those of ``Runs.trials`` in the summary's order, with
+its ``workload`` and ``where``. A table is None where nothing was measured of what it shows.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ from bench.report.tables.table import (
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
 
-SUM = "Of devices that train together, peak memory is the largest device's, and after it the sum of all devices' peaks."
+SUM = (
+    "Of devices that train together, peak memory is the largest device's, and after it the sum of "
+    "all devices' peaks."
+)
 ABOUT_FIGURES = (
-    "Bold: what to train with. The speedup is a trimmed mean over paired rounds, a step a median over blocks, "
-    "time/epoch a median over epochs after the first, with the fastest and slowest: a ratio of two of these may differ "
-    "from the speedup by chance."
+    "Bold: what to train with. The speedup is a trimmed mean over paired rounds, a step a median "
+    "over blocks, time/epoch a median over epochs after the first, with the fastest and slowest: "
+    "a ratio of two of these may differ from the speedup by chance."
 )
 
 
@@ -119,9 +122,13 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
 def _of_arms(rows: Sequence[Row]) -> list[Column]:
     """Return the columns of arms; one with a ``tie`` has it after its name."""
     if any(known(row["test_loss_nats"]) for row in rows):
-        learned = figures("test loss (nats)", "test_loss_nats", status="train_status", lost="lost_train")
+        learned = figures(
+            "test loss (nats)", "test_loss_nats", status="train_status", lost="lost_train"
+        )
     else:
-        learned = figures("accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train")
+        learned = figures(
+            "accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train"
+        )
     of_script = []
     if any(row["data"] == "script" for row in rows):
         of_script = optional(

@@ -23,13 +23,15 @@ from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
 
 Row = dict[Hashable, Any]
+# A field of a row, or a function of the row.
 Value = str | Callable[[Any], Any]
-"""A field of a row, or a function of the row."""
+# Cells that hold no figure.
 EMPTY = {UNKNOWN, "baseline"}
-"""Cells that hold no figure."""
-LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()} | {"≈": "as fast as the advised one."}
+LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()} | {
+    "≈": "as fast as the advised one."
+}
+# Characters in a line where the output is not a terminal.
 LOG_WIDTH = 200
-"""Characters in a line where the output is not a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +64,16 @@ class Material:
         return self.rows[[*KEY, "workload", "where", "slug"]].merge(frame, on=KEY)
 
 
+# The section of each recipe, under its name.
 RECIPE = ""
-"""The section of each recipe, under its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Tables of one kind and their place in the report.
 
-    A module of this package lists its own in ``TABLES``, which ``bench.report.page.entries`` collects; a phase in its
-    ``REPORT`` (``bench.report.parts``).
+    A module of this package lists its own in ``TABLES``, which ``bench.report.page.entries``
+    collects; a phase in its ``REPORT`` (``bench.report.parts``).
     """
 
     place: int
@@ -131,7 +133,9 @@ class Table:
             longest = max(cell_len(plain(text)) for text in (*column.header.split(), *whole))
             least += longest + 3
             fixed = longest if is_figure else None
-            grid.add_column(Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest)
+            grid.add_column(
+                Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest
+            )
         if least > width:
             return self._row_by_row()
         for row in self.rows:
@@ -144,7 +148,11 @@ class Table:
     def _row_by_row(self) -> str:
         lines = []
         for row in self.rows:
-            named = [f"{header}: {cell}" for header, cell in zip(self.headers, row, strict=True) if cell != UNKNOWN]
+            named = [
+                f"{header}: {cell}"
+                for header, cell in zip(self.headers, row, strict=True)
+                if cell != UNKNOWN
+            ]
             lines.append(f"- {'; '.join(named)}\n")
         return "".join(lines)
 
@@ -248,7 +256,9 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
     return text + "†" * (status == "unconverged") + "‡" * bool(known(lost) and lost)
 
 
-def over_fp32(row: Row, center: str = "speedup", low: str = "speedup_low", high: str = "speedup_high") -> str:
+def over_fp32(
+    row: Row, center: str = "speedup", low: str = "speedup_low", high: str = "speedup_high"
+) -> str:
     """Write a precision's speedup over fp32 with its interval, from the fields named."""
     return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
 
@@ -270,7 +280,9 @@ def general() -> list[Column]:
     columns = []
     for metric in untabled():
         header = metric.header.replace(metric.label, f"{metric.label} vs {BASELINE}", 1)
-        columns += optional(figures(metric.figure_title, metric.figure), figures(header, partial(changed, metric)))
+        columns += optional(
+            figures(metric.figure_title, metric.figure), figures(header, partial(changed, metric))
+        )
     return columns
 
 
@@ -284,5 +296,5 @@ def changed(metric: Metric, row: Row) -> str:
 DEVICE = words("device", "where")
 BATCH = optional(figures("batch size", partial(at_batch, before="")))[0]
 PRECISION = words("precision", "precision")
+# The columns that name what was measured.
 ARM = (DEVICE, BATCH, PRECISION)
-"""The columns that name what was measured."""

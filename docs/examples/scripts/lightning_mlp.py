@@ -1,6 +1,7 @@
 """A training script with Lightning's Trainer, measured as it is:
 
-python run_bench.py script --arm fp32="--precision 32-true" --arm amp-bf16="--precision bf16-mixed" -- \\
+python run_bench.py script --arm fp32="--precision 32-true" --arm amp-bf16="--precision bf16-mixed"
+-- \\
     docs/examples/scripts/lightning_mlp.py
 """
 
@@ -15,7 +16,13 @@ from torch.utils.data import DataLoader, TensorDataset
 class Classifier(pl.LightningModule):
     def __init__(self, width):
         super().__init__()
-        layers = [nn.Linear(784, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)]
+        layers = [
+            nn.Linear(784, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, 10),
+        ]
         self.model = nn.Sequential(*layers)
 
     def training_step(self, batch, _index):

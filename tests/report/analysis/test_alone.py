@@ -1,4 +1,6 @@
-"""At a power limit, and where the two differ, the speedup alone is the one that counts, and both are shown."""
+"""At a power limit, and where the two differ, the speedup alone is the one that counts, and both
+are shown.
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from tests.report.builders import RunBuilder, capped
 IN_TURNS = 1.5
 
 
-def measured(folder: Path, alone: float | None, *, is_capped: bool, turns: float = IN_TURNS) -> RunBuilder:
+def measured(
+    folder: Path, alone: float | None, *, is_capped: bool, turns: float = IN_TURNS
+) -> RunBuilder:
     """A run with this speedup in turns, and this one of a window of each precision alone."""
     run = capped(RunBuilder(folder), turns, is_capped=is_capped).drew(1000, "fp32")
     return run if alone is None else run.drew(1000 * alone)
@@ -45,17 +49,28 @@ def test_the_speedup_alone_counts_at_the_power_limit_and_where_the_two_differ(
     assert answer.precision == ("amp-bf16" if word == "FASTER" else "fp32")
 
 
-@pytest.mark.parametrize(("speedup", "word"), [(1.12, "INCONCLUSIVE"), (1.3, "FASTER"), (0.9, "SLOWER")])
-def test_without_the_energy_of_fp32_there_is_none_alone_and_faster_needs_more_than_the_bias(run, speedup, word):
+@pytest.mark.parametrize(
+    ("speedup", "word"), [(1.12, "INCONCLUSIVE"), (1.3, "FASTER"), (0.9, "SLOWER")]
+)
+def test_without_the_energy_of_fp32_there_is_none_alone_and_faster_needs_more_than_the_bias(
+    run, speedup, word
+):
     row = capped(run, speedup).drew(1300).row()
-    assert (row.speedup, row.speed_verdict, row.doubts) == (pytest.approx(speedup), word, "shared clock")
+    assert (row.speedup, row.speed_verdict, row.doubts) == (
+        pytest.approx(speedup),
+        word,
+        "shared clock",
+    )
 
 
 def test_precisions_as_fast_alone_tie_whichever_is_faster_in_turns(run):
     run.together({"amp-fp16": [1.5, 1.51, 1.52], "amp-bf16": [1.4, 1.41, 1.42]})
     run.drew(1000, "fp32").drew(1210, "amp-fp16").drew(1190)
     (answer,) = answers(run.summary())
-    assert (answer.precision, answer.ties) == ("amp-bf16", ["amp-fp16"])  # which needs no loss scaling
+    assert (answer.precision, answer.ties) == (
+        "amp-bf16",
+        ["amp-fp16"],
+    )  # which needs no loss scaling
 
 
 def test_a_reader_is_shown_both(tmp_path):

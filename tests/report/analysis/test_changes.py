@@ -1,4 +1,6 @@
-"""One arm against another: what is paired with what, what is left out, and that every ratio has its inverse."""
+"""One arm against another: what is paired with what, what is left out, and that every ratio has its
+inverse.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,9 @@ STEADY = (1.999, 2.0, 2.001, 2.002, 1.998, 2.0)
 
 
 def test_trials_of_the_same_name_in_two_runs_are_no_pair(tmp_path):
-    runs = [RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")]
+    runs = [
+        RunBuilder(tmp_path / name).together({"amp-bf16": STEADY}).folder for name in ("a", "b")
+    ]
     sides = measured(SPEED, *runs)
     assert {arm.replicates[0][1] for arm in sides.values()} == {"mlp-0-b128-speed-r0"}
     assert estimate(SPEED, sides["a", "fp32"], sides["b", "fp32"]).pairing == "unpaired"
@@ -59,14 +63,20 @@ def test_a_single_shared_seed_makes_no_pair_where_both_have_more(run, seeds, aga
     run.train("fp32", [90.0, 91.0, 92.0])
     arm = measured(ACCURACY, run.folder)["run", "fp32"]
     sides = [
-        replace(arm, values=np.arange(len(each), dtype=float), replicates=[(None, seed) for seed in each])
+        replace(
+            arm,
+            values=np.arange(len(each), dtype=float),
+            replicates=[(None, seed) for seed in each],
+        )
         for each in (seeds, against)
     ]
     assert estimate(ACCURACY, *sides).pairing == pairing
 
 
 @pytest.mark.parametrize(("source", "ratio"), [("counter", 0.75), ("power", None)])
-def test_energy_is_compared_by_its_own_figures_and_only_with_one_of_the_same_source(run, source, ratio):
+def test_energy_is_compared_by_its_own_figures_and_only_with_one_of_the_same_source(
+    run, source, ratio
+):
     run.speed(speedups=[7.0, 7.1, 6.9])
     for name, of_arm, joules in (("fp32", "counter", 4.0), ("amp-bf16", source, 3.0)):
         run.result("energy", name, row=Energy(energy_source=of_arm, energy_j_per_step=joules))
@@ -75,7 +85,9 @@ def test_energy_is_compared_by_its_own_figures_and_only_with_one_of_the_same_sou
     assert (contrast and contrast.shown.center) == (ratio and pytest.approx(ratio))
 
 
-@pytest.mark.parametrize("metric", [SPEED, THROUGHPUT, EPOCH, ACCURACY], ids=lambda metric: metric.name)
+@pytest.mark.parametrize(
+    "metric", [SPEED, THROUGHPUT, EPOCH, ACCURACY], ids=lambda metric: metric.name
+)
 def test_turned_round_a_contrast_is_its_inverse(tmp_path, metric):
     rng = np.random.default_rng(3)
     for name in ("a", "b"):
@@ -87,8 +99,12 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path, metric):
     for arm in every:
         for other in every:
             if arm is not other:
-                gain, back = (estimate(metric, *sides).change for sides in ((arm, other), (other, arm)))
-                assert (back.center, back.low, back.high) == pytest.approx((-gain.center, -gain.high, -gain.low))
+                gain, back = (
+                    estimate(metric, *sides).change for sides in ((arm, other), (other, arm))
+                )
+                assert (back.center, back.low, back.high) == pytest.approx(
+                    (-gain.center, -gain.high, -gain.low)
+                )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +116,9 @@ def test_turned_round_a_contrast_is_its_inverse(tmp_path, metric):
         (["heat"] * 4, "4 processes", True),
     ],
 )
-def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mark(run, named, measured_in, is_marked):
+def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mark(
+    run, named, measured_in, is_marked
+):
     run.together({"amp-bf16": (2.0, 2.002, 1.998, 1.9)})
 
     def disturb(row) -> None:
@@ -113,8 +131,13 @@ def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mar
 
 
 @pytest.mark.parametrize(("count", "is_marked"), [(2, False), (3, True), (6, True)])
-def test_arms_in_processes_of_their_own_are_marked_where_all_of_a_side_were_disturbed(run, count, is_marked):
+def test_arms_in_processes_of_their_own_are_marked_where_all_of_a_side_were_disturbed(
+    run, count, is_marked
+):
     run.alone("fp32", [10.0, 10.1, 9.9]).alone("amp-bf16", [5.0, 5.1, 4.9])
     left = iter(range(count))
-    edit_rows(run.folder, lambda row: row.update(disturbance="heat" if next(left, None) is not None else ""))
+    edit_rows(
+        run.folder,
+        lambda row: row.update(disturbance="heat" if next(left, None) is not None else ""),
+    )
     assert ("disturbed" in run.row("amp-bf16")["doubts"]) is is_marked

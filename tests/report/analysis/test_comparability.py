@@ -32,7 +32,9 @@ def pair(tmp_path) -> tuple[Path, Path]:
 def test_gpu_libraries_of_a_run_on_a_cpu_do_not_matter(pair):
     for folder in pair:
         fleet.edit_rows(folder, lambda row: fleet.place(row, "cpu"))
-    fleet.edit_run(pair[1], lambda run: run["environment"].update(driver=None, cuda=None, cudnn=None))
+    fleet.edit_run(
+        pair[1], lambda run: run["environment"].update(driver=None, cuda=None, cudnn=None)
+    )
     assert warned(*pair) == []
 
 
@@ -53,7 +55,9 @@ def test_another_limit_of_the_same_device_is_told_and_of_another_device_is_not(p
     names = ("power_limit_w", "sm_clock_limit_mhz", "threads")
     for folder, values in zip(pair, ((700.0, 1980, 8), (500.0, 1755, 4)), strict=True):
         limits = dict(zip(names, values, strict=True))
-        fleet.edit_run(folder, lambda run, limits=limits: run["environment"]["devices"][0].update(limits))
+        fleet.edit_run(
+            folder, lambda run, limits=limits: run["environment"]["devices"][0].update(limits)
+        )
     assert [line.partition(". ")[0] for line in warned(*pair)] == [
         "Different power limit of NVIDIA Test 1: 700 W in a; 500 W in b",
         "Different clock limit of NVIDIA Test 1: 1,980 MHz in a; 1,755 MHz in b",
@@ -70,8 +74,16 @@ def another_epoch(row):
 @pytest.mark.parametrize(
     ("file", "change", "text"),
     [
-        (None, lambda row: row.update(techniques="channels-last"), "Different techniques: none in a; channels-last in"),
-        (None, lambda row: row.update(data="folder:/x"), "Different data trained on: synthetic in a; folder:/x in b."),
+        (
+            None,
+            lambda row: row.update(techniques="channels-last"),
+            "Different techniques: none in a; channels-last in",
+        ),
+        (
+            None,
+            lambda row: row.update(data="folder:/x"),
+            "Different data trained on: synthetic in a; folder:/x in b.",
+        ),
         ("epochs.csv", another_epoch, "Different number of epochs: 2 in a; 9 in b."),
     ],
 )
@@ -82,11 +94,19 @@ def test_another_question_is_warned(pair, file, change, text):
 
 def test_ten_runs_with_two_drivers_are_one_sentence(pair, tmp_path):
     more = [
-        copy(pair[0], tmp_path / f"r{number}", device="NVIDIA Test 1", architecture="Hopper", driver=f"5{number % 2}0")
+        copy(
+            pair[0],
+            tmp_path / f"r{number}",
+            device="NVIDIA Test 1",
+            architecture="Hopper",
+            driver=f"5{number % 2}0",
+        )
         for number in range(10)
     ]
     sentence = only(warned(*more))
-    assert sentence.startswith("Different driver: 500 in r0, r2, r4 and 2 more; 510 in r1, r3, r5 and 2 more.")
+    assert sentence.startswith(
+        "Different driver: 500 in r0, r2, r4 and 2 more; 510 in r1, r3, r5 and 2 more."
+    )
 
 
 def test_runs_without_a_common_recipe_need_no_caution(pair, tmp_path):
@@ -99,5 +119,6 @@ def test_a_suite_that_was_edited_is_told_with_what_it_means(pair):
     request = {"suites": [{"name": "mlp", "digest": "bbb"}]}
     fleet.edit_run(pair[1], lambda run: run.update(request=request))
     assert only(warned(*pair)).startswith(
-        "Different versions of mlp (hash of its file, and of a script's arguments): aaa in a; bbb in b."
+        "Different versions of mlp (hash of its file, and of a script's arguments): aaa in a; bbb "
+        "in b."
     )

@@ -29,7 +29,9 @@ def strayed(
     arm: str = "bfloat16:100%",
     reference: str = "",
 ) -> RunBuilder:
-    """Three processes in which fp32, or the reference of a script, multiplied in other types, in a known module."""
+    """Three processes in which fp32, or the reference of a script, multiplied in other types, in a
+    known module.
+    """
     names = (reference or "fp32", "amp-bf16")
     if reference:
         script = {"command": ["train.py"], "arms": [[name, ""] for name in names]}
@@ -37,22 +39,33 @@ def strayed(
     for replicate in range(3):
         trial = run.trial("speed", names, 128, replicate=replicate)
         if reference:
-            trial = replace(trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference))
+            trial = replace(
+                trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference)
+            )
         rows = []
         for name, types, speed in (
             (names[0], computed, timed(10.0, 128)),
             (names[1], arm, timed(5.0, 128, speedup=2.0)),
         ):
             operations = Operations(compute_dtypes=types, other_modules="middle")
-            rows.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speed))
+            rows.append(
+                TrialResult(
+                    precision=name, status="ok", switches=IEEE, operations=operations, row=speed
+                )
+            )
         run.add(trial, *rows)
     return run
 
 
 def edited(run, **cells: str) -> RunBuilder:
-    """Three processes, with other cells in the rows of the second, or of all where a process was disturbed."""
+    """Three processes, with other cells in the rows of the second, or of all where a process was
+    disturbed.
+    """
     run.speed()
-    edit_rows(run.folder, lambda row: (row["replicate"] == "1" or "disturbance" in cells) and row.update(cells))
+    edit_rows(
+        run.folder,
+        lambda row: (row["replicate"] == "1" or "disturbance" in cells) and row.update(cells),
+    )
     return run
 
 
@@ -66,12 +79,16 @@ CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "unconverged": lambda run: run.speed(status="unconverged"),
     "shared clock": lambda run: capped(run, 2.0),
     "alone": lambda run: capped(run, 2.0).drew(1000, "fp32").drew(1800),
-    "lost trials": lambda run: run.speed().result("speed", "amp-bf16", replicate=3, status="timeout"),
+    "lost trials": lambda run: run.speed().result(
+        "speed", "amp-bf16", replicate=3, status="timeout"
+    ),
 }
 
 
 def doubtful(folder: Path, name: str) -> RunBuilder:
-    return CASES[name](RunBuilder(folder / "run", target_ci=0.001 if name == "unconverged" else None))
+    return CASES[name](
+        RunBuilder(folder / "run", target_ci=0.001 if name == "unconverged" else None)
+    )
 
 
 def written(folder, *runs):
@@ -114,14 +131,23 @@ def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(run, tmp
     sound = RunBuilder(tmp_path / "sound").speed()
     for each, so_far in ((sound, False), (partial(run), True)):
         _, head, page = written(tmp_path, each)
-        assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (so_far, so_far)
+        assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (
+            so_far,
+            so_far,
+        )
 
 
 def test_a_run_that_did_not_end_is_told_with_the_command_to_go_on(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the folder is named from here
     (text,) = cautions(load([partial(run).folder]))
-    assert text == "Run run is unfinished: it was stopped, or is still running. Go on with --resume run."
-    edit_run(run.folder, lambda info: info.update(undecided=["speed of mlp on cpu", "train of mlp on cpu"]))
+    assert (
+        text
+        == "Run run is unfinished: it was stopped, or is still running. Go on with --resume run."
+    )
+    edit_run(
+        run.folder,
+        lambda info: info.update(undecided=["speed of mlp on cpu", "train of mlp on cpu"]),
+    )
     (text,) = cautions(load([run.folder]))
     assert "--within; undecided: speed of mlp on cpu, train of mlp on cpu. Go on" in text
 
@@ -129,18 +155,27 @@ def test_a_run_that_did_not_end_is_told_with_the_command_to_go_on(run, tmp_path,
 FIRST = "fp32 computed 90 % of its products in bfloat16 (middle), so it is no fp32."
 
 
-def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(run, tmp_path):
+def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(
+    run, tmp_path
+):
     strayed(run)
     contents, head, page = written(tmp_path, run)
     details = text_of(tmp_path / "report.html")
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
     assert "| fp32 ≠ |" in head
-    assert page.partition('aria-label="In short">')[2].lstrip().startswith(f"<p><strong>{FIRST}</strong>")
+    assert (
+        page.partition('aria-label="In short">')[2]
+        .lstrip()
+        .startswith(f"<p><strong>{FIRST}</strong>")
+    )
     assert terminal(contents, tmp_path).startswith(FIRST)
     assert "| FASTER ≠ |" in details
     assert "so this is no comparison with FP32" in details
     rows = document.report(load([run.folder]))["results"]
-    assert [row["other_types"] for row in rows] == ["computed 90 % of its products in bfloat16 (middle)", None]
+    assert [row["other_types"] for row in rows] == [
+        "computed 90 % of its products in bfloat16 (middle)",
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +211,9 @@ LEFT = "amp-bf16 computed 97 % of its products in float32 (middle)."
     ],
     ids=["an arm", "an arm in fp32", "a script's fp32", "a script's reference of another name"],
 )
-def test_an_arm_in_another_type_than_its_name_is_told_and_marked(run, tmp_path, types, first, cells):
+def test_an_arm_in_another_type_than_its_name_is_told_and_marked(
+    run, tmp_path, types, first, cells
+):
     strayed(run, *types)
     contents, head, _ = written(tmp_path, run)
     assert head.splitlines()[2].startswith(f"**{first}**")
@@ -188,4 +225,6 @@ def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(run, tmp_path)
     sound = RunBuilder(tmp_path / "sound", suite="gpt").speed()
     _, head, _ = written(tmp_path, strayed(run), sound)
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
-    assert [line.count("≠") for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))] == [0, 1]
+    assert [
+        line.count("≠") for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))
+    ] == [0, 1]

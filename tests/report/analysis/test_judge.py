@@ -41,7 +41,11 @@ def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(metric):
         deltas = rng.normal(margin * rng.uniform(-2.4, 2.4), spread, size=rng.integers(5, 9))
         shown = {
             side: scipy_stats.ttest_1samp(deltas, at, alternative=side_of).pvalue < 0.05
-            for side, at, side_of in (("sound", bad, better), ("near", -bad, worse), ("worse", bad, worse))
+            for side, at, side_of in (
+                ("sound", bad, better),
+                ("near", -bad, worse),
+                ("worse", bad, worse),
+            )
         }
         expected = "WORSE" if shown["worse"] else "INCONCLUSIVE"
         if shown["sound"]:
@@ -49,8 +53,14 @@ def test_a_verdict_is_scipys_two_one_sided_tests_at_five_per_cent(metric):
         contrast, word = judged(metric, deltas)
         result = contrast.at(0.90)
         words.append(word)
-        assert (result.center, result.n, word) == (pytest.approx(deltas.mean()), deltas.size, expected)
-        interval = scipy_stats.t.interval(0.90, result.n - 1, loc=deltas.mean(), scale=scipy_stats.sem(deltas))
+        assert (result.center, result.n, word) == (
+            pytest.approx(deltas.mean()),
+            deltas.size,
+            expected,
+        )
+        interval = scipy_stats.t.interval(
+            0.90, result.n - 1, loc=deltas.mean(), scale=scipy_stats.sem(deltas)
+        )
         assert (result.low, result.high) == pytest.approx(interval)
     assert set(words) == {"EQUIVALENT", "NON-INFERIOR", "WORSE", "INCONCLUSIVE"}
 
@@ -118,7 +128,10 @@ NOTHING = [speedup([0.01 * (place % 3), -0.02, 0.015, 0.001]) for place in range
 def test_among_many_speedups_one_that_barely_clears_the_noise_is_chance_and_a_clear_one_is_not():
     assert BARELY.word == CLEARLY.word == "FASTER"
     assert judge_speedups([BARELY, CLEARLY]) == ["FASTER", "FASTER"]
-    assert judge_speedups([BARELY, CLEARLY, *NOTHING]) == ["INCONCLUSIVE", "FASTER"] + ["INCONCLUSIVE"] * 40
+    assert (
+        judge_speedups([BARELY, CLEARLY, *NOTHING])
+        == ["INCONCLUSIVE", "FASTER"] + ["INCONCLUSIVE"] * 40
+    )
 
 
 @pytest.mark.parametrize(("rounds", "verdict"), [(100, "FASTER"), (5, "INCONCLUSIVE")])

@@ -1,4 +1,6 @@
-"""The sentences at the head of a report: computed from the answers, and saying no more than they do."""
+"""The sentences at the head of a report: computed from the answers, and saying no more than they
+do.
+"""
 
 import pytest
 
@@ -40,13 +42,21 @@ def test_devices_with_one_advice_share_a_range_and_others_are_named_apart(gain, 
         fleet.copy(slow, tmp_path / "b", device="NVIDIA B", architecture="Turing", jitter=0),
     ]
     (speed,) = sentences(*runs)
-    assert speed == "amp-bf16 is 1.5–3.0× as fast as fp32 on A and Test 1; stay with fp32 on B (amp-bf16: 2.0× slower)."
+    assert speed == (
+        "amp-bf16 is 1.5–3.0× as fast as fp32 on A and Test 1; stay with fp32 on B (amp-bf16: "
+        "2.0× slower)."
+    )
 
 
 def test_a_device_on_which_fp32_does_not_fit_is_not_counted_among_the_faster(gain, tmp_path):
     big = RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
-    alone = fleet.copy(big.folder, tmp_path / "b", device="NVIDIA B", architecture="Turing", jitter=0)
-    assert sentences(gain, alone)[0] == "amp-bf16 is 3.00× as fast as fp32 on Test 1; only amp-bf16 fits on B."
+    alone = fleet.copy(
+        big.folder, tmp_path / "b", device="NVIDIA B", architecture="Turing", jitter=0
+    )
+    assert (
+        sentences(gain, alone)[0]
+        == "amp-bf16 is 3.00× as fast as fp32 on Test 1; only amp-bf16 fits on B."
+    )
 
 
 def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(run):
@@ -56,4 +66,8 @@ def test_where_nothing_gains_it_says_to_stay_and_claims_no_gain(run):
 
 
 def test_a_range_of_one_value_is_one_figure():
-    assert (span(1.09, 1.1049), span(1.1, 1.1), span(2.61, 3.73)) == ("1.09–1.10×", "1.10×", "2.6–3.7×")
+    assert (span(1.09, 1.1049), span(1.1, 1.1), span(2.61, 3.73)) == (
+        "1.09–1.10×",
+        "1.10×",
+        "2.6–3.7×",
+    )

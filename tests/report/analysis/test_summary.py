@@ -31,7 +31,9 @@ def test_a_single_process_gives_its_own_interval_and_says_so(run):
 def test_arms_measured_apart_are_compared_by_welchs_interval_on_log_steps(run):
     baseline, arm = [10.0, 10.2, 9.9], [5.0, 5.1, 4.8]
     bf16 = run.alone("fp32", baseline).alone("amp-bf16", arm).row()
-    bounds = scipy_stats.ttest_ind(np.log(baseline), np.log(arm), equal_var=False).confidence_interval(0.95)
+    bounds = scipy_stats.ttest_ind(
+        np.log(baseline), np.log(arm), equal_var=False
+    ).confidence_interval(0.95)
     assert (bf16["speedup_low"], bf16["speedup_high"]) == (
         pytest.approx(math.exp(bounds.low)),
         pytest.approx(math.exp(bounds.high)),
@@ -49,7 +51,10 @@ def test_arms_measured_apart_in_one_process_each_have_no_interval_and_no_verdict
 def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(run):
     both = ["fp32", "amp-bf16"]
     for replicate in (0, 1, 2):
-        rows = [TrialResult(precision=name, status="oom", detail=f"{', '.join(both)} together") for name in both]
+        rows = [
+            TrialResult(precision=name, status="oom", detail=f"{', '.join(both)} together")
+            for name in both
+        ]
         run.add(run.trial("speed", both, 128, replicate=replicate), *rows)
     run.alone("fp32", [10.0, 10.2, 9.9]).alone("amp-bf16", [5.0, 5.1])
     run.result("speed", "amp-bf16", replicate=2, status="failed")
@@ -60,9 +65,13 @@ def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"), [(None, "ok"), (0.1, "ok"), (0.01, "unconverged")], ids=["nothing", "less", "more"]
+    ("asked", "status"),
+    [(None, "ok"), (0.1, "ok"), (0.01, "unconverged")],
+    ids=["nothing", "less", "more"],
 )
-def test_an_arm_is_unconverged_only_where_a_narrower_interval_was_asked_for(tmp_path, asked, status):
+def test_an_arm_is_unconverged_only_where_a_narrower_interval_was_asked_for(
+    tmp_path, asked, status
+):
     run = RunBuilder(tmp_path / "run", target_ci=asked).speed(speedups=[2.0, 2.03, 1.97])
     assert run.row()["speed_status"] == status
 

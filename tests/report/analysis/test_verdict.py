@@ -21,7 +21,9 @@ def verdict(run: RunBuilder) -> str:
 
 def test_a_gain_names_the_precision_and_the_interval(run):
     run.speed()
-    run.train("fp32", [90.0, 90.2, 90.1, 90.0, 90.3]).train("amp-bf16", [90.1, 90.2, 90.0, 90.1, 90.2])
+    run.train("fp32", [90.0, 90.2, 90.1, 90.0, 90.3]).train(
+        "amp-bf16", [90.1, 90.2, 90.0, 90.1, 90.2]
+    )
     text = verdict(run)
     assert text.startswith("mlp on NVIDIA Test 1, batch 128: use amp-bf16 — 2.00 [1.9")
     assert text.endswith("]× as fast as fp32 (FASTER, 3 processes).")
@@ -31,10 +33,16 @@ def test_a_gain_names_the_precision_and_the_interval(run):
     ("speedups", "advice", "word"),
     [
         ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.80 [", "SLOWER"),
-        ([0.8, 1.3, 1.05], "no gain is shown, measure longer to decide: amp-bf16 is", "INCONCLUSIVE"),
+        (
+            [0.8, 1.3, 1.05],
+            "no gain is shown, measure longer to decide: amp-bf16 is",
+            "INCONCLUSIVE",
+        ),
     ],
 )
-def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(run, speedups, advice, word):
+def test_less_memory_is_no_reason_to_train_slower_or_at_an_unknown_speed(
+    run, speedups, advice, word
+):
     run.speed(speedups=speedups)
     text = verdict(run.memory("fp32", 100).memory("amp-bf16", 60))
     assert f"stay with fp32 — {advice}" in text
@@ -56,13 +64,19 @@ def test_a_regression_has_no_accuracy_to_show(run):
     (answer,) = answers(run.summary())
     assert answer.advice == "fastest: amp-bf16, no accuracy: regression"
     shown = line(answer)
-    assert (answer.accuracy, shown.accuracy, shown.points, shown.standing) == (*["no accuracy: regression"] * 2, "", "")
+    assert (answer.accuracy, shown.accuracy, shown.points, shown.standing) == (
+        *["no accuracy: regression"] * 2,
+        "",
+        "",
+    )
     assert row(run)["accuracy"] == "no accuracy: regression"
 
 
 def test_a_faster_precision_that_is_worse_is_not_advised(run):
     run.speed("amp-fp16", [3.0, 3.01, 2.99]).speed("tf32", [1.5, 1.51, 1.49], batch=128)
-    run.train("fp32", [90.0, 90.1, 90.2, 90.0, 90.1]).train("amp-fp16", [80.0, 80.1, 80.3, 80.0, 80.2])
+    run.train("fp32", [90.0, 90.1, 90.2, 90.0, 90.1]).train(
+        "amp-fp16", [80.0, 80.1, 80.3, 80.0, 80.2]
+    )
     assert ": fastest: tf32, accuracy not shown — " in verdict(run)
 
 
@@ -84,7 +98,10 @@ def test_a_recipe_that_diverges_in_fp32_itself_gives_no_verdict(run):
 def test_a_baseline_that_does_not_fit_leaves_no_speedup(run, phase):
     run.lost(phase, "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
     text = verdict(run)
-    assert "fastest: amp-bf16, accuracy not shown — fp32 does not fit (oom), so there is no speedup to state" in text
+    assert (
+        "fastest: amp-bf16, accuracy not shown — fp32 does not fit (oom), so there is no speedup "
+        "to state"
+    ) in text
     assert "×" not in text
 
 
@@ -100,7 +117,9 @@ def test_a_baseline_in_tf32_is_no_comparison_with_fp32(run, tmp_path):
 
 
 def test_without_speeds_of_two_precisions_there_is_no_verdict_on_speed(run, tmp_path):
-    assert "only fp32 was tried." in verdict(RunBuilder(tmp_path / "alone").alone("fp32", [10.0, 10.1]))
+    assert "only fp32 was tried." in verdict(
+        RunBuilder(tmp_path / "alone").alone("fp32", [10.0, 10.1])
+    )
     run.lost("memory", "fp32", "failed", "it broke")
     assert "only fp32 was tried (fp32 failed)" in verdict(run)
     run.lost("memory", "amp-bf16", "oom")
@@ -131,9 +150,13 @@ def test_of_a_run_of_memory_alone_the_last_table_has_the_memory(run, peaks, use,
     assert "FASTER" in verdict(run)
 
 
-def test_a_tie_is_judged_by_the_ratio_in_shared_processes_and_goes_to_the_one_without_loss_scaling(run):
+def test_a_tie_is_judged_by_the_ratio_in_shared_processes_and_goes_to_the_one_without_loss_scaling(
+    run,
+):
     run.speed("amp-fp16", [2.0, 1.7, 2.3]).speed("amp-bf16", [1.99, 1.71, 2.28])
-    run.speed("tf32", [1.8, 1.54, 2.07])  # within the others' wide intervals, and slower in each process
+    run.speed(
+        "tf32", [1.8, 1.54, 2.07]
+    )  # within the others' wide intervals, and slower in each process
     text = verdict(run)
     assert ": fastest: amp-bf16, accuracy not shown — " in text
     assert "; as fast: amp-fp16." in text
@@ -173,7 +196,9 @@ def test_without_enough_seeds_the_accuracy_is_not_judged_and_a_single_process_is
 
 def test_staying_with_fp32_and_a_baseline_out_of_memory_are_answers_too(tmp_path):
     slow = row(RunBuilder(tmp_path / "slow").speed(speedups=[0.09, 0.091, 0.089]))
-    big = row(RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1]))
+    big = row(
+        RunBuilder(tmp_path / "big").lost("speed", "fp32", "oom").alone("amp-bf16", [5.0, 5.1])
+    )
     assert (slow["use"], slow["speedup"], slow.keys() & {"memory", "accuracy"}) == (
         "fp32",
         "amp-bf16: 11× slower",
@@ -199,7 +224,11 @@ def test_figures_of_a_training_at_another_batch_size_are_named_and_its_epochs_ar
     run.train("amp-bf16", [89.9], batch=64)
     (answer,) = answers(run.summary())
     shown = line(answer)
-    assert (answer.batch, shown.changes["epoch"].text, shown.points) == (256, UNKNOWN, "−0.10 pt, 1 seed, batch 64")
+    assert (answer.batch, shown.changes["epoch"].text, shown.points) == (
+        256,
+        UNKNOWN,
+        "−0.10 pt, 1 seed, batch 64",
+    )
     run.train("amp-bf16", [90.2], batch=256)
     (answer,) = answers(run.summary())
     shown = line(answer)
@@ -221,11 +250,17 @@ def test_a_speedup_that_may_be_a_slowdown_is_an_interval(run):
         ([(2.3, 2.25)], [(2.3, 2.3)], False),  # with one seed fp32's loss must fall by a tenth
         ([(2.3, 2.25), (2.3, 2.25)], [(2.3, 2.3)] * 2, False),  # two may agree by chance
         ([(2.3, 2.25)] * 3, [(2.3, 2.3)] * 3, True),
-        ([(2.3, 1.8), (2.3, 2.2)], [(2.3, 2.3)] * 2, False),  # the seeds differ by more than it falls on average
+        (
+            [(2.3, 1.8), (2.3, 2.2)],
+            [(2.3, 2.3)] * 2,
+            False,
+        ),  # the seeds differ by more than it falls on average
         ([(2.3, 0.4), (2.3, 0.5)], [(2.3, 2.3)] * 2, True),
     ],
 )
-def test_a_precision_that_does_not_learn_where_fp32_does_is_said_and_never_advised(run, fp32, noscale, stalls):
+def test_a_precision_that_does_not_learn_where_fp32_does_is_said_and_never_advised(
+    run, fp32, noscale, stalls
+):
     run.speed(arm="amp-fp16-noscale", speedups=[2.0, 2.0, 2.0])
     for name, seeds in (("fp32", fp32), ("amp-fp16-noscale", noscale)):
         run.train(name, [None] * len(seeds))

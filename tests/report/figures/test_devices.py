@@ -18,7 +18,13 @@ from perf.synthetic_fleet import Shape, write_run
 from tests.report.builders import RunBuilder
 
 THREE = Shape(
-    gpus=("V100", "A100", "H100"), models=("resnet50",), batch_sizes=(64, 128), processes=2, seeds=2, epochs=2, rounds=2
+    gpus=("V100", "A100", "H100"),
+    models=("resnet50",),
+    batch_sizes=(64, 128),
+    processes=2,
+    seeds=2,
+    epochs=2,
+    rounds=2,
 )
 
 
@@ -33,11 +39,15 @@ def summary(runs):
 
 
 def rows(*figures):
-    """Rows of a summary: label, precision, batch size, speedup and perhaps an interval; without a value, oom."""
+    """Rows of a summary: label, precision, batch size, speedup and perhaps an interval; without a
+    value, oom.
+    """
     columns = ["label", "precision", "batch_size", "speedup", "speedup_low", "speedup_high"]
     frame = pd.DataFrame([(*figure, None, None)[:6] for figure in figures], columns=columns)
     frame = frame.astype(dict.fromkeys(columns[3:], float)).assign(**dict.fromkeys(CELL[:-1], ""))
-    return frame.assign(speed_status=np.where(frame["speedup"] > 0, "ok", "oom"), device_kind="cuda")
+    return frame.assign(
+        speed_status=np.where(frame["speedup"] > 0, "ok", "oom"), device_kind="cuda"
+    )
 
 
 def drawn(frame, metric=SPEED):
@@ -56,7 +66,10 @@ def test_a_precision_has_a_panel_and_a_device_a_line_with_whiskers_on_axes_that_
     ends = [("A", "tf32", 32, 1.5, 1.4, 1.6), ("A", "tf32", 64, 1.7, 1.6, 1.8)]
     figure = drawn(rows(*ends, *curve("B", "tf32", 1.2, 1.1), *curve("A", "amp-fp16", 3.0, 4.0)))
     tf32, fp16 = figure.panels
-    assert [(panel.title, panel.precision) for panel in figure.panels] == [("tf32", "tf32"), ("amp-fp16", "amp-fp16")]
+    assert [(panel.title, panel.precision) for panel in figure.panels] == [
+        ("tf32", "tf32"),
+        ("amp-fp16", "amp-fp16"),
+    ]
     assert (tf32.x, tf32.y) == (fp16.x, fp16.y)
     (line,) = marks(tf32, Line, "device-0")
     assert line.points == [(32, 1.5), (64, 1.7)]
@@ -73,7 +86,9 @@ def test_one_device_has_one_panel_with_a_line_for_each_precision():
 
 
 def test_one_batch_size_is_a_dot_plot_with_a_row_for_each_name():
-    figure = drawn(rows(("A", "tf32", 64, 1.5, 1.4, 1.6), ("B", "tf32", 64, 2.0), ("C", "tf32", 64, None)))
+    figure = drawn(
+        rows(("A", "tf32", 64, 1.5, 1.4, 1.6), ("B", "tf32", 64, 2.0), ("C", "tf32", 64, None))
+    )
     (panel,) = figure.panels
     assert [name for _, name in panel.y.ticks] == ["A 1.50×", "B 2.00×", "C ✕"]
     assert panel.rows == 3
@@ -85,14 +100,22 @@ def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(t
     lost = [("A", "tf32", 128, None), ("B", "tf32", 128, None)]
     figure = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("B", "tf32", 1.2, 1.4), *lost))
     crosses = marks(figure.panels[0], Text)
-    assert [(cross.tint, cross.x, cross.y) for cross in crosses] == [("device-0", 128, None), ("device-1", 128, None)]
+    assert [(cross.tint, cross.x, cross.y) for cross in crosses] == [
+        ("device-0", 128, None),
+        ("device-1", 128, None),
+    ]
     page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
     words = [float(text.get("x")) for text in page.iter("text") if text.text == "✕"]
     assert abs(words[0] - words[1]) > 8
 
 
 def test_a_speedup_does_not_fit_where_fp32_does_not(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed(batch=64).speed(batch=256).lost("speed", "fp32", "oom", batch=128)
+    run = (
+        RunBuilder(tmp_path / "run")
+        .speed(batch=64)
+        .speed(batch=256)
+        .lost("speed", "fp32", "oom", batch=128)
+    )
     run.alone("amp-bf16", [5.0, 5.1], batch=128).lost("speed", "tf32", "unsupported", batch=128)
     (panel,) = drawn(run.summary()).panels
     assert [(cross.tint, cross.x) for cross in marks(panel, Text)] == [("amp-bf16", 128)]
@@ -112,9 +135,13 @@ def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path)
 
 
 @pytest.mark.parametrize("choice", ["overview", "all"])
-def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures_are_asked_for(summary, choice):
+def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures_are_asked_for(
+    summary, choice
+):
     described = [*devices.charts(summary, choice)]
-    figures = [(title, figure.name, figure.in_files) for title, figure in described if figure is not None]
+    figures = [
+        (title, figure.name, figure.in_files) for title, figure in described if figure is not None
+    ]
     assert figures == [
         ("", "speedup-vs-batch-resnet50", True),
         ("resnet50", "throughput-vs-batch-resnet50", choice == "all"),
@@ -127,7 +154,9 @@ def test_a_page_shows_every_dot_where_its_figure_is(summary, tmp_path):
     page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
     page, legend = page.findall(".//div[@class]/svg"), page.find("div/svg")
     assert [text.text for text in legend.iter("text")] == ["V100", "A100", "H100"]
-    assert [panel.get("data-precision") for panel in page] == [panel.precision for panel in figure.panels]
+    assert [panel.get("data-precision") for panel in page] == [
+        panel.precision for panel in figure.panels
+    ]
     for panel, drawing in zip(figure.panels, page, strict=True):
         values = [value for line in marks(panel, Line) for _, value in line.points]
         heights = [float(dot.get("y")) for dot in drawing.iter("use")]

@@ -7,10 +7,26 @@ from bench.report.reading.load import SUBJECT
 
 
 def test_a_device_is_named_with_its_run_only_where_another_run_has_the_same_recipe_on_it():
-    row = dict.fromkeys([*SUBJECT, *IDENTITY], "x") | {"techniques": "", "parameters": "", "batch_size": 32.0}
-    asked = [("a", "mlp", "T4"), ("a", "gpt", "T4"), ("b", "mlp", "T4"), ("b", "vit", "T4"), ("b", "mlp", "L4")]
+    row = dict.fromkeys([*SUBJECT, *IDENTITY], "x") | {
+        "techniques": "",
+        "parameters": "",
+        "batch_size": 32.0,
+    }
+    asked = [
+        ("a", "mlp", "T4"),
+        ("a", "gpt", "T4"),
+        ("b", "mlp", "T4"),
+        ("b", "vit", "T4"),
+        ("b", "mlp", "L4"),
+    ]
     rows = [row | {"run": run, "suite": suite, "device": device} for run, suite, device in asked]
-    assert list(subjects(pd.DataFrame(rows))["where"]) == ["T4 (run a)", "T4", "T4 (run b)", "T4", "L4"]
+    assert list(subjects(pd.DataFrame(rows))["where"]) == [
+        "T4 (run a)",
+        "T4",
+        "T4 (run b)",
+        "T4",
+        "L4",
+    ]
 
 
 def test_no_two_slugs_are_alike() -> None:

@@ -46,7 +46,9 @@ def test_a_run_without_a_finished_trial_is_left_out_beside_others(tmp_path: Path
     assert "begun has no finished trial" in runs.remarks[0]
 
 
-COMMITTED = sorted(path.parent for path in (Path(__file__).parents[3] / "results").glob("*/run.json"))
+COMMITTED = sorted(
+    path.parent for path in (Path(__file__).parents[3] / "results").glob("*/run.json")
+)
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
@@ -74,11 +76,17 @@ def test_run_json_with_nothing_but_its_format_is_enough(tmp_path: Path) -> None:
 def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run")
     trial = run.trial("train", ["fp32"], 128, epochs=2)
-    epochs = [epoch_of(trial.id, "fp32", seed=0, epoch=number, accuracy=90.0, epoch_s=1.0) for number in (1, 2, 3)]
+    epochs = [
+        epoch_of(trial.id, "fp32", seed=0, epoch=number, accuracy=90.0, epoch_s=1.0)
+        for number in (1, 2, 3)
+    ]
     run.add(trial, TrialResult(precision="fp32", status="failed"), records=epochs[2:])
     run.add(trial, TrialResult(precision="fp32", status="nonfinite"), records=epochs[:2])
     runs = load([run.folder])
-    assert (runs.trials["status"].tolist(), runs.details["epochs"]["epoch"].tolist()) == (["nonfinite"], [1, 2])
+    assert (runs.trials["status"].tolist(), runs.details["epochs"]["epoch"].tolist()) == (
+        ["nonfinite"],
+        [1, 2],
+    )
 
 
 def test_runs_of_one_name_are_two_and_the_same_run_is_read_once(tmp_path: Path) -> None:
@@ -120,11 +128,16 @@ def test_images_are_called_by_what_they_hold_and_without_fingerprints_by_their_p
 def test_of_a_file_that_was_cut_off_the_whole_rows_count(tmp_path: Path) -> None:
     run = RunBuilder(tmp_path / "run").memory("fp32", 100)
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128)
-    run.add(trial, *(TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions))
+    run.add(
+        trial,
+        *(TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions),
+    )
     path = run.folder / "speed.csv"
     path.write_text(path.read_text()[:-3])
     runs = load([run.folder])
-    assert runs.trials.query("phase == 'speed'")[["precision", "status"]].values.tolist() == [["fp32", "failed"]]
+    assert runs.trials.query("phase == 'speed'")[["precision", "status"]].values.tolist() == [
+        ["fp32", "failed"]
+    ]
 
 
 def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):

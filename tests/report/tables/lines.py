@@ -10,7 +10,9 @@ from bench.report.tables.table import Table
 def titled(folder: Path, title: str) -> Table | None:
     """The table of this title in a run's report; None where it has none."""
     sections = compose(load([folder]), folder, figures="none").sections
-    return next((table for section in sections for table in section.tables if table.title == title), None)
+    return next(
+        (table for section in sections for table in section.tables if table.title == title), None
+    )
 
 
 def lines(table: Table | None) -> list[dict[str, str]]:

@@ -27,7 +27,9 @@ from tests.report.fleet import edit_run
 from tests.report.tables.lines import column, lines
 
 
-def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself_unless_that_was_disturbed(tmp_path):
+def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself_unless_that_was_disturbed(
+    tmp_path,
+):
     ratios = [1.01, 0.98, 1.04, 1.02]
     run = RunBuilder(tmp_path / "run").speed().floor(ratios, within=0.0001)
     logs = np.log(ratios)
@@ -41,10 +43,20 @@ def test_the_noise_is_the_reach_of_the_interval_of_fp32_against_itself_unless_th
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
     gain = [1.006, 1.0062, 1.0058, 1.006, 1.006] * 2
-    quiet = RunBuilder(tmp_path / "quiet").speed(speedups=gain).floor([1.0002, 0.9998] * 5, within=0.0001)
-    noisy = RunBuilder(tmp_path / "noisy").speed(speedups=gain).floor([1.02, 0.97, 1.01], within=0.0001)
+    quiet = (
+        RunBuilder(tmp_path / "quiet")
+        .speed(speedups=gain)
+        .floor([1.0002, 0.9998] * 5, within=0.0001)
+    )
+    noisy = (
+        RunBuilder(tmp_path / "noisy").speed(speedups=gain).floor([1.02, 0.97, 1.01], within=0.0001)
+    )
     unknown = RunBuilder(tmp_path / "unknown").speed(speedups=gain)
-    assert [run.row()["speed_verdict"] for run in (quiet, noisy, unknown)] == ["FASTER", "SAME", "SAME"]
+    assert [run.row()["speed_verdict"] for run in (quiet, noisy, unknown)] == [
+        "FASTER",
+        "SAME",
+        "SAME",
+    ]
     assert math.isnan(unknown.row()["noise_ratio"])
 
 
@@ -52,9 +64,15 @@ def test_what_ran_and_how_it_was_timed_are_a_table(tmp_path):
     run, results = RunBuilder(tmp_path / "run"), []
     computed = {"fp32": "float32:100%", "amp-bf16": "bfloat16:98% float32:2%"}
     for name, dtypes in computed.items():
-        speed = timed(10.0, 128, rounds=30, **({} if name == "fp32" else {"speedup": 1.0, "within": 0.001}))
+        speed = timed(
+            10.0, 128, rounds=30, **({} if name == "fp32" else {"speedup": 1.0, "within": 0.001})
+        )
         operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
-        results.append(TrialResult(precision=name, status="ok", switches=IEEE, operations=operations, row=speed))
+        results.append(
+            TrialResult(
+                precision=name, status="ok", switches=IEEE, operations=operations, row=speed
+            )
+        )
     run.add(run.trial("speed", [*computed], 128), *results)
     measured = how_measured(run.summary())
     assert column(measured, "computed in") == [*computed.values()]
@@ -79,21 +97,32 @@ def test_processes_with_equal_notes_share_a_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("phase", "noted"), [("memory", True), ("train", True), ("inference", True), ("fit", False), ("numerics", False)]
+    ("phase", "noted"),
+    [("memory", True), ("train", True), ("inference", True), ("fit", False), ("numerics", False)],
 )
-def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_result_is_not(tmp_path, phase, noted):
+def test_what_happened_in_a_phase_that_went_well_is_among_the_notes_and_its_result_is_not(
+    tmp_path, phase, noted
+):
     run = RunBuilder(tmp_path).memory("fp32", 100)
     trials = load([run.folder]).trials
     assert notes(trials) is None
-    assert (notes(trials.assign(phase=phase, detail="computed 90 % of its products in float32")) is not None) == noted
+    assert (
+        notes(trials.assign(phase=phase, detail="computed 90 % of its products in float32"))
+        is not None
+    ) == noted
 
 
 def test_variables_that_may_change_figures_are_told_of_the_machines_that_had_some(tmp_path):
     run = RunBuilder(tmp_path).memory("fp32", 100)
     header = "environment variables"
     assert header not in machines(load([run.folder]).runs)[0].headers
-    edit_run(run.folder, lambda info: info["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]))
-    assert column(machines(load([run.folder]).runs)[0], header) == ["CUDA_LAUNCH_BLOCKING=1, MKL_X=2"]
+    edit_run(
+        run.folder,
+        lambda info: info["environment"].update(variables=["CUDA_LAUNCH_BLOCKING=1", "MKL_X=2"]),
+    )
+    assert column(machines(load([run.folder]).runs)[0], header) == [
+        "CUDA_LAUNCH_BLOCKING=1, MKL_X=2"
+    ]
 
 
 def test_warnings_name_their_run_where_there_are_several(tmp_path):
@@ -110,14 +139,22 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
     assert failures(load([builder.folder])) == []
     for phase in ("memory", "train"):
         builder.lost(phase, "bf16", "failed", "odd")
-    for name, status in (("fp16", "oom"), ("fp8-tensorwise", "unsupported"), ("amp-fp16", "timeout")):
+    for name, status in (
+        ("fp16", "oom"),
+        ("fp8-tensorwise", "unsupported"),
+        ("amp-fp16", "timeout"),
+    ):
         builder.lost("memory", name, status, "odd")
     lines = [
         "mlp on Test 1: bf16 failed (memory, train)",
         "mlp on Test 1: amp-fp16 timeout (memory)",
     ]
     assert failures(load([builder.folder])) == lines
-    page = write_report([builder.folder], tmp_path / "out", figures="none").with_name("report.md").read_text()
+    page = (
+        write_report([builder.folder], tmp_path / "out", figures="none")
+        .with_name("report.md")
+        .read_text()
+    )
     assert all(f"- {line}\n" in page for line in lines)
 
 
@@ -146,8 +183,15 @@ def test_what_is_unsupported_is_said_once_and_what_did_not_fit_from_which_batch_
 
 
 def test_only_rows_that_nothing_was_measured_of_leave_the_tables(tmp_path):
-    run = RunBuilder(tmp_path / "run").speed().lost("speed", "tf32", "unsupported").memory("amp-fp16", 60)
-    run.lost("speed", "amp-fp16", "unsupported").lost("speed", "fp8-tensorwise", "unsupported", batch=64)
+    run = (
+        RunBuilder(tmp_path / "run")
+        .speed()
+        .lost("speed", "tf32", "unsupported")
+        .memory("amp-fp16", 60)
+    )
+    run.lost("speed", "amp-fp16", "unsupported").lost(
+        "speed", "fp8-tensorwise", "unsupported", batch=64
+    )
     kept = without_unsupported(run.summary())
     assert set(zip(kept["precision"], kept["batch_size"], strict=True)) == {
         *(("fp32", 128), ("amp-bf16", 128), ("amp-fp16", 128)),

@@ -1,4 +1,6 @@
-"""The tables of memory, energy and inference: which trials they take, in which order and unit, and what is compared."""
+"""The tables of memory, energy and inference: which trials they take, in which order and unit, and
+what is compared.
+"""
 
 from dataclasses import replace
 
@@ -18,8 +20,21 @@ from tests.report.builders import GPU, MIB, RunBuilder, text_of, write_report
 from tests.report.tables.lines import column, lines, titled
 
 CPU = Device(placement="cpu", kind="cpu", name="Test CPU", architecture="CPU")
-KINDS_MIB = {"tracked_peak": 90, "parameter": 20, "gradient": 18, "optimizer": 40, "activation": 11, "temporary": 1}
-GPU_MIB = {"peak_allocated": 100, "first_peak": 150, "peak_reserved": 200, "driver_used": 500, "gpu_used": 900}
+KINDS_MIB = {
+    "tracked_peak": 90,
+    "parameter": 20,
+    "gradient": 18,
+    "optimizer": 40,
+    "activation": 11,
+    "temporary": 1,
+}
+GPU_MIB = {
+    "peak_allocated": 100,
+    "first_peak": 150,
+    "peak_reserved": 200,
+    "driver_used": 500,
+    "gpu_used": 900,
+}
 KINDS = {f"{name}_bytes": size * MIB for name, size in KINDS_MIB.items()}
 ON_A_GPU = KINDS | {f"{name}_bytes": size * MIB for name, size in GPU_MIB.items()}
 NAMED = {"device": "NVIDIA Test 1", "batch size": "128"}
@@ -29,14 +44,24 @@ class Run(RunBuilder):
     """A run whose memory and energy trials have their details."""
 
     def held(self, precision, *, batch=128, status="ok", **figures):
-        return self.result("memory", precision, batch=batch, status=status, row=MemoryPeak(**figures))
+        return self.result(
+            "memory", precision, batch=batch, status=status, row=MemoryPeak(**figures)
+        )
 
     def drew(self, precision, joules, *, batch=128, source="counter", status="ok", **more):
         steps = round(312.4 * 5.1 / joules)
         net_j = joules - 71.2 * 5.1 / steps
-        figures = {"energy_net_j_per_step": net_j, "idle_power_w": 71.2, "mean_power_w": 312.4} | more
+        figures = {
+            "energy_net_j_per_step": net_j,
+            "idle_power_w": 71.2,
+            "mean_power_w": 312.4,
+        } | more
         energy = Energy(
-            energy_source=source, energy_j_per_step=joules, energy_window_s=5.1, energy_steps=steps, **figures
+            energy_source=source,
+            energy_j_per_step=joules,
+            energy_window_s=5.1,
+            energy_steps=steps,
+            **figures,
         )
         return self.result("energy", precision, batch=batch, status=status, row=energy)
 
@@ -56,18 +81,39 @@ def run(tmp_path):
 
 def test_every_kind_of_memory_has_its_own_column_and_an_unknown_figure_is_a_dash(run):
     table = run.held("fp32", **ON_A_GPU | {"driver_used_bytes": None}).memory_table
-    kinds = {"peak": 100, "tensors": 90, "parameters": 20, "gradients": 18, "optimizer": 40, "activations": 11}
+    kinds = {
+        "peak": 100,
+        "tensors": 90,
+        "parameters": 20,
+        "gradients": 18,
+        "optimizer": 40,
+        "activations": 11,
+    }
     kinds |= {"temporaries": 1, "first step": 150, "reserved": 200, "nvidia-smi": 900}
     (line,) = lines(table)
-    shown = {name.removesuffix(" (MiB)"): float(cell) for name, cell in line.items() if "MiB" in name}
+    shown = {
+        name.removesuffix(" (MiB)"): float(cell) for name, cell in line.items() if "MiB" in name
+    }
     assert shown == kinds
     run.held("amp-bf16", **ON_A_GPU)
     assert column(run.memory_table, "driver (MiB)") == ["–", "500.0"]
 
 
 def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_path):
-    table = Run(tmp_path / "run", device=CPU).held("fp32", **KINDS, peak_resident_bytes=95 * MIB).memory_table
-    kinds = ("peak", "tensors", "parameters", "gradients", "optimizer", "activations", "temporaries")
+    table = (
+        Run(tmp_path / "run", device=CPU)
+        .held("fp32", **KINDS, peak_resident_bytes=95 * MIB)
+        .memory_table
+    )
+    kinds = (
+        "peak",
+        "tensors",
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        "temporaries",
+    )
     assert table is not None
     assert table.headers[3:] == [f"{kind} (MiB)" for kind in kinds]
     assert column(table, "peak (MiB)") == ["95.00"]
@@ -126,9 +172,14 @@ def test_on_a_cpu_peaks_that_differ_no_more_than_processes_do_are_not_told_apart
 
 
 def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run):
-    run.drew("fp32", 4.0).drew("amp-bf16", 1.0).drew("fp32", 8.0, batch=256).drew("amp-bf16", 6.0, batch=256)
+    run.drew("fp32", 4.0).drew("amp-bf16", 1.0).drew("fp32", 8.0, batch=256).drew(
+        "amp-bf16", 6.0, batch=256
+    )
     run.drew("tf32", 3.0, batch=64).drew("amp-fp16", 1.0, source="power").speed()
-    assert [(line["batch size"], line["precision"], line["energy ÷ fp32"]) for line in lines(run.energy_table)] == [
+    assert [
+        (line["batch size"], line["precision"], line["energy ÷ fp32"])
+        for line in lines(run.energy_table)
+    ] == [
         ("64", "tf32", "–"),
         ("128", "fp32", "baseline"),
         ("128", "amp-fp16", "–"),
@@ -141,7 +192,11 @@ def test_energy_is_compared_with_fp32_of_the_same_cell_and_source(run):
 def test_the_table_of_energy_has_what_was_read_and_its_source_or_its_status(run):
     assert run.speed().memory("fp32", 10).energy_table is None
     run.drew("amp-bf16", 1.6).drew("fp32", 4.0, idle_power_w=None, energy_net_j_per_step=None)
-    table = run.lost("energy", "amp-fp16", "unsupported").drew("tf32", 1.0, status="nonfinite").energy_table
+    table = (
+        run.lost("energy", "amp-fp16", "unsupported")
+        .drew("tf32", 1.0, status="nonfinite")
+        .energy_table
+    )
     fp32, tf32, amp_fp16, line = lines(table)
     assert (fp32["above idle (J)"], fp32["idle power (W)"]) == ("–", "–")
     assert [each["energy/step (J)"] for each in (tf32, amp_fp16)] == ["nonfinite", "unsupported"]

@@ -32,23 +32,41 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks_but_non
     assert headers_of_words(shown) == ["name"]
     assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡"]
     named = [{"name": "my § model"}]
-    notes = [table("", named, [words("name", "name", has_marks=has_marks)]).footnotes for has_marks in (False, True)]
+    notes = [
+        table("", named, [words("name", "name", has_marks=has_marks)]).footnotes
+        for has_marks in (False, True)
+    ]
     assert [len(of_table) for of_table in notes] == [0, 1]
 
 
 def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_rows_is_none():
-    columns = [figures("kept", "nothing"), *optional(figures("left out", "nothing"), figures("size", "size"))]
+    columns = [
+        figures("kept", "nothing"),
+        *optional(figures("left out", "nothing"), figures("size", "size")),
+    ]
     assert table("", ROWS, columns).headers == ["kept", "size"]
     assert table("", [], columns) is None
 
 
 def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(monkeypatch):
-    cells = ["P100-PCIE-16GB (run cloud-p100)", "amp-fp16", "1.10× ±2 %", "−35 %", "not trained", "512", "−8.8 %"]
+    cells = [
+        "P100-PCIE-16GB (run cloud-p100)",
+        "amp-fp16",
+        "1.10× ±2 %",
+        "−35 %",
+        "not trained",
+        "512",
+        "−8.8 %",
+    ]
     headers = ["device", "use", "speedup", "memory", "accuracy", "batch", "energy"]
     row = dict(zip(headers, cells, strict=True))
-    shown = table("", [row], [(words if row[name][0].isalpha() else figures)(name, name) for name in headers])
+    shown = table(
+        "", [row], [(words if row[name][0].isalpha() else figures)(name, name) for name in headers]
+    )
     for width in (20, 80, 90, 100):
         monkeypatch.setenv("COLUMNS", str(width))
         text = shown.text
         assert text.startswith("- ") or max(map(len, text.splitlines())) <= width
-        assert [word for cell in [*headers, *cells] for word in cell.split() if word not in text] == []
+        assert [
+            word for cell in [*headers, *cells] for word in cell.split() if word not in text
+        ] == []

@@ -30,7 +30,9 @@ def without_stderr():
 
 
 def install(torch):
-    """Replace torch's CUDA operators, let graphs record and replay them, and give torch a made-up architecture list."""
+    """Replace torch's CUDA operators, let graphs record and replay them, and give torch a made-up
+    architecture list.
+    """
     if torch.version.cuda is None:
         return
     operators = ctypes.CDLL(str(BUILT / "operators.so"))
@@ -45,7 +47,11 @@ def install(torch):
         return made_up.replace(",", " ") if made_up else built_for()
 
     torch._C._cuda_getArchFlags = architectures
-    for kind in ("flash", "mem_efficient", "cudnn"):  # kernels of GPUs alone; the math backend's operators are replaced
+    for kind in (
+        "flash",
+        "mem_efficient",
+        "cudnn",
+    ):  # kernels of GPUs alone; the math backend's operators are replaced
         getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     if os.environ.get("SIM_NO_CUDNN"):
         torch.backends.cudnn.enabled = False
