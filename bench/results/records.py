@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from bench.spec.precisions import PRECISIONS
@@ -206,6 +207,11 @@ class TrialResult(Ran):
     row: Any = None
     """The phase's own figures, of the type that its ``PHASE.row`` names; None where there are
     none."""
+
+
+def now() -> str:
+    """Return the time in UTC, as rows have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 # Rows of the other CSVs.

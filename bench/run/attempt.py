@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from bench.launch import Ending
 from bench.results.records import Message, Status, TrialResult
@@ -64,11 +63,6 @@ def completed(trial: Trial, records: Sequence[Message], ending: Ending, started:
             result = TrialResult(precision=name, status=status, detail=detail, started=started)
             results.append(result)
     return Attempt(trial=trial, records=records, results=results, ending=ending)
-
-
-def now() -> str:
-    """Return the time in UTC, as rows have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def legible(text: str) -> str:

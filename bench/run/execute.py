@@ -17,10 +17,9 @@ from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
 from bench.report.reading.trials import read_details
-from bench.results.records import Environment
+from bench.results.records import Environment, now
 from bench.results.run_json import planned
 from bench.results.store import Store, stored_results
-from bench.run.attempt import now
 from bench.run.folder import describe, earlier_run, locked
 from bench.run.prepare import PreparedRun
 from bench.run.runner import run_plan

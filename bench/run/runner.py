@@ -11,9 +11,8 @@ from functools import partial
 from bench.launch import run_concurrently
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
-from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult
+from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult, now
 from bench.results.store import stored_results
-from bench.run.attempt import now
 from bench.run.derived_rows import stored_speeds
 from bench.run.forecast import Forecast
 from bench.run.session import OutOfTimeError, Session

@@ -17,9 +17,9 @@ from bench.launch import Ending, Launcher
 from bench.measure.sampler import Sampler
 from bench.planning.abilities import refusal_reason
 from bench.planning.plan import Plan
-from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult
+from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult, now
 from bench.results.store import Store, StoredResults
-from bench.run.attempt import Attempt, completed, now
+from bench.run.attempt import Attempt, completed
 from bench.run.derived_rows import with_derived
 from bench.run.forecast import Forecast
 from bench.spec.phases import PHASES
