@@ -83,7 +83,6 @@ class MadeUpMachine(Launcher):
             cuda="12.6",
             cudnn="91300",
             driver="580.1",
-            arch_list=("sm_90",),
             devices=tuple(replace(device, placement=name) for name, device in named),
         )
 

@@ -410,7 +410,6 @@ def _device(gpu: Gpu, placement: str) -> Device:
         cores=80,
         energy="counter",
         unsupported=dict.fromkeys(lacking, "needs Ampere or newer") or None,
-        lacking=lacking,
     )
 
 
@@ -424,7 +423,6 @@ def _environment(devices: Iterable[Device], host: str, driver: str) -> Environme
         cuda="12.6",
         cudnn="91300",
         driver=driver,
-        arch_list=("sm_60", "sm_70", "sm_75", "sm_80", "sm_90"),
         devices=tuple(devices),
     )
 

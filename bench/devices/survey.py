@@ -69,7 +69,6 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
             f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ
         )
         or None,
-        arch_list=tuple(torch.cuda.get_arch_list()),
         devices=devices,
         left_out=tuple(f"{problem} It is left out." for problem in left_out),
     )
@@ -138,7 +137,7 @@ def _rated(device: Device) -> Device:
 def describe(name: str, monitor: Monitor | None) -> Device:
     """Describe a device, by what ``--gpus`` calls it, as torch and the driver know it, without running anything on it.
 
-    Its ``unsupported`` and ``lacking`` are over all precisions.
+    Its ``unsupported`` is over all precisions.
     """
     backend = backend_of(device_at(Placement(name=name).device_of()))
     reasons = {
@@ -151,9 +150,6 @@ def describe(name: str, monitor: Monitor | None) -> Device:
     return Device(
         placement=name,
         unsupported={name: reason for name, reason in reasons.items() if reason},
-        lacking=tuple(
-            name for name, precision in PRECISIONS.items() if backend.missing_arithmetic(precision)
-        ),
         **facts,
     )
 

@@ -1,4 +1,7 @@
-"""The interface between a run and what runs its trials: this machine, or what an optional folder adds."""
+"""The interface between a run and what runs its trials.
+
+That is this machine, or what an optional folder adds.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,16 @@ class Launcher(ABC):
         """
 
     def prepare_script(self, _request: Request) -> Any:
-        """Return the ``PreparedRun`` of a training script, whose launcher plans it itself; None of suites."""
+        """Return the ``PreparedRun`` of a training script, which its launcher plans, or None."""
         return None
 
     @abstractmethod
     def call(self, target: str, *arguments: object) -> Any:
-        """Call a function of the worker, ``module:name``, in a fresh process on each node, and return its value.
+        """Call a function of the worker, in a fresh process on each node, and return its value.
 
-        The function gets one argument more: a function that sends messages.
+        Args:
+            target: the function as ``module:name``.
+            arguments: of the function; it gets one more, a function that sends messages.
 
         Raises:
             UsageError: the function raised one, its process failed, died or hung, or nodes return
@@ -123,14 +128,11 @@ def require_one_task() -> None:
         UsageError: torchrun or srun started several tasks.
     """
     torchrun = ("torchrun", "RANK", "WORLD_SIZE")
-    srun = (
-        "srun",
-        "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-    )  # SLURM_NTASKS is set in a batch script, too
+    # SLURM_NTASKS is set in a batch script, too.
+    srun = ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     for starter, rank, count in (torchrun, srun):
-        tasks = os.environ.get(count, "1") if rank in os.environ else "1"
-        if tasks != "1":
+        tasks = os.environ.get(count, "1")
+        if rank in os.environ and tasks != "1":
             raise UsageError(
                 f"{starter} started {tasks} tasks of a program that is to be started once: it "
                 "starts a process for each device itself. Measure several machines as nodes of a "

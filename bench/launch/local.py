@@ -1,4 +1,7 @@
-"""This machine: a fork server that has imported torch, and a fresh fork of it for each rank of each trial."""
+"""This machine: a fork server that has imported torch, and a fresh fork of it for each process.
+
+Each rank of each trial is such a process.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,8 @@ CALL_LIMITS_S = {
     "bench.training.estimates:footprint": 60.0,
     "bench.devices.survey:survey": 300.0,
 }
+# Endings whose text says all.
+SELF_EXPLANATORY = ("done", "usage", "oom", "unsupported")
 # How long a process that hangs may take to print its stack.
 STACK_S = 0.5
 # multiprocessing's exit code of a process whose fork server is gone.
@@ -55,7 +60,10 @@ PATIENCE_S = 5.0
 
 
 class LocalLauncher(Launcher):
-    """Runs functions of the worker one after the other, for they share the machine; a trial's ranks run together."""
+    """Runs functions of the worker one after the other, for they share the machine.
+
+    Only the ranks of a trial run together.
+    """
 
     def __init__(self) -> None:
         """Prepare the fork server; it starts with the first process."""
@@ -94,22 +102,21 @@ class LocalLauncher(Launcher):
         return ending.value
 
     def run(self, trial: Trial, device: Device, on_message: OnMessage) -> Ending:
-        """Run one trial, each of its ranks in a fresh process, and pass its records on as they come."""
+        """Run one trial, each of its ranks in a fresh process, and pass its records on."""
         placement = trial.cell.placement
         world = len(placement.members)
         if world == 1:
             return self.run_rank(trial, device, None, on_message)
-        port, ranks = free_port(), []
+        meeting = Rendezvous(
+            rank=0, world=world, local_world=world, address="127.0.0.1", port=free_port()
+        )
+        ranks = []
         for number in range(world):
             index = placement.device_of(number)
-            meeting = Rendezvous(
-                rank=number, world=world, local_world=world, address="127.0.0.1", port=port
-            )
+            where = "CPU" if index is None else f"GPU {index}"
             rank = Rank(
-                name=(
-                    f"device {number + 1} of {world} ({'CPU' if index is None else f'GPU {index}'})"
-                ),
-                run=partial(self.run_rank, trial, device, meeting),
+                name=f"device {number + 1} of {world} ({where})",
+                run=partial(self.run_rank, trial, device, replace(meeting, rank=number)),
                 halt=self.cancel,  # all of them end
             )
             ranks.append(rank)
@@ -118,7 +125,7 @@ class LocalLauncher(Launcher):
     def run_rank(
         self, trial: Trial, device: Device, rendezvous: Rendezvous | None, on_message: OnMessage
     ) -> Ending:
-        """Run one rank of a trial in a fresh process; the others, if there are any, are started elsewhere."""
+        """Run one rank of a trial in a fresh process; the others are started elsewhere."""
         suite = trial.cell.suite
         return self._run(
             "bench.worker.worker:run_trial",
@@ -137,51 +144,55 @@ class LocalLauncher(Launcher):
         silence_s: float,
         source: Path | None = None,
     ) -> Ending:
-        """Call a function, ``module:name``, in a fresh process, which may be silent for ``silence_s``.
+        """Call a function, ``module:name``, in a fresh process.
 
-        A failure names the line of ``source``, the user's file.
+        Args:
+            target: the function.
+            arguments: of the function.
+            on_message: takes what the process sends.
+            silence_s: how long it may be silent.
+            source: the user's file, of which a failure names the line.
         """
         self._require_nothing_left()
         # The launcher's own folder, so that a process that is killed leaves nothing behind.
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
-            log, compiled = Path(folder) / "log", Path(folder) / "compiled"
-            kills, patience_s = oom_kills(), 0.0
+            log = Path(folder) / "log"
+            kills = oom_kills()
             receiving, sending = self._context.Pipe(duplex=False)
-            call = (sending, str(log), str(compiled), target, arguments)
             try:
-                process = self._start(call)
+                process = self._start((sending, str(log), f"{folder}/compiled", target, arguments))
             except (EOFError, OSError) as error:
                 why = str(error) or "the fork server was killed"
                 return Ending(kind="lost", text=f"the process could not be started: {why}")
+            patience_s = 0.0
             try:
                 self._doing[process] = ""
                 sending.close()
                 ending = self._listen(process, receiving, on_message, silence_s)
-                patience_s = PATIENCE_S
                 if ending is not None and ending.kind == "timeout":
                     _ask_where(process)
-                    patience_s = 0.0
+                else:
+                    patience_s = PATIENCE_S
             finally:
                 receiving.close()
                 doing = self._doing.pop(process, "")
                 self._stop(process, patience_s)
             if ending is None:
                 kind, how = exit_cause(process.exitcode, kills)
-                ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
                 if process.exitcode == SERVER_LOST:
-                    ending = replace(
-                        ending, kind="lost", text=f"{ending.text}, as if the fork server was killed"
-                    )
-            if ending.kind in ("done", "usage", "oom", "unsupported"):
+                    kind, how = "lost", f"{how}, as if the fork server was killed"
+                ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
+            if ending.kind in SELF_EXPLANATORY:
                 return ending
             output = printed(log)
             last_progress = None if ending.kind in ("error", "import") else doing
-            return replace(
-                ending, text=reason(ending.text, output, last_progress, source), log=output
-            )
+            text = reason(ending.text, output, last_progress, source)
+            return replace(ending, text=text, log=output)
 
     def _start(self, call: tuple[Any, ...]) -> Any:
-        """Start a process, and the fork server if it does not run; Ctrl-C does not wait until that has imported torch.
+        """Start a process, and the fork server if it does not run.
+
+        Ctrl-C does not wait until the server has imported torch.
 
         Raises:
             EOFError, OSError: the fork server could not start, could not fork, or was killed
@@ -194,15 +205,13 @@ class LocalLauncher(Launcher):
             with own_modules_first(), lifetime.sigint_held():
                 forkserver.ensure_running()
             process.start()
-        except (
-            KeyboardInterrupt
-        ):  # half a process may have been started, which ends with its server
+        except KeyboardInterrupt:  # half a process may have been started; it ends with its server
             _kill_fork_server()
             raise
         return process
 
     def _stop(self, process: Any, patience_s: float) -> None:
-        """Let a process end by itself for ``patience_s``; then kill it and what it has started, and wait for that."""
+        """Let a process end by itself for ``patience_s``; then kill it with what it has started."""
         try:
             process.join(timeout=patience_s)
         finally:
@@ -220,15 +229,16 @@ class LocalLauncher(Launcher):
         """
         left = self._wait_until_gone()
         if left:
+            pids = ", ".join(map(str, left))
             raise UsageError(
-                f"Process {', '.join(map(str, left))} of an earlier trial was killed and does not "
+                f"Process {pids} of an earlier trial was killed and does not "
                 "end, as one that waits for a device that does not answer. It may hold memory of "
                 "the device, so nothing is measured next to it. End it or restart the machine, "
                 "then go on with --resume."
             )
 
     def _wait_until_gone(self) -> list[int]:
-        """Wait until no process of the groups that were ended runs; return those that do after ``GONE_S``."""
+        """Wait until nothing of the groups that were ended runs; return what does all the same."""
         deadline_s = time.monotonic() + GONE_S
         for group in tuple(self._left):
             while members := lifetime.group_members(group):
@@ -241,7 +251,7 @@ class LocalLauncher(Launcher):
     def _listen(
         self, process: Any, receiving: Connection, on_message: OnMessage, silence_s: float
     ) -> Ending | None:
-        """Pass messages on until the process ends; return its ending, or None if it ended without one."""
+        """Pass messages on until the process ends; return its ending, None if it sent none."""
         heard, limit_s = time.monotonic(), silence_s
         while True:
             ready = wait([receiving, process.sentinel], timeout=min(POLL_S, limit_s))
@@ -254,7 +264,8 @@ class LocalLauncher(Launcher):
                 if isinstance(message, Ending):
                     return message
                 if isinstance(message, Progress):
-                    self._doing[process], limit_s = message.text, max(silence_s, message.silence_s)
+                    self._doing[process] = message.text
+                    limit_s = max(silence_s, message.silence_s)
                 on_message(message)
             elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
@@ -280,14 +291,15 @@ def _serve(connection: Connection, *arguments: Any) -> None:
 
 
 def _kill_fork_server() -> None:
-    """End the fork server, and with it the processes that it has forked; another is started when one is needed."""
-    if (pid := _fork_server()._forkserver_pid) is not None:
+    """End the fork server and all that it has forked; another is started when one is needed."""
+    pid = _fork_server()._forkserver_pid
+    if pid is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def _ask_where(process: Any) -> None:
-    """Let a process that hangs print where, in its own words: its log then has the line, even if it is in C code."""
+    """Let a process that hangs print where it does: its log has the line, even of C code."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, STACK_SIGNAL)
         process.join(STACK_S)

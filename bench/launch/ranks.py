@@ -1,4 +1,7 @@
-"""A trial on several devices: its ranks run at the same time, each in a worker, here or on other nodes."""
+"""A trial on several devices: its ranks run at the same time, each in a worker.
+
+The workers run here or on other nodes.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,34 @@ class Rank:
     """Ends the process soon; may be called again."""
 
 
+class _Records:
+    """What the ranks of a trial send."""
+
+    def __init__(self, on_message: OnMessage) -> None:
+        self.on_message = on_message
+        self.is_open = True
+        """Whether progress is still passed on."""
+        self._results: list[TrialResult] = []
+        self._peaks: defaultdict[str, list[MemoryPeak]] = defaultdict(list)
+
+    def take(self, number: int, message: Message) -> None:
+        """Take a record of a rank, from its thread: results are kept, rank 0's others passed on."""
+        if isinstance(message, TrialResult):
+            if isinstance(message.row, MemoryPeak):
+                self._peaks[message.precision].append(message.row)
+            if number == 0:
+                self._results.append(message)
+        elif number == 0 and self.is_open:
+            self.on_message(message)
+
+    def send_results(self) -> None:
+        """Pass on the results of the first rank, with the memory of all."""
+        for result in self._results:
+            peaks = self._peaks[result.precision]
+            row = MemoryPeak.of_all(peaks) if len(peaks) > 1 else result.row
+            self.on_message(replace(result, row=row))
+
+
 def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRACE_S) -> Ending:
     """Run all ranks of a trial at the same time, and return how the trial ended.
 
@@ -45,24 +76,25 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
     Raises:
         Exception: the first that a rank raised; the other ranks have ended.
     """
-    results: list[TrialResult] = []
-    peaks: defaultdict[str, list[MemoryPeak]] = defaultdict(list)
-    failed = list[tuple[str, Ending]]()
+    records = _Records(on_message)
+    failed = _failures(ranks, records, grace_s)
+    if not failed:
+        records.send_results()
+        return Ending(kind="done")
+    # Last come those that report the loss of another rank, first those that are a cause by
+    # themselves.
+    name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
+    return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
+
+
+def _failures(ranks: Sequence[Rank], records: _Records, grace_s: float) -> list[tuple[str, Ending]]:
+    """Run all ranks; return the name and the ending of each that did not end well by itself."""
+    failed = []
     halt_s = math.inf  # when the ranks that still run are to end
-
-    def hear(number: int, message: Message) -> None:
-        if isinstance(message, TrialResult):
-            if isinstance(message.row, MemoryPeak):
-                peaks[message.precision].append(message.row)
-            if number == 0:
-                results.append(message)
-        elif number == 0 and time.monotonic() < halt_s:
-            on_message(message)
-
     with ThreadPoolExecutor(len(ranks)) as pool:
         jobs = {}
         for number, rank in enumerate(ranks):
-            jobs[pool.submit(rank.run, partial(hear, number))] = rank
+            jobs[pool.submit(rank.run, partial(records.take, number))] = rank
         running = set(jobs)
         try:
             while running and time.monotonic() < halt_s:
@@ -71,24 +103,15 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
                     ending = job.result()
                     if ending.kind != "done":
                         failed.append((jobs[job].name, ending))
-                        halt_s = min(
-                            halt_s, time.monotonic() + (grace_s if ending.secondary else 0.0)
-                        )
+                        patience_s = grace_s if ending.secondary else 0.0
+                        halt_s = min(halt_s, time.monotonic() + patience_s)
         finally:  # also after Ctrl-C, or what a rank raised
-            halt_s = 0.0
+            records.is_open = False
             while running:
                 for job in running:  # again and again, for a process may have been about to start
                     jobs[job].halt()
                 running = wait(running, WAKE_S).not_done
-    if failed:
-        # Last come those that report the loss of another rank, first those that are a cause by
-        # themselves.
-        name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
-        return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
-    for result in results:
-        of_all = peaks[result.precision]
-        on_message(replace(result, row=MemoryPeak.of_all(of_all)) if len(of_all) > 1 else result)
-    return Ending(kind="done")
+    return failed
 
 
 def free_port() -> int:

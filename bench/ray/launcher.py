@@ -13,10 +13,11 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -59,7 +60,9 @@ class RayLauncher(Launcher):
     def __init__(
         self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]
     ) -> None:
-        """Connect, send the project's code to the cluster, and take the accelerators; wait while others have them.
+        """Connect, send the project's code to the cluster, and take the accelerators.
+
+        It waits while others have them.
 
         Args:
             address: the head's ``HOST:PORT``; None takes ``RAY_ADDRESS`` or the cluster of this
@@ -77,27 +80,18 @@ class RayLauncher(Launcher):
         self._held: dict[str, list[Accelerator]] = {}
         """By type, those of a node one after another."""
         self._groups: list[Any] = []
-        with tempfile.TemporaryDirectory(
-            prefix="ampmeter-"
-        ) as folder:  # which Ray uploads when it connects
-            self._files = stage(Path(folder), suite_files)
-            self._ray = connect(address, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="ampmeter-") as code:  # Ray uploads it
+            self._files = stage(Path(code), suite_files)
+            self._ray = connect(address, Path(code))
         try:
             nodes = nodes_by_type(self._ray.nodes())
             self._placements = [Placement(name=name) for name in accelerators or sorted(nodes)]
-            most: dict[str, int] = {}
+            needed: dict[str, int] = {}
             for placement in self._placements:
                 kind, count = placement.members[0], len(placement.members)
-                most[kind] = max(count, most.get(kind, 0))
-                room = sum(
-                    int(node.get("GPU") or node[RESOURCE + kind]) for node in nodes.get(kind, ())
-                )
-                if room < count:
-                    raise UsageError(
-                        f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its "
-                        f"types are: {', '.join(sorted(nodes))}."
-                    )
-            for kind, count in most.items():
+                _require_room(placement, nodes)
+                needed[kind] = max(count, needed.get(kind, 0))
+            for kind, count in needed.items():
                 has_gpus = any(node.get("GPU") for node in nodes[kind])
                 self._held[kind] = self._take(kind, count, has_gpus=has_gpus)
         except BaseException:
@@ -105,26 +99,28 @@ class RayLauncher(Launcher):
             raise
 
     def _take(self, kind: str, count: int, *, has_gpus: bool) -> list[Accelerator]:
-        """Place a group with an actor in each bundle, which start when Ray has placed it, and wait for them."""
+        """Place a group with an actor in each bundle, and wait until Ray has started them."""
         resource = {RESOURCE + kind: 0.001 if has_gpus else 1}
         bundle = {"CPU": 1, "GPU": int(has_gpus), **resource}
         group = self._ray.util.placement_group([bundle] * count, strategy=STRATEGY)
         self._groups.append(group)
-        actors = []
+        actors, locations = [], []
         for index in range(count):
             place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=index
             )
-            actor = self._ray.remote(AcceleratorActor).options(
+            remote = self._ray.remote(AcceleratorActor).options(
                 max_concurrency=4,  # a trial, its end, and questions
                 num_cpus=1,
                 num_gpus=int(has_gpus),
                 resources=resource,
                 scheduling_strategy=place,
             )
-            actors.append(actor.remote(os.environ.get(THREADS)))
-        locations = [actor.locate.remote() for actor in actors]
-        if len(self._ray.wait(locations, num_returns=count, timeout=PATIENCE_S)[0]) < count:
+            actor = remote.remote(os.environ.get(THREADS))
+            actors.append(actor)
+            locations.append(actor.locate.remote())
+        ready, _ = self._ray.wait(locations, num_returns=count, timeout=PATIENCE_S)
+        if len(ready) < count:
             print_plain(
                 f"Waiting for {count} {kind}: Ray has lent all of them, or the node is still "
                 "starting."
@@ -147,7 +143,7 @@ class RayLauncher(Launcher):
             raise _lost(where, error) from error
 
     def _ask(self, method: str, *arguments: object) -> dict[Accelerator, Any]:
-        """Call a method of the actor on each accelerator, at the same time; return what each returned.
+        """Call a method of all actors at the same time; return what each returned.
 
         Raises:
             UsageError: a method raised one, or a node is lost.
@@ -158,17 +154,22 @@ class RayLauncher(Launcher):
                 running[each] = getattr(each.actor, method).remote(*arguments)
         return {each: self._get(each.name, reference) for each, reference in running.items()}
 
+    def _accelerators(self, placement: Placement) -> list[Accelerator]:
+        """Return the accelerators of a placement; smaller ones share those of larger ones."""
+        return self._held[placement.members[0]][: len(placement.members)]
+
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
-        answers, surveys = self._ask("survey_own"), {}
+        answers = self._ask("survey_own")
+        surveys = {}
         for placement in self._placements:
-            held = self._held[placement.members[0]][: len(placement.members)]
+            held = self._accelerators(placement)
             surveys[placement.name] = [(each.node, answers[each]) for each in held]
         return merge(surveys)
 
     def call(self, target: str, *arguments: object) -> Any:
-        answers = self._ask("call", target, *(self._translated(argument) for argument in arguments))
-        first = next(iter(answers.values()))
-        if any(value != first for value in answers.values()):
+        answers = self._ask("call", target, *map(self._translated, arguments))
+        first, *others = answers.values()
+        if any(value != first for value in others):
             text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
             raise UsageError(
                 f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the "
@@ -188,69 +189,79 @@ class RayLauncher(Launcher):
         Raises:
             CancelledError: the run was stopped.
         """
-        members = trial.cell.placement.members
-        held = self._held[members[0]][: len(members)]
 
-        def forward(
-            message: Any,
-        ) -> None:  # the trial's own id: on the node, its placement has another name
-            on_message(replace(message, trial=trial.id) if hasattr(message, "trial") else message)
+        def forward(message: Any) -> None:
+            if hasattr(message, "trial"):  # on the node its placement, and so its id, is another
+                message = replace(message, trial=trial.id)
+            on_message(message)
 
         try:
-            ending = run_ranks(self._ranks(held, trial, device), forward)
+            ending = run_ranks(self._ranks(trial, device), forward)
         except UsageError as error:
             ending = Ending(kind="lost", text=str(error))
         if self._closed.is_set():  # because of which it ended
             raise CancelledError
         return ending
 
-    def _ranks(self, held: Sequence[Accelerator], trial: Trial, device: Device) -> list[Rank]:
-        """Return the ranks of a trial, one on each of some accelerators."""
+    def _ranks(self, trial: Trial, device: Device) -> list[Rank]:
+        """Return the ranks of a trial, one on each of its accelerators.
+
+        Each is the only one that its actor sees.
+        """
+        held = self._accelerators(trial.cell.placement)
+        world = len(held)
+        local = "0" if device.is_gpu else "cpu"
+        if world > 1:
+            local += f"@{world}"
         suite = self._translated(trial.cell.suite)
-        there = replace(trial, cell=replace(trial.cell, suite=suite))
+        cell = replace(trial.cell, suite=suite, placement=Placement(name=local))
+        there = replace(trial, cell=cell), replace(device, placement=local)
         address, port = self._get(held[0].name, held[0].actor.meeting_place.remote())
         nodes = [each.node for each in held]
         ranks = []
         for number, each in enumerate(held):
             meeting = None
-            if len(held) > 1:
+            if world > 1:
                 meeting = Rendezvous(
                     rank=number,
-                    world=len(held),
+                    world=world,
                     local_world=nodes.count(each.node),
                     address=address,
                     port=port,
                 )
-            ranks.append(self._rank(each, there, device, meeting))
+            rank = Rank(
+                name=each.name,
+                run=partial(self._run_rank, each, (*there, meeting)),
+                halt=partial(self._halt, each),
+            )
+            ranks.append(rank)
         return ranks
 
-    def _rank(
-        self, held: Accelerator, trial: Trial, device: Device, meeting: Rendezvous | None
-    ) -> Rank:
-        """Return the rank of a trial on an accelerator, which is the only one that its actor sees."""
-        local = ("0" if device.is_gpu else "cpu") + (f"@{meeting.world}" if meeting else "")
-        there = replace(trial, cell=replace(trial.cell, placement=Placement(name=local)))
+    def _run_rank(
+        self, held: Accelerator, arguments: tuple[Any, ...], on_message: OnMessage
+    ) -> Ending:
+        """Run a rank by the actor on an accelerator, and pass its records on.
 
-        def run(on_message: OnMessage) -> Ending:
-            stream = held.actor.stream.options(num_returns="streaming")
-            try:
-                for reference in stream.remote(there, replace(device, placement=local), meeting):
-                    message = self._get(held.name, reference)
-                    if isinstance(message, Ending):
-                        return message
-                    on_message(message)
-            except self._ray.exceptions.RayError as error:
-                raise _lost(held.name, error) from error
-            raise UsageError(f"{held.name} ended without a message")
+        Raises:
+            UsageError: the actor is lost.
+        """
+        stream = held.actor.stream.options(num_returns="streaming")
+        try:
+            for reference in stream.remote(*arguments):
+                message = self._ray.get(reference)
+                if isinstance(message, Ending):
+                    return message
+                on_message(message)
+        except self._ray.exceptions.RayError as error:
+            raise _lost(held.name, error) from error
+        raise UsageError(f"{held.name} ended without a message")
 
-        def halt() -> None:
-            with suppress(self._ray.exceptions.RayError):  # the node is gone, and its stream raises
-                held.actor.cancel.remote()
-
-        return Rank(name=held.name, run=run, halt=halt)
+    def _halt(self, held: Accelerator) -> None:
+        with suppress(self._ray.exceptions.RayError):  # the node is gone, and its stream raises
+            held.actor.cancel.remote()
 
     def cancel(self) -> None:
-        """Release the accelerators; Ray ends the actors that hold them, and with those ends what they run."""
+        """Release the accelerators; Ray ends the actors that hold them, and what those run."""
         self._closed.set()
         while self._groups:
             with suppress(self._ray.exceptions.RayError):
@@ -262,7 +273,7 @@ class RayLauncher(Launcher):
 
 
 def connect(address: str | None, code: Path) -> Any:
-    """Connect to a cluster, upload the folder ``code`` as its working directory, and return Ray's module.
+    """Connect to a cluster, upload the folder ``code`` to it, and return Ray's module.
 
     Raises:
         UsageError: Ray is missing, or no cluster answers.
@@ -293,27 +304,27 @@ def connect(address: str | None, code: Path) -> Any:
 
 
 def stage(folder: Path, suite_files: Sequence[str]) -> dict[str, str]:
-    """Copy the project's code and the user's suite files to ``folder``, which Ray sends to the nodes.
+    """Copy the project's code and the user's suite files to ``folder``, for the nodes.
 
     Returns:
         For each suite file its path within the folder.
     """
     for package in ("bench", "suites"):
-        shutil.copytree(
-            ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
-        )
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / package, folder / package, ignore=ignore)
     paths = {}
     for number, name in enumerate(suite_files):
-        file, copies = Path(name).resolve(), folder / "own" / str(number)
+        file = Path(name).resolve()
+        copies = folder / "own" / str(number)
         copies.mkdir(parents=True)
-        for module in file.parent.glob("*.py"):
+        for module in file.parent.glob("*.py"):  # which the suite may import
             shutil.copy(module, copies)
-        paths[str(file)] = str((copies / file.name).relative_to(folder))
+        paths[str(file)] = f"own/{number}/{file.name}"
     return paths
 
 
 def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, float]]]:
-    """Return, by type of accelerator, the resources of each of a cluster's nodes that has some of it.
+    """Return, by type of accelerator, the resources of each node of a cluster that has some of it.
 
     Raises:
         UsageError: there is none.
@@ -329,6 +340,19 @@ def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, f
             "started: ray start --resources '{\"accelerator_type:V100\": 1}' ..."
         )
     return by_type
+
+
+def _require_room(placement: Placement, nodes: Mapping[str, Sequence[dict[str, float]]]) -> None:
+    """Raise a UsageError if a cluster's nodes, by type, are too few for a placement."""
+    kind, count = placement.members[0], len(placement.members)
+    room = 0
+    for node in nodes.get(kind, ()):
+        room += int(node.get("GPU") or node[RESOURCE + kind])
+    if room < count:
+        raise UsageError(
+            f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its types are: "
+            f"{', '.join(sorted(nodes))}."
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -351,10 +375,14 @@ def _lost(where: str, error: Exception) -> UsageError:
 
 
 class AcceleratorActor(LocalLauncher):
-    """The launcher of an accelerator's node, which lives as long as the run holds the accelerator."""
+    """The launcher of an accelerator's node, as long as the run holds the accelerator."""
 
     def __init__(self, threads: str | None) -> None:
-        """Prepare this process, with ``OMP_NUM_THREADS`` of the machine that started the run if it is set there."""
+        """Prepare this process.
+
+        Args:
+            threads: ``OMP_NUM_THREADS`` of the machine that started the run, if it is set there.
+        """
         # The fork server starts a new interpreter, which would import the main script of this
         # process: Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
@@ -365,7 +393,7 @@ class AcceleratorActor(LocalLauncher):
         super().__init__()
 
     def locate(self) -> tuple[str, str]:
-        """Return Ray's id of the node, and its name with its address on the network that Ray uses."""
+        """Return Ray's id of the node, and the node's name with its address on Ray's network."""
         import ray
 
         address = str(ray.util.get_node_ip_address())
@@ -381,7 +409,7 @@ class AcceleratorActor(LocalLauncher):
         return self.survey(("0",) if ray.get_gpu_ids() else ("cpu",))
 
     def meeting_place(self) -> tuple[str, int]:
-        """Return the node's address and a free port of it, at which the ranks of a trial may meet."""
+        """Return the node's address and a free port, at which the ranks of a trial may meet."""
         import ray
 
         return str(ray.util.get_node_ip_address()), free_port()
@@ -389,15 +417,16 @@ class AcceleratorActor(LocalLauncher):
     def stream(
         self, trial: Trial, device: Device, rendezvous: Rendezvous | None
     ) -> Iterator[Message | Ending]:
-        """Run the accelerator's rank of a trial, and yield its records as they come, its ending last."""
+        """Run the accelerator's rank of a trial; yield its records, and its ending last."""
         messages: SimpleQueue[Message | Ending] = SimpleQueue()
 
         def execute() -> None:
             try:
                 messages.put(self.run_rank(trial, device, rendezvous, messages.put))
-            # such as a process of an earlier trial that does not end; else the loop below
+            # Such as a process of an earlier trial that does not end: without an ending the loop
+            # below would wait forever.
             except Exception as error:
-                messages.put(Ending(kind="lost", text=first_line(error)))  # would wait forever
+                messages.put(Ending(kind="lost", text=first_line(error)))
 
         threading.Thread(target=execute, daemon=True).start()
         message: Message | Ending = None

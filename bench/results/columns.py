@@ -7,7 +7,7 @@ import json
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from bench.results.records import Block, Column, EpochResult, Identity, Ran, Sample
 from bench.spec.phase import Phase
@@ -73,11 +73,17 @@ class Field:
             return ", ".join(self.words)
         if self.kind != "number":
             return self.kind
-        return ", ".join(filter(None, (self.unit or "number", self.column.sign)))
+        text = self.unit or "number"
+        return f"{text}, {self.column.sign}" if self.column.sign else text
 
 
 def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
-    """Yield the columns of a record in order, with those of the records in it; of a ``part`` none is needed."""
+    """Yield the columns of a record in order, with those of the records in it.
+
+    Args:
+        record: a dataclass.
+        part: whether it is a part of a row, which then needs none of its columns.
+    """
     hints = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
         kind, column, words = hints[field.name], Column(), ()
@@ -87,8 +93,8 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
             required = False
         if get_origin(kind) is Annotated:
             kind, column = get_args(kind)
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            yield from fields_of(kind, part=True)
+        if dataclasses.is_dataclass(kind):
+            yield from fields_of(cast(type, kind), part=True)
             continue
         if get_origin(kind) is Literal:
             kind, words = str, get_args(kind)
@@ -119,7 +125,7 @@ def _columns() -> dict[str, dict[str, Field]]:
         for key in {"replicate", "seed"} - {phase.key}:
             del question[key]
         ran = {field.name: field for field in fields_of(Ran, part=True)}
-        columns[phase.file] = {**question, **_own(phase, stored=True), **ran}
+        columns[phase.file] = question | _own(phase, stored=True) | ran
         for record, name in phase.details.items():
             records[name] = record
     for name, record in records.items():
@@ -135,15 +141,13 @@ OF_PHASES = tuple(phase.file for phase in MEASURING.values())
 
 
 def cells(*parts: Any) -> dict[str, object]:
-    """Return the row that records make up: bools are yes or no, floats keep all digits, and None is left out.
+    """Return the row that records make up: bools are yes or no, floats keep all digits.
 
-    Texts are ``plain``, on one line, and ``quoted`` for spreadsheets.
+    None is left out. Texts are ``plain``, on one line, and ``quoted`` for spreadsheets.
     """
     row: dict[str, object] = {}
     for part in parts:
-        for field in dataclasses.fields(
-            part
-        ):  # the values are plain: dataclasses.asdict would make deep copies
+        for field in dataclasses.fields(part):  # dataclasses.asdict would make deep copies
             value = getattr(part, field.name)
             if dataclasses.is_dataclass(value):
                 row |= cells(value)
@@ -169,7 +173,7 @@ def listed(cell: str) -> tuple[str, ...]:
 
 
 def whole_lines(path: Path) -> tuple[bytes, bool]:
-    """Return a file without the torn row that a crash in the middle of a write leaves, and whether there was one.
+    """Return a file without the torn row that a crash leaves, and whether there was one.
 
     A row is one line. A line that is alone is the header, and taken to be whole.
     """

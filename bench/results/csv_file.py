@@ -1,4 +1,7 @@
-"""One CSV of a run as a frame with typed columns; what no run writes is refused with the file, line and column."""
+"""One CSV of a run as a frame with typed columns.
+
+What no run writes is refused with the file, line and column.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,12 @@ def read(path: Path) -> pd.DataFrame:
     Raises:
         UsageError: it is damaged, or another program's.
     """
-    columns, data = COLUMNS[path.name], whole_lines(path)[0]
-    words: Any = "category" if path.name in LARGE else "object"
-    types = {name: words for name, field in columns.items() if field.kind != "number"}
+    columns = COLUMNS[path.name]
+    data, _ = whole_lines(path)
     if not data.strip():
         return typed(pd.DataFrame(), columns)
+    words: Any = "category" if path.name in LARGE else "object"
+    types = {name: words for name, field in columns.items() if field.kind != "number"}
     try:
         frame = pd.read_csv(
             io.BytesIO(data),
@@ -51,53 +55,53 @@ def read(path: Path) -> pd.DataFrame:
         )
     except ValueError as error:
         raise UsageError(f"'{path}' cannot be read: {error}. Restore the file.") from error
-    lacking = [name for name, field in columns.items() if field.required and name not in frame]
-    if lacking:
-        raise UsageError(f"'{path}', line 1 lacks the column {lacking[0]}. Restore the file.")
-    for name in types.keys() - {*frame}:
-        frame[name] = ""
-    frame = frame.reindex(columns=[*columns])
     for name, field in columns.items():
-        cells = frame[name]
-        if field.kind == "number":
-            frame[name] = pd.to_numeric(cells, errors="coerce").astype(float)
-            is_valid = _are_valid(frame[name], field)
-            if not field.required:
-                is_valid |= cells.isna()
+        if name in frame:
+            frame[name] = _checked(frame[name], field, path)
+        elif field.required:
+            raise UsageError(f"'{path}', line 1 lacks the column {name}. Restore the file.")
         else:
-            texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
-            frame[name] = cells.map(texts).astype(words)
-            is_valid = frame[name].isin([text for text in texts.values() if _is_valid(text, field)])
-        if not is_valid.all():
-            first = int(
-                is_valid.to_numpy().argmin()
-            )  # a row is one line, and the header is the first
-            cell = cells.iloc[first]
-            text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
-            raise UsageError(
-                f"'{path}', line {first + 2}: {name} cannot be '{text[:40]}', it must be: "
-                f"{field.values}. Restore the file, or remove the line."
-            )
-    return frame
+            frame[name] = np.nan if field.kind == "number" else ""
+    return frame[[*columns]]
 
 
 def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
-    """Return rows in some columns: numbers as float64, others as texts. What is missing is empty."""
+    """Return rows in some columns: numbers as float64, others as texts; the rest is empty."""
     types = {name: float if field.kind == "number" else object for name, field in columns.items()}
     words = {name: "" for name, kind in types.items() if kind is object}
-    return (
-        rows.reindex(columns=[*types]).astype(types).fillna(words).copy()
-    )  # in one piece, which is faster
+    frame = rows.reindex(columns=[*types]).astype(types).fillna(words)
+    return frame.copy()  # in one piece, which is faster
 
 
-def _are_valid(numbers: pd.Series, field: Field) -> pd.Series:
-    """Return which numbers the column may have; NaN is none."""
-    largest = np.inf if field.column.may_diverge else np.finfo(float).max
-    return numbers.between(max(LEAST[field.column.sign], -largest), largest)
+def _checked(cells: pd.Series, field: Field, path: Path) -> pd.Series:
+    """Return a column of a file as numbers or texts.
+
+    Raises:
+        UsageError: a cell has a value that the column may not have.
+    """
+    if field.kind == "number":
+        column = pd.to_numeric(cells, errors="coerce").astype(float)
+        largest = np.inf if field.column.may_diverge else np.finfo(float).max
+        is_valid = column.between(max(LEAST[field.column.sign], -largest), largest)
+        if not field.required:
+            is_valid |= cells.isna()
+    else:
+        texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
+        column = cells.map(texts).astype(cells.dtype)
+        is_valid = column.isin([text for text in texts.values() if _is_valid(text, field)])
+    if is_valid.all():
+        return column
+    first = int(is_valid.to_numpy().argmin())
+    cell = cells.iloc[first]
+    text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
+    raise UsageError(  # a row is one line, and the header is the first
+        f"'{path}', line {first + 2}: {field.name} cannot be '{text[:40]}', it must be: "
+        f"{field.values}. Restore the file, or remove the line."
+    )
 
 
 def _is_valid(text: str, field: Field) -> bool:
-    """Return whether the column may have a text."""
+    """Return whether a column of texts may have this one."""
     if not text:
         return not field.required or text in field.words
     if field.kind == "JSON object":

@@ -1,4 +1,4 @@
-"""The environment of a run: what it records of the software and the devices, and of several nodes together."""
+"""The environment of a run: what run.json records of its software, its devices and its nodes."""
 
 from __future__ import annotations
 
@@ -74,6 +74,8 @@ MACHINE = {
     "removed_variables": Circumstance("overrides removed"),
     "variables": Circumstance("environment variables", "They may change how libraries compute."),
 }
+# What the nodes of a cluster do not tell together.
+OF_THE_FIRST = {"version", "removed_variables", "variables"}
 # Of a device; several that train together have no power limit of their own.
 DEVICE = {
     "name": Circumstance("device"),
@@ -91,7 +93,11 @@ DEVICE = {
 
 
 def remove_overrides() -> tuple[str, ...]:
-    """Unset what overrides how fp32 is multiplied, before torch reads it; return what there was, as NAME=VALUE."""
+    """Unset what overrides how fp32 is multiplied, before torch reads it.
+
+    Returns:
+        What was set, as NAME=VALUE.
+    """
     return tuple(f"{name}={os.environ.pop(name)}" for name in OVERRIDES if name in os.environ)
 
 
@@ -113,21 +119,18 @@ def merge(surveys: Mapping[str, Sequence[tuple[str, Environment]]]) -> Environme
         surveys: by placement, of each of its accelerators the node's id, and its survey, which has
             one device.
     """
-    devices, machines = list[Device](), list[Environment]()
+    devices: list[Device] = []
+    machines: list[Environment] = []
     for placement, of_placement in surveys.items():
         by_node = dict(of_placement)
         joint = Device.joint([environment.devices[0] for _, environment in of_placement])
-        device = replace(
-            joint, placement=placement, energy=joint.energy if len(by_node) == 1 else None
-        )
+        # No process reads the energy of several nodes.
+        energy = joint.energy if len(by_node) == 1 else None
+        device = replace(joint, placement=placement, energy=energy)
         devices.append(device)
         machines += [replace(environment, devices=(device,)) for environment in by_node.values()]
     common: dict[str, Any] = {}
-    for name in MACHINE.keys() - {
-        "version",
-        "removed_variables",
-        "variables",
-    }:  # of which the first machine tells
+    for name in MACHINE.keys() - OF_THE_FIRST:
         values = dict.fromkeys(getattr(machine, name) for machine in machines)
-        common[name] = ", ".join(value for value in values if value) or None
+        common[name] = ", ".join(filter(None, values)) or None
     return replace(machines[0], **common, devices=tuple(devices), machines=tuple(machines))

@@ -21,7 +21,9 @@ def write_atomically(path: Path, content: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a draft to write, of the same suffix, which then replaces a file; an error removes it.
+    """Yield the path of a draft, of the same suffix, which then replaces a file.
+
+    An error removes the draft.
 
     Raises:
         OSError: it cannot be written; it names the file, and the old content is still there.
@@ -34,16 +36,16 @@ def replacing(path: Path) -> Iterator[Path]:
         sync(path.parent)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (
-            None,
-            str(draft),
-        ):  # writing to an open file names none
+        # Writing to an open file names none.
+        if isinstance(error, OSError) and error.filename in (None, str(draft)):
             error.filename = str(path)
         raise
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk; some network file systems cannot.
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Some network file systems cannot do that, which is no error.
 
     Raises:
         OSError: it cannot be written; it names the file.

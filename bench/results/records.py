@@ -1,4 +1,4 @@
-"""Records: what a run writes to its CSVs, what it ran on, and the messages that carry results between processes.
+"""Records: the rows of a run's CSVs, what it ran on, and the messages between its processes.
 
 Each field of a record that reaches a CSV is a column there: its docstring is the column's
 description in results/README.md, its type and its ``Column`` say which values are valid. Every
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from bench.spec.precisions import PRECISIONS
@@ -72,7 +73,7 @@ SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """The first columns of every phase's CSV: the question of a trial, where it ran, and how it ended."""
+    """The first columns of every phase's CSV: a trial's question, where it ran, how it ended."""
 
     trial: Name
     """Readable name of the trial."""
@@ -167,7 +168,7 @@ class Operations:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conversion:
-    """The linear layers of a model at precisions that convert them: how many were, and of which sizes."""
+    """The linear layers of a model at precisions that convert them."""
 
     converted_layers: tuple[str, ...]
     """Linear layers that torchao replaced, to multiply in the precision's narrow type, joined by
@@ -206,6 +207,11 @@ class TrialResult(Ran):
     row: Any = None
     """The phase's own figures, of the type that its ``PHASE.row`` names; None where there are
     none."""
+
+
+def now() -> str:
+    """Return the time in UTC, as rows have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 # Rows of the other CSVs.
@@ -344,8 +350,6 @@ class Device:
     memory_total_bytes: int | None = None
     uuid: str | None = None
     """The GPU's UUID, which is what NVML and CUDA have in common."""
-    names: tuple[str, ...] = ()
-    """Of devices that train together, their different names."""
     uuids: tuple[str, ...] = ()
     """Of GPUs that train together, each one's UUID; they have none as a whole."""
     power_limit_w: float | None = None
@@ -370,8 +374,6 @@ class Device:
     power; None: unknown."""
     unsupported: dict[str, str] | None = None
     """The precisions that this device or build cannot do, each with the reason."""
-    lacking: tuple[str, ...] = ()
-    """Those of them whose arithmetic the device itself lacks, whatever were installed."""
 
     @property
     def is_gpu(self) -> bool:
@@ -380,29 +382,29 @@ class Device:
 
     @staticmethod
     def joint(devices: Sequence[Device]) -> Device:
-        """Return devices that train together as one, with the rates of the slowest; one alone is returned as it is.
+        """Return devices that train together as one, with the rates of the slowest.
 
-        The placement of several is the caller's to tell, and whether the source of their energy is
-        the same.
+        One alone is returned as it is. The placement of several is the caller's to tell, and
+        whether the source of their energy is the same.
         """
         if len(devices) == 1:
             return devices[0]
         slowest = min(devices, key=lambda device: device.fp32_gflops or math.inf)
-        names = tuple(dict.fromkeys(device.name for device in devices))
+        names = dict.fromkeys(device.name for device in devices)
+        name = " + ".join(names)
+        if len(names) == 1 and slowest.is_gpu:
+            name = f"{len(devices)} × {name}"
         architectures = dict.fromkeys(device.architecture for device in devices)
         memory = [device.memory_total_bytes for device in devices]
         unsupported: dict[str, str] = {}
         for device in devices:
             unsupported |= device.unsupported or {}
-        for name, precision in PRECISIONS.items():
-            if precision.single_device:
-                unsupported[name] = precision.single_device
+        for precision, facts in PRECISIONS.items():
+            if facts.single_device:
+                unsupported[precision] = facts.single_device
         return replace(
             slowest,
-            name=f"{len(devices)} × {names[0]}"
-            if len(names) == 1 and slowest.is_gpu
-            else " + ".join(names),
-            names=names,
+            name=name,
             architecture=" + ".join(architectures),
             memory_total_bytes=sum(size or 0 for size in memory) if all(memory) else None,
             uuid=None,
@@ -413,12 +415,12 @@ class Device:
         )
 
     def uuid_of(self, rank: int, ranks: int) -> str | None:
-        """Return the UUID of the GPU of one of ``ranks`` processes; None where it is unknown from here."""
+        """Return the UUID of the GPU of one of ``ranks`` processes; None: unknown from here."""
         return self.uuids[rank] if len(self.uuids) == ranks > 1 else self.uuid
 
     @property
     def gpus(self) -> dict[str, str]:
-        """The UUIDs of its GPUs that are known from here, each with what ``--gpus`` calls that one."""
+        """The UUIDs of its GPUs that are known from here, each with the GPU's ``--gpus`` name."""
         if self.uuid is not None:
             return {self.uuid: self.placement}
         words = self.placement.split("+")
@@ -448,8 +450,6 @@ class Environment:
     """CUDA version that torch was built with."""
     cudnn: str | None
     driver: str | None
-    arch_list: tuple[str, ...]
-    """GPU architectures that this torch build holds kernels for."""
     devices: tuple[Device, ...]
     openmp: str | None = None
     """How long OpenMP's threads spin while they wait, as NAME=VALUE."""

@@ -66,9 +66,9 @@ class RunFile(Struct, kw_only=True):
     finished: str | None = None
 
 
-def planned(trial: Trial) -> dict[str, Any]:
+def planned(trial: Trial) -> PlannedTrial:
     """Describe a trial of the plan for run.json."""
-    entry = PlannedTrial(
+    return PlannedTrial(
         trial=trial.id,
         cell=trial.cell_id,
         phase=trial.phase,
@@ -76,8 +76,6 @@ def planned(trial: Trial) -> dict[str, Any]:
         seed=trial.seed,
         arms=[arm.added for arm in trial.arms],
     )
-    described: dict[str, Any] = msgspec.to_builtins(entry)
-    return described
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -125,7 +123,9 @@ def _built(kind: type, value: Any) -> Any:
 
 def text_of(run: Mapping[str, Any]) -> str:
     """Return what run.json is to hold."""
-    return (
-        json.dumps(run, indent=2, default=lambda value: msgspec.to_builtins(value, enc_hook=str))
-        + "\n"
-    )
+    return json.dumps(run, indent=2, default=_builtins) + "\n"
+
+
+def _builtins(record: Any) -> Any:
+    """Return a record as JSON has it; paths and the like become texts."""
+    return msgspec.to_builtins(record, enc_hook=str)

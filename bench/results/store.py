@@ -1,4 +1,4 @@
-"""The CSV store of a run: appends rows as trials end, and tells what has been measured, for --resume.
+"""The CSV store of a run: rows are appended as trials end, and read again for ``--resume``.
 
 A run is a folder under results/: run.json, one CSV for each phase, and CSVs with the details of
 trials. When a trial ends, the rows of its details are appended to their files, and then its own, in
@@ -26,7 +26,6 @@ from bench.results.files import replacing, sync, write_atomically
 from bench.results.records import TRIED_AGAIN, Device, Identity, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.phases import PHASES
-from bench.spec.techniques import AblationStep
 from bench.spec.trial import Trial
 
 # The columns that name an arm.
@@ -47,21 +46,20 @@ class CsvFile:
         data, is_torn = whole_lines(path)
         if is_torn:
             os.truncate(path, len(data))
-        self.header = [*self._texts(rows=0)]
+        self.header = [*self._texts(nrows=0)]
         """Its columns."""
         self.trials = set[str]()
         """The trials that it has rows of."""
         if "trial" in self.header:
-            self.trials.update(self._texts(columns=["trial"])["trial"])
+            self.trials.update(self._texts(usecols=["trial"])["trial"])
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append rows in one write, or leave the file as it was and raise the OSError."""
         if not self.header:
             self._replace(pd.DataFrame(columns=[*COLUMNS[self.path.name]]))
         text = io.StringIO()
-        csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n").writerows(
-            rows
-        )
+        writer = csv.DictWriter(text, self.header, extrasaction="ignore", lineterminator="\n")
+        writer.writerows(rows)
         left = text.getvalue().encode()
         with self.path.open("r+b", buffering=0) as file:  # fails where somebody deleted it
             size = file.seek(0, os.SEEK_END)
@@ -86,14 +84,15 @@ class CsvFile:
             rows.to_csv(draft, index=False, lineterminator="\n")
         self.header = [*rows]
 
-    def _texts(self, rows: int | None = None, columns: list[str] | None = None) -> pd.DataFrame:
-        """Return the cells as they are written, of all rows or the first, and of all columns or some."""
-        data = whole_lines(self.path)[0]
+    def _texts(self, **selected: Any) -> pd.DataFrame:
+        """Return the cells as they are written, of all rows and columns or of the selected."""
+        data, _ = whole_lines(self.path)
         if not data.strip():
             return pd.DataFrame()
-        return pd.read_csv(
-            io.BytesIO(data), dtype=object, keep_default_na=False, nrows=rows, usecols=columns
+        texts: pd.DataFrame = pd.read_csv(
+            io.BytesIO(data), dtype=object, keep_default_na=False, **selected
         )
+        return texts
 
 
 class Store:
@@ -119,7 +118,7 @@ class Store:
         results: Sequence[TrialResult],
         records: Collection[object] = (),
     ) -> None:
-        """Store a trial that has ended: its records and readings of GPUs, then a row of its phase's CSV for each arm.
+        """Store a trial that has ended: its records, readings of GPUs, and a row for each arm.
 
         They take the place of an earlier attempt at the trial; where its arms fit together, also of
         those that were measured apart before.
@@ -128,11 +127,7 @@ class Store:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
         phase = PHASES[trial.phase]
-        arms = {arm.name: arm for arm in trial.arms}
-        rows = [
-            cells(each, self._identity(trial, device, each, arms[each.precision]))
-            for each in results
-        ]
+        rows = [cells(result, _identity(trial, device, result)) for result in results]
         replaced = {trial.id}
         if not any(result.status == "oom" for result in results):
             replaced.update(alone.id for alone in trial.apart())
@@ -145,29 +140,6 @@ class Store:
                 if details:
                     self._files[name].append(details)
             self._files[phase.file].append(rows)
-
-    def _identity(
-        self, trial: Trial, device: Device, result: TrialResult, arm: AblationStep
-    ) -> Identity:
-        cell, key = trial.cell, PHASES[trial.phase].key
-        return Identity(
-            trial=trial.id,
-            suite=cell.suite.name,
-            parameters=dict(cell.suite.parameters) or None,
-            device=device.name,
-            architecture=device.architecture,
-            placement=cell.placement.name,
-            batch_size=cell.batch_size,
-            precision=arm.precision,
-            techniques=arm.techniques or cell.techniques,
-            ablation=trial.ablation or None,
-            data=str(cell.data),
-            replicate=trial.replicate if key == "replicate" else None,
-            seed=trial.seed if key == "seed" else None,
-            status=result.status,
-            detail=result.detail,
-            started=result.started,
-        )
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Append readings of GPUs, which are of no trial.
@@ -211,6 +183,29 @@ class Store:
         )
 
 
+def _identity(trial: Trial, device: Device, result: TrialResult) -> Identity:
+    cell, key = trial.cell, PHASES[trial.phase].key
+    (arm,) = (each for each in trial.arms if each.name == result.precision)
+    return Identity(
+        trial=trial.id,
+        suite=cell.suite.name,
+        parameters=dict(cell.suite.parameters) or None,
+        device=device.name,
+        architecture=device.architecture,
+        placement=cell.placement.name,
+        batch_size=cell.batch_size,
+        precision=arm.precision,
+        techniques=arm.techniques or cell.techniques,
+        ablation=trial.ablation or None,
+        data=str(cell.data),
+        replicate=trial.replicate if key == "replicate" else None,
+        seed=trial.seed if key == "seed" else None,
+        status=result.status,
+        detail=result.detail,
+        started=result.started,
+    )
+
+
 @dataclass(kw_only=True, slots=True)
 class StoredResults:
     """What a run has measured so far."""
@@ -222,7 +217,7 @@ class StoredResults:
     """The batch size of each trial that earlier processes have stored, by its id."""
 
     def final(self, trial: Trial) -> set[str]:
-        """Return the names of the arms of a trial whose outcome is final, measured in it or apart."""
+        """Return the names of the arms whose outcome is final, measured in a trial or apart."""
         arms = set()
         for each in (trial, *trial.apart()):
             for name, status in self.statuses.get(each.id, {}).items():
@@ -231,8 +226,8 @@ class StoredResults:
         return arms
 
     def is_done(self, trial: Trial) -> bool:
-        """Return whether each arm of a trial has a final row, of this trial or apart from the others."""
-        return {*trial.precisions} <= self.final(trial)
+        """Return whether each arm of a trial has a final row, measured in it or apart."""
+        return self.final(trial).issuperset(trial.precisions)
 
 
 def stored_results(folder: Path) -> StoredResults:
@@ -252,6 +247,8 @@ def stored_results(folder: Path) -> StoredResults:
 
 
 def arm_name(row: Mapping[Any, Any]) -> str:
-    """Return the name of a row's arm: its precision, and of an ablation step the techniques, too."""
-    is_step = row.get("ablation") == "yes" and row["techniques"]
-    return f"{row['precision']}{LIST}{row['techniques']}" if is_step else str(row["precision"])
+    """Return the name of a row's arm: its precision, with the techniques of an ablation step."""
+    name = str(row["precision"])
+    if row.get("ablation") == "yes" and row["techniques"]:
+        name += LIST + row["techniques"]
+    return name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from bench.launch import Ending
 from bench.results.records import Message, Status, TrialResult
@@ -44,16 +43,19 @@ class Attempt:
 
 
 def completed(trial: Trial, records: Sequence[Message], ending: Ending, started: str) -> Attempt:
-    """Return an attempt with a result for each arm: those without one get the status and the reason of the ending."""
+    """Return an attempt with a result for each arm.
+
+    Arms without one get the status and the reason of the ending.
+    """
     results = []
     for record in records:
         if isinstance(record, TrialResult):
             results.append(replace(record, detail=legible(record.detail)))
-    answered = [result.precision for result in results]
+    answered = {result.precision for result in results}
     status = STATUSES.get(ending.kind, "failed")
     detail = legible(ending.text) or "the process sent no result"
     if ending.log:
-        detail = f"{detail}{LOG}{trial.log}"
+        detail += f"{LOG}{trial.log}"
     if status == "oom" and len(trial.arms) > 1:
         detail = f"{', '.join(trial.precisions)} together: {detail}"
     for name in trial.precisions:
@@ -63,15 +65,14 @@ def completed(trial: Trial, records: Sequence[Message], ending: Ending, started:
     return Attempt(trial=trial, records=records, results=results, ending=ending)
 
 
-def now() -> str:
-    """Return the time in UTC, as rows have it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def legible(text: str) -> str:
-    """Return an error's text for a row: as UTF-8, which not every file name is; without its middle if it is long."""
+    """Return an error's text for a row: as UTF-8, and without its middle if it is long.
+
+    The name of a file in it may be no UTF-8.
+    """
     text = text.encode(errors="backslashreplace").decode()
-    if len(text) <= LONGEST:
+    left_out = len(text) - LONGEST
+    if left_out <= 0:
         return text
-    head, tail = text[: LONGEST // 2], text[-LONGEST // 2 :]
-    return f"{head} … ({len(text) - LONGEST:,} characters left out) … {tail}"
+    half = LONGEST // 2
+    return f"{text[:half]} … ({left_out:,} characters left out) … {text[-half:]}"

@@ -1,11 +1,12 @@
-"""The rows of a run that goes on, with the columns that follow from what was stored (``Phase.derive``).
+"""The rows of a run that goes on, with the columns that follow from what was stored.
 
-A trial that has just ended is shown with them; those before decide whether further processes are
-needed.
+``Phase.derive`` computes these columns. A trial that has just ended is shown with them; those
+before decide whether further processes are needed.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -35,11 +36,11 @@ def with_derived(
         return [*results]
     details = {}
     for kind, name in phase.details.items():
-        sent = [_named(trial, record) for record in records if isinstance(record, kind)]
-        details[name] = typed(pd.DataFrame(sent), COLUMNS[name])
-    rows = [_named(trial, result) | {"replicate": trial.replicate} for result in measured]
-    frame = typed(pd.DataFrame(rows), COLUMNS[phase.file]).assign(reference=trial.cell.reference)
-    columns = phase.derive(frame, details).set_index("precision")[[*derived(phase)]]
+        sent = [record for record in records if isinstance(record, kind)]
+        details[name] = _frame(trial, sent, name)
+    # As a frame of reports, which has the reference of each cell.
+    rows = _frame(trial, measured, phase.file).assign(reference=trial.cell.reference)
+    columns = phase.derive(rows, details).set_index("precision")[[*derived(phase)]]
     by_arm = columns.to_dict("index")
     completed = []
     for result in results:
@@ -50,9 +51,13 @@ def with_derived(
     return completed
 
 
-def _named(trial: Trial, record: Any) -> dict[str, object]:
-    """Return the cells of a record, with its names as they are."""
-    return cells(record) | {"trial": trial.id, "precision": record.precision}
+def _frame(trial: Trial, records: Sequence[Any], file: str) -> pd.DataFrame:
+    """Return records of a trial as the frame of a CSV, with names as they are, not quoted."""
+    rows = []
+    for record in records:
+        names = {"trial": trial.id, "precision": record.precision, "replicate": trial.replicate}
+        rows.append(cells(record) | names)
+    return typed(pd.DataFrame(rows), COLUMNS[file])
 
 
 def stored_speeds(folder: Path) -> dict[str, dict[str, Speed]]:
@@ -60,10 +65,10 @@ def stored_speeds(folder: Path) -> dict[str, dict[str, Speed]]:
     rows = read_trials(folder, read_run(folder), read_details(folder))
     timed = rows[rows["status"].isin(MEASURED) & (rows["step_ms"] > 0)]
     columns = [field.name for field in fields(Speed)]
-    speeds: dict[str, dict[str, Speed]] = {}
+    speeds: dict[str, dict[str, Speed]] = defaultdict(dict)
     for row in timed[["trial", "precision", *columns]].to_dict("records"):
         trial, arm = row.pop("trial"), row.pop("precision")
-        speeds.setdefault(trial, {})[arm] = Speed(**_without_unknown(row))
+        speeds[trial][arm] = Speed(**_without_unknown(row))
     return speeds
 
 
@@ -72,5 +77,5 @@ def _without_unknown(row: Mapping[Any, Any]) -> dict[str, Any]:
     known = {}
     for name, value in row.items():
         if not pd.isna(value):
-            known[str(name)] = YES_OR_NO.get(value, value)
+            known[name] = YES_OR_NO.get(value, value)
     return known

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from bench.cli.display import open_display
 from bench.launch import Launcher
@@ -15,10 +17,9 @@ from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
 from bench.report.reading.trials import read_details
-from bench.results.records import Environment
-from bench.results.run_json import planned as describe_planned
+from bench.results.records import Environment, now
+from bench.results.run_json import planned
 from bench.results.store import Store, stored_results
-from bench.run.attempt import now
 from bench.run.folder import describe, earlier_run, locked
 from bench.run.prepare import PreparedRun
 from bench.run.runner import run_plan
@@ -30,7 +31,7 @@ SAMPLE_PERIOD_S = 0.2
 
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: float) -> bool:
-    """Run the plan in a folder, which is made if it is missing; return whether it measured, and nothing failed or hung.
+    """Run the plan in a folder, which is made if it is missing.
 
     Args:
         prepared: the run.
@@ -38,49 +39,58 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         launcher: what runs its trials.
         begun_s: when the time of ``--within`` began, on the monotonic clock.
 
+    Returns:
+        Whether it measured, and nothing failed or hung.
+
     Raises:
         UsageError: the folder cannot be continued, or could not be written to the end.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    environment = prepared.environment
-    is_here = prepared.request.on is None  # a cluster's GPUs are in other machines
     with locked(folder), closing(open_display()) as display:
         earlier = earlier_run(folder, prepared)
         run = describe(prepared)
-        warnings = [*earlier.get("warnings", ()), *prepared.warnings]
-        run["warnings"] = list(dict.fromkeys(warnings))
+        _add_warnings(run, [*earlier.get("warnings", ()), *prepared.warnings])
         run["started"] = earlier.get("started") or now()
         store = Store(folder)
         store.write_run(run)  # first, so that whatever happens --resume finds a run
-        with Sampler(sampled_gpus(environment) if is_here else (), SAMPLE_PERIOD_S) as sampler:
+        # A cluster's GPUs are in other machines.
+        gpus = sampled_gpus(prepared.environment) if prepared.request.on is None else ()
+        with Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
             launcher.workspace = folder.resolve()
             session = Session(
                 store=store,
-                devices={device.placement: device for device in environment.devices},
+                devices={device.placement: device for device in prepared.environment.devices},
                 launcher=launcher,
                 sampler=sampler,
                 display=display,
                 deadline_s=_deadline_s(prepared.request.within_s, begun_s),
             )
             try:
-                if prepared.replan is None:
-                    fine = run_plan(prepared.plan, session)
-                else:  # the searches for the largest batches first, then the whole plan at them
-                    searches = prepared.plan.only(lambda trial: trial.phase in SEARCHES)
-                    searched = run_plan(searches, session)
-                    plan = prepared.replan(largest_batches(prepared.plan, folder))
-                    run["planned"] = [describe_planned(trial) for trial in plan.trials]
-                    store.write_run(run)
-                    fine = run_plan(plan, session) and searched
+                fine = _run(prepared, session, run)
                 store.add(sampler.stop())
                 run["undecided"] = [*session.undecided]
                 run["finished"] = None if session.undecided else now()
             finally:  # whatever ended the run, with the warnings so far
                 lost = [f"GPU {gpu} was lost to NVML: {why}" for gpu, why in sampler.lost.items()]
-                warnings = [*run["warnings"], *launcher.notes, *lost]
-                run["warnings"] = list(dict.fromkeys(warnings))
+                _add_warnings(run, [*launcher.notes, *lost])
                 store.write_run(run)
     return fine
+
+
+def _run(prepared: PreparedRun, session: Session, run: dict[str, Any]) -> bool:
+    """Run the plan, and the searches for the largest batches before it is made in full."""
+    plan, fine = prepared.plan, True
+    if prepared.replan is not None:
+        fine = run_plan(plan.only(lambda trial: trial.phase in SEARCHES), session)
+        plan = prepared.replan(largest_batches(plan, session.store.folder))
+        run["planned"] = [planned(trial) for trial in plan.trials]
+        session.store.write_run(run)
+    return run_plan(plan, session) and fine
+
+
+def _add_warnings(run: dict[str, Any], warnings: Sequence[str]) -> None:
+    """Add warnings to a run, each once."""
+    run["warnings"] = list(dict.fromkeys([*run["warnings"], *warnings]))
 
 
 def _deadline_s(within_s: float | None, begun_s: float) -> float:
@@ -97,11 +107,13 @@ def _deadline_s(within_s: float | None, begun_s: float) -> float:
 
 
 def sampled_gpus(environment: Environment) -> Gpus:
-    """Return the GPUs whose telemetry is read, each once; those that train together are read one by one."""
+    """Return the GPUs whose telemetry is read, each once, with what ``--gpus`` calls it.
+
+    Those that train together are read one by one.
+    """
     names: dict[str, str] = {}
     for device in environment.devices:
-        for uuid, name in device.gpus.items():
-            names[uuid] = name
+        names |= device.gpus
     return tuple((name, uuid) for uuid, name in names.items())
 
 
@@ -115,10 +127,11 @@ def remaining(plan: Plan, folder: Path | None) -> Plan:
         return plan
     if (folder / "run.json").exists():
         read_details(folder)  # refuses what a report would refuse
-    known, of_memory = stored_results(folder), memory_trials(plan)
+    known = stored_results(folder)
+    of_memory = memory_trials(plan)
 
-    def is_left(planned: Trial) -> bool:
-        trial = resolve(planned, of_memory, known.statuses)
+    def is_left(asked: Trial) -> bool:
+        trial = resolve(asked, of_memory, known.statuses)
         return trial is not None and not known.is_done(trial)
 
     return plan.only(is_left)
@@ -130,6 +143,7 @@ def largest_batches(plan: Plan, folder: Path) -> Largest:
     largest = {}
     for trial in plan.trials:
         arm = trial.precisions[0]
-        if trial.phase in SEARCHES and stored.statuses.get(trial.id, {}).get(arm) == "ok":
+        statuses = stored.statuses.get(trial.id, {})
+        if trial.phase in SEARCHES and statuses.get(arm) == "ok":
             largest[at_any_size(trial.cell), arm] = stored.batch_sizes[trial.id]
     return largest

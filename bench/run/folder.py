@@ -32,7 +32,7 @@ WITHOUT_OPTION = {
 
 
 def choose_folder(request: Request) -> tuple[Request, Path | None]:
-    """Return the folder of a run, and for a bare ``--resume`` the request of the run that it continues.
+    """Return the folder of a run, and of a bare ``--resume`` the request of the run that goes on.
 
     Returns:
         The request, and its folder; None if the folder is to be named after the device.
@@ -41,24 +41,19 @@ def choose_folder(request: Request) -> tuple[Request, Path | None]:
         UsageError: the folder exists already, or there is no run to continue.
     """
     folder, out = request.resume, request.out
-    if folder is not None and not request.suites:
-        return _stored_request(request, folder), folder
-    if folder is not None or out is None:
-        return request, folder
+    if folder is not None:
+        return request if request.suites else _stored_request(request, folder), folder
     # A run that was killed before it wrote anything leaves its lock.
-    if out.exists() and any(path.name != LOCK for path in out.iterdir()):
-        is_run = (out / "run.json").exists()
-        way = (
-            f"Use --resume {out} to go on with it, or another --out"
-            if is_run
-            else "Use another --out"
-        )
-        raise UsageError(f"'{out}' exists already. {way}.")
+    if out is not None and out.exists() and {path.name for path in out.iterdir()} - {LOCK}:
+        advice = "Use another --out"
+        if (out / "run.json").exists():
+            advice = f"Use --resume {out} to go on with it, or another --out"
+        raise UsageError(f"'{out}' exists already. {advice}.")
     return request, out
 
 
 def _stored_request(given: Request, folder: Path) -> Request:
-    """Return the request of the run in a folder, with those options of a bare ``--resume`` that it takes."""
+    """Return the request of the run in a folder, with those given options that go with it."""
     run = read_run(folder)
     if not run.get("request", {}).get("suites"):
         raise UsageError(
@@ -105,13 +100,16 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
                     "restore it, or use another folder."
                 )
         return {}
-    earlier, now = read_run(folder), json.loads(text_of(describe(prepared)))
+    earlier = read_run(folder)
+    now = json.loads(text_of(describe(prepared)))
     before = fixed(earlier)
     differing = []
     for name, value in fixed(now).items():
         was = before.get(name, value)
         if was != value:
-            differing.append(f"{name} ({was}; here {value})" if isinstance(value, str) else name)
+            # Others than texts, such as the list of suites, are too long to show.
+            values = f" ({was}; here {value})" if isinstance(value, str) else ""
+            differing.append(name + values)
     if not seeds(earlier) <= seeds(now):  # more may be added, because each is a training of its own
         differing.append("--seeds")
     if differing:
@@ -123,7 +121,11 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
 
 
 def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must stay the same for rows to be of one run, from its run.json, by the words for it."""
+    """Return what must stay the same for rows to be of one run, by the words of error messages.
+
+    Args:
+        run: its run.json.
+    """
     words = dict(WITHOUT_OPTION)
     for name, option in run_options().items():
         if not option.changes_nothing and name != "seeds":
@@ -132,26 +134,30 @@ def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
     environment = run.get("environment", {})
     facts["torch"] = environment.get("torch")
     for device in environment.get("devices", ()):
-        threads = f" on {device['threads']} threads" if device.get("threads") else ""
-        facts[f"the device {device['placement']}"] = f"{device['name']}{threads}"
+        fact = device["name"]
+        if device.get("threads"):
+            fact += f" on {device['threads']} threads"
+        facts[f"the device {device['placement']}"] = fact
     for data in run.get("data", ()):
         facts[f"the content of {data['source']}"] = data.get("fingerprint")
     return facts
 
 
 def seeds(run: Mapping[str, Any]) -> set[int]:
-    """Return the seeds of a run, those that were asked for and those that are planned, from its run.json."""
+    """Return the seeds of a run, asked for or planned, from its run.json."""
     asked = run.get("request", {}).get("seeds") or ()
-    return {*asked, *(trial["seed"] for trial in run.get("planned", ()))}
+    planned_seeds = (trial["seed"] for trial in run.get("planned", ()))
+    return {*asked, *planned_seeds}
 
 
 def new_folder(prepared: PreparedRun) -> Path:
     """Make a folder that is named after a run's suites, its devices and the time."""
-    suites = dict.fromkeys(ref.name for ref in prepared.suites)
+    suites = dict.fromkeys(suite.name for suite in prepared.suites)
     devices = dict.fromkeys(
         device.name if device.is_gpu else "cpu" for device in prepared.environment.devices
     )
-    what, where = "+".join(suites)[:LONGEST], "+".join(devices).lower()
+    what = "+".join(suites)[:LONGEST]
+    where = "+".join(devices).lower()
     name = re.sub(r"[^\w.+=-]+", "-", f"{what}-{where}-{datetime.now():%Y%m%d-%H%M%S}")
     folder = Path("results") / name
     if folder.exists():  # of another run, begun in the same second
@@ -174,9 +180,8 @@ def locked(folder: Path) -> Iterator[None]:
     from filelock import SoftFileLock, Timeout  # not needed for --help
 
     path = folder / LOCK
-    lock = SoftFileLock(
-        path, timeout=0.2, poll_interval=0.05
-    )  # so long an owner that just ended is one
+    # For so long an owner that has just ended still counts as one.
+    lock = SoftFileLock(path, timeout=0.2, poll_interval=0.05)
     try:
         lock.acquire()
     except Timeout as error:

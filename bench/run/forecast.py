@@ -10,6 +10,8 @@ from bench.spec.trial import Trial
 # How long a trial of a script's arm takes, by its phase, in profiled processes: a round starts two
 # of each arm, which take some five times the steps of a profiled one, and as long to start.
 SCRIPT = {"memory": 1.0, "speed": 4.0, "explain": 2.0}
+# Trials whose durations are in proportion: their phase, and whether their seconds were estimated.
+Kind = tuple[str, bool]
 
 
 class Forecast:
@@ -20,36 +22,33 @@ class Forecast:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._kinds: list[tuple[str, bool]] = []
-        """The phase of each trial, and whether it was estimated."""
-        self._estimates_s: list[float] = []
-        """The estimate of each trial; 1 s of one that was not estimated."""
-        self._left_s: dict[tuple[str, bool], float] = defaultdict(float)
-        """By kind, the estimates of trials that are left, and of those that have ended; and how
-        long these took."""
-        self._ended_s: dict[tuple[str, bool], float] = defaultdict(float)
-        self._took_s: dict[tuple[str, bool], float] = defaultdict(float)
+        self._trials: list[tuple[Kind, float]] = []
+        """The kind and the estimate of each trial."""
+        self._left_s: dict[Kind, float] = defaultdict(float)
+        """The estimates of the trials that are left."""
+        self._ended_s: dict[Kind, float] = defaultdict(float)
+        """The estimates of those that have ended, and below how long these took."""
+        self._took_s: dict[Kind, float] = defaultdict(float)
         for trial, seconds in zip(plan.trials, plan.seconds, strict=True):
             kind, estimate_s = _kind(trial, seconds)
-            self._kinds.append(kind)
-            self._estimates_s.append(estimate_s)
+            self._trials.append((kind, estimate_s))
             self._left_s[kind] += estimate_s
 
     def end(self, number: int, took_s: float | None) -> None:
-        """Note how long a trial of the plan took, by its number; None of one that was not measured."""
-        kind, estimate_s = self._kinds[number], self._estimates_s[number]
+        """Note how long a trial of the plan took, by its number; None: it was not measured."""
+        kind, estimate_s = self._trials[number]
         self._left_s[kind] -= estimate_s
         if took_s is not None:
             self._ended_s[kind] += estimate_s
             self._took_s[kind] += took_s
 
     def trial_s(self, number: int) -> float:
-        """Return the seconds that a trial of the plan, by its number, takes; 0 where nothing tells."""
-        rate = self._rate(self._kinds[number])
-        return 0.0 if rate is None else rate * self._estimates_s[number]
+        """Return the seconds that a trial of the plan takes, by its number; 0: unknown."""
+        kind, estimate_s = self._trials[number]
+        return estimate_s * (self._rate(kind) or 0.0)
 
     def left_s(self) -> float | None:
-        """Return the seconds that the trials which are left take; None where nothing tells for some."""
+        """Return the seconds that the trials which are left take; None: unknown for some."""
         total_s = 0.0
         for kind, left_s in self._left_s.items():
             rate = self._rate(kind)
@@ -59,16 +58,19 @@ class Forecast:
                 return None
         return total_s
 
-    def _rate(self, kind: tuple[str, bool]) -> float | None:
-        """Return what trials of a kind took over their estimates; None of unestimated ones before one has ended."""
+    def _rate(self, kind: Kind) -> float | None:
+        """Return what trials of a kind took over their estimates.
+
+        None of those without an estimate before one of them has ended.
+        """
         if self._ended_s[kind] > 0:
             return self._took_s[kind] / self._ended_s[kind]
         _, is_estimated = kind
         return 1.0 if is_estimated else None
 
 
-def _kind(trial: Trial, seconds: float | None) -> tuple[tuple[str, bool], float]:
-    """Return a trial's kind and its estimate, which is relative to others of its kind where no seconds are known."""
+def _kind(trial: Trial, seconds: float | None) -> tuple[Kind, float]:
+    """Return a trial's kind and its estimate, in seconds or relative to others of its kind."""
     if trial.cell.data.kind == "script":
         return ("script", False), len(trial.arms) * SCRIPT[trial.phase]
     if seconds is None:

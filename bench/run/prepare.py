@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.abilities import EMULATED, is_emulated
 from bench.planning.batch_sizes import Largest
+from bench.planning.footprint import Footprint
 from bench.planning.plan import Plan, make_plan
 from bench.results.records import Device, Environment
 from bench.spec.data_source import DataSource, PreparedData
@@ -40,8 +41,7 @@ class PreparedRun:
     data: tuple[PreparedData, ...] = ()
     """Each source of the plan once."""
     replan: Callable[[Largest], Plan] | None = None
-    """Makes the complete plan once the largest batches are known; None if the plan is complete
-    already."""
+    """Makes the complete plan once the largest batches are known; None if it is complete."""
 
 
 def prepare(request: Request, launcher: Launcher) -> PreparedRun:
@@ -59,24 +59,24 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
             f"'{request.start}'."
         )
     for suite in suites.values():
-        choose_source(suite, request)  # before it takes time
+        choose_source(suite, request)  # refuses, before anything takes time
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if request.quick and request.gpus is None and request.on is None:
         environment = one_of_each_model(environment)
     if not any(device.is_gpu for device in environment.devices):
         suites = suite_registry.select(request, on_cpu=True)
-    warnings = warn_of_environment(environment) + busy(environment)
+    busy_gpus = busy(environment)  # before this run's own processes use them
     data: dict[SuiteRef, PreparedData] = {}
     flops: dict[SuiteRef, float | None] = {}
-    footprints = {}
+    footprints: dict[SuiteRef, Footprint | None] = {}
     prepared: dict[tuple[object, bool], PreparedData] = {}
     for ref, suite in suites.items():
         _fetch_weights(ref, launcher)
-        kind = suite.data, suite.batches is None
-        if kind not in prepared:
-            prepared[kind] = _prepare_data(suite, request, launcher)
-        data[ref] = prepared[kind]
+        needs = suite.data, suite.batches is None  # suites with the same needs share their data
+        if needs not in prepared:
+            prepared[needs] = _prepare_data(suite, request, launcher)
+        data[ref] = prepared[needs]
         flops[ref] = _estimate(launcher, "bench.training.estimates:count_flops", ref)
         if suite.sized:
             footprints[ref] = _estimate(launcher, "bench.training.estimates:footprint", ref)
@@ -92,9 +92,14 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     if not plan.trials:
         phases = ",".join(request.phases)
         raise UsageError(f"There is nothing to measure: no device here can do --phases {phases}.")
-    warnings += warn_of_data(request, data) + warn_of_emulation(environment, request, plan)
-    warnings += warn_of_what_does_nothing(environment, request, plan)
-    sources = {str(source.source): source for source in prepared.values()}
+    warnings = [
+        *warn_of_environment(environment),
+        *busy_gpus,
+        *warn_of_data(request, data),
+        *warn_of_emulation(environment, request, plan),
+        *warn_of_what_does_nothing(environment, request, plan),
+    ]
+    sources = {str(each.source): each for each in prepared.values()}
     return PreparedRun(
         request=request,
         suites=tuple(suites),
@@ -121,7 +126,7 @@ def one_of_each_model(environment: Environment) -> Environment:
     models: dict[str, Device] = {}
     for device in environment.devices:
         models.setdefault(device.name, device)
-    return replace(environment, devices=tuple(models.values()))
+    return replace(environment, devices=(*models.values(),))
 
 
 def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
@@ -133,7 +138,9 @@ def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
 
 
 def choose_source(suite: Suite, request: Request) -> DataSource:
-    """Return where a suite's data come from: the request's source, if the suite can use it, else the suite's.
+    """Return where a suite's data come from: the request's source, if the suite can use it.
+
+    Else the suite's own, and where that does not fit it either, synthetic ones.
 
     Raises:
         UsageError: tokens were asked for, and the suite has none.
@@ -146,33 +153,37 @@ def choose_source(suite: Suite, request: Request) -> DataSource:
         return DataSource.parse(word, request.data_dir, elsewhere=request.on is not None)
 
     source = parse(request.data or data.source)
-    if not data.tokens and (source.kind == "text" or (source.kind == "markov" and data.is_image)):
+    if data.tokens:
+        is_usable = source.kind in ("markov", "synthetic", "text")
+        return source if is_usable else parse(data.source)
+    if source.kind == "text" or (source.kind == "markov" and data.is_image):
         needs = "images" if data.is_image else "vectors"
         raise UsageError(
             f"--data {source.kind} gives tokens, and {suite.name} is trained on {needs}."
         )
-    if data.is_image or (data.tokens and source.kind in ("markov", "synthetic", "text")):
-        return source
-    return parse(data.source if data.tokens else "synthetic")
+    return source if data.is_image else parse("synthetic")
 
 
 def _prepare_data(suite: Suite, request: Request, launcher: Launcher) -> PreparedData:
-    """Download or decode a suite's images, or look at its text, before any trial runs, if trials train on them."""
+    """Download or decode a suite's images, or look at its text, before any trial runs."""
     source = choose_source(suite, request)
-    trained = any(PHASES[phase].trains_on_data for phase in request.phases)
     if source.generated:
         return PreparedData(source=source)
-    is_enough = request.dry_run or (source.kind == "cifar10" and not trained)
-    if is_enough and source.kind != "text":  # what is not here is not fetched for a plan
-        return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
     if source.kind != "text":
+        # What is not here is not fetched for a plan, nor are images on which no trial trains.
+        trained = any(PHASES[phase].trains_on_data for phase in request.phases)
+        if request.dry_run or (source.kind == "cifar10" and not trained):
+            return PreparedData(source=source, train_samples=TRAIN_SAMPLES.get(source.kind))
         print_plain(f"Preparing the images of {source}.")
     prepared: PreparedData = launcher.call("bench.worker.worker:prepare_data", suite.data, source)
     return prepared
 
 
 def _estimate(launcher: Launcher, target: str, ref: SuiteRef) -> Any:
-    """Return an estimate of a model, from a process of its own; None if that fails, as its trials will then report."""
+    """Return an estimate of a model, from a process of its own.
+
+    None if that fails, as the model's trials will then report.
+    """
     try:
         return launcher.call(target, ref)
     except UsageError:  # it hangs, died or raised an error
@@ -180,7 +191,7 @@ def _estimate(launcher: Launcher, target: str, ref: SuiteRef) -> Any:
 
 
 def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
-    """Refuse batches that are larger than the data, or do not divide into equal parts by device and accumulation."""
+    """Refuse batches that are larger than the data, or that cannot be divided into equal parts."""
     for trial in plan.trials:
         size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
         if PHASES[trial.phase].trains_on_data and samples is not None and size > samples:
@@ -188,59 +199,47 @@ def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
                 f"The batch size {size} is larger than the {samples} training images of "
                 f"{trial.cell.data}. Name smaller --batch-sizes."
             )
-        if trial.phase not in SEARCHES:  # which try only multiples
-            _check_pieces(trial)
+        parts = max(trial.techniques_of(arm).grad_accumulation for arm in trial.arms)
+        pieces = parts * len(trial.cell.placement.members)
+        if trial.phase not in SEARCHES and size % pieces:  # a search tries only multiples
+            raise UsageError(
+                f"The batch size {size} cannot be divided into {pieces} equal parts, one for each "
+                "device and each part of grad-accumulation. Name --batch-sizes that are multiples "
+                f"of {pieces}."
+            )
 
 
-def _check_pieces(trial: Trial) -> None:
-    size, devices = trial.cell.batch_size, len(trial.cell.placement.members)
-    parts = 1
-    for arm in trial.arms:
-        parts = max(parts, trial.techniques_of(arm).grad_accumulation)
-    pieces = devices * parts
-    if size % pieces:
-        raise UsageError(
-            f"The batch size {size} cannot be divided into {pieces} equal parts, one for each "
-            "device and each part of grad-accumulation. Name --batch-sizes that are multiples of "
-            f"{pieces}."
-        )
-
-
-def warn_of_environment(environment: Environment) -> list[str]:
-    """Warn of variables and builds of torch that change what is measured, and of GPUs that are left out."""
-    warnings = [*environment.left_out]
+def warn_of_environment(environment: Environment) -> Iterator[str]:
+    """Warn of variables that change what is measured, and of GPUs that are left out."""
+    yield from environment.left_out
     for name in environment.removed_variables:
-        warnings.append(f"{name} was set, and changes what fp32 computes; unset for the run.")
+        yield f"{name} was set, and changes what fp32 computes; unset for the run."
     for text in environment.variables:
         if re.fullmatch("CUDA_LAUNCH_BLOCKING=0*[1-9].*", text):
-            warnings.append(
+            yield (
                 f"{text} is set: the host waits for each kernel, so steps take longer than without "
                 "it."
             )
-    return warnings
 
 
-def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> list[str]:
+def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> Iterator[str]:
     """Warn of images that cannot be read, and of suites without use for ``--data``."""
-    warnings = []
     for ref, prepared in data.items():
         source, left_out = prepared.source, prepared.left_out
         if left_out:
-            warnings.append(
+            yield (
                 f"{source}: {len(left_out):,} unreadable images are left out, the first is "
                 f"'{left_out[0]}'."
             )
         if request.data and request.data.partition(":")[0] != source.kind:
-            warnings.append(f"{ref.name} is trained on {source} data whatever --data says.")
-    return warnings
+            yield f"{ref.name} is trained on {source} data whatever --data says."
 
 
-def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> list[str]:
+def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> Iterator[str]:
     """Warn of precisions that a CPU emulates, with what becomes of them."""
-    warnings = []
-    measured = {
-        (trial.cell.placement.name, name) for trial in plan.trials for name in trial.precisions
-    }
+    measured: set[tuple[str, str]] = set()
+    for trial in plan.trials:
+        measured.update((trial.cell.placement.name, name) for name in trial.precisions)
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name):
@@ -249,31 +248,31 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
             if (device.placement, name) not in measured:
                 fate = f"is left out; --precisions {BASELINE},{name} measures it all the same"
             slower = (device.fp32_gflops or 0.0) / (device.bf16_gflops or 1.0)
-            warnings.append(
+            yield (
                 f"bf16 is emulated on {device.name}: {slower:.0f} times slower than fp32. {name} "
                 f"{fate}."
             )
-    return warnings
 
 
-def warn_of_what_does_nothing(environment: Environment, request: Request, plan: Plan) -> list[str]:
+def warn_of_what_does_nothing(
+    environment: Environment, request: Request, plan: Plan
+) -> Iterator[str]:
     """Warn of parts of a request that cannot show what they are asked for."""
-    warnings = []
     for name in request.phases:
         for device in environment.devices:
             warning = PHASES[name].lacks(device)
             if warning:
-                warnings.append(warning)
+                yield warning
     idle = [name for name in request.techniques if find(name).input_pipeline]
     others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]
     if idle and others:
-        warnings.append(
+        yield (
             f"No effect on {', '.join(others)}, which use batches that are on the device already: "
             f"{', '.join(idle)}."
         )
-    has_baseline = False
-    for trial in plan.trials:
-        has_baseline |= BASELINE in trial.precisions or PHASES[trial.phase].has_own_baseline
-    if not has_baseline:
-        warnings.append(f"{BASELINE} is not among the precisions, so there will be no speedups.")
-    return warnings
+    if not any(_has_baseline(trial) for trial in plan.trials):
+        yield f"{BASELINE} is not among the precisions, so there will be no speedups."
+
+
+def _has_baseline(trial: Trial) -> bool:
+    return BASELINE in trial.precisions or PHASES[trial.phase].has_own_baseline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bench import report as reporter
 from bench.cli.repeat import repeated
@@ -16,6 +16,9 @@ from bench.spec.errors import UsageError
 from bench.spec.phase import Advice
 from bench.spec.phases import PHASES
 from bench.spec.text import print_plain
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The variable that tells a run that its report is not wanted.
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
@@ -70,14 +73,16 @@ def show_next(folder: Path) -> None:
 def advice_of(folder: Path) -> list[Advice]:
     """Return what the phases of a run advise."""
     request = read_run(folder).get("request", {})
-    asked = (PHASES[name] for name in request.get("phases", ()) if name in PHASES)
-    return [advice for phase in asked for advice in phase.advice(folder, request)]
+    advised = []
+    for name in request.get("phases", ()):
+        if name in PHASES:  # the folder of an optional one may have been deleted
+            advised += PHASES[name].advice(folder, request)
+    return advised
 
 
 def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     """Return how to go on after a run; what its phases ``advised`` comes before the usual."""
     from bench.report.reading.trials import read_details, read_trials
-    from bench.spec.metrics import ACCURACY
 
     run, where = read_run(folder), shlex.quote(str(folder))
     request = run.get("request", {})
@@ -95,16 +100,22 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
         return " ".join(steps)
     if request.get("quick"):
         return f"{repeated(request)} measures what --quick left out."
+    return (
+        f"{_more_seeds(trials, where)}`python run_bench.py report {where} OTHER` sets runs side by "
+        "side, and `python run_bench.py list` names suites and precisions."
+    )
+
+
+def _more_seeds(trials: pd.DataFrame, where: str) -> str:
+    """Return how to train with the seeds that a verdict on accuracy lacks, or empty."""
+    from bench.spec.metrics import ACCURACY
+
     trained = trials[trials["phase"] == "train"]
     seeds = {int(seed) for seed in trained["seed"]}
-    first = ""
-    if trained["precision"].nunique() > 1 and len(seeds) < ACCURACY.fewest:
-        wanted = ",".join(str(seed) for seed in sorted(seeds | {*range(ACCURACY.fewest)}))
-        first = (
-            f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict "
-            "on accuracy needs, "
-        )
+    if trained["precision"].nunique() < 2 or len(seeds) >= ACCURACY.fewest:
+        return ""
+    wanted = ",".join(map(str, sorted(seeds.union(range(ACCURACY.fewest)))))
     return (
-        f"{first}`python run_bench.py report {where} OTHER` sets runs side by side, and `python "
-        "run_bench.py list` names suites and precisions."
+        f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict on "
+        "accuracy needs, "
     )

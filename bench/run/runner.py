@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict, deque
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -10,9 +11,8 @@ from functools import partial
 from bench.launch import run_concurrently
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
-from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult
+from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult, now
 from bench.results.store import stored_results
-from bench.run.attempt import now
 from bench.run.derived_rows import stored_speeds
 from bench.run.forecast import Forecast
 from bench.run.session import OutOfTimeError, Session
@@ -22,19 +22,26 @@ from bench.spec.trial import Trial
 
 
 def run_plan(plan: Plan, session: Session) -> bool:
-    """Run every unfinished trial; return whether something was measured, and nothing failed or hung."""
+    """Run every unfinished trial.
+
+    Returns:
+        Whether something was measured, and nothing failed or hung.
+    """
     folder, launcher = session.store.folder, session.launcher
-    session.plan, session.forecast, session.total = plan, Forecast(plan), len(plan.trials)
-    session.known, session.measured = stored_results(folder), stored_speeds(folder)
-    if launcher.overlapping:
-        pools: dict[str, set[Placement]] = {}  # placements on the same accelerators take turns
-        for trial in plan.trials:
-            placement = trial.cell.placement
-            pools.setdefault(placement.members[0], set()).add(placement)
+    session.plan = plan
+    session.forecast = Forecast(plan)
+    session.total = len(plan.trials)
+    session.known = stored_results(folder)
+    session.measured = stored_speeds(folder)
+    pools: defaultdict[str, set[Placement]] = defaultdict(set)
+    for trial in plan.trials:
+        placement = trial.cell.placement
+        pools[placement.members[0]].add(placement)
+    if launcher.overlapping:  # only placements on the same accelerators take turns
         jobs = [partial(_run_on, pool, session) for pool in pools.values()]
         run_concurrently(jobs, launcher.cancel)
     else:
-        _run_on({trial.cell.placement for trial in plan.trials}, session)
+        _run_on(set().union(*pools.values()), session)
     statuses: set[Status] = set()
     for arms in session.known.statuses.values():
         statuses.update(arms.values())
@@ -42,45 +49,50 @@ def run_plan(plan: Plan, session: Session) -> bool:
 
 
 def _run_on(placements: set[Placement], session: Session) -> None:
-    """Run the plan's trials on some placements; then, cell by cell in turns, processes until there are enough."""
+    """Run the plan's trials on some placements, then further processes, the cells by turns."""
     of_memory = memory_trials(session.plan)
-    more: list[tuple[int, Trial]] = []
-    """The next process of each cell that may need more, with the number of the plan's trial that
-    takes as long."""
-    for number, planned in enumerate(session.plan.trials):
-        placement, phase = planned.cell.placement, PHASES[planned.phase]
-        if placement not in placements:
+    # Each trial with the number of the plan's trial that takes as long.
+    queue = deque(enumerate(session.plan.trials))
+    while queue:
+        number, planned = queue.popleft()
+        placement = planned.cell.placement
+        if placement not in placements or not _is_needed(planned, session):
             continue
-        session.numbers[placement.name] = number + 1
+        is_added = _is_added(planned)
+        with session.lock:
+            if is_added:
+                session.total += 1
+            session.numbers[placement.name] = session.total if is_added else number + 1
         begun_s = time.monotonic()
         trial = resolve(planned, of_memory, session.known.statuses)
         is_left = trial is not None and not session.known.is_done(trial)
         measured = None if trial is None else _measure(trial, number, session)
-        is_last = planned.replicate == planned.protocol.replicates - 1
-        if phase.is_enough is not None and measured is not None and is_last:
-            more.append((number, replace(measured, replicate=measured.replicate + 1)))
-        took_s = time.monotonic() - begun_s
-        with session.lock:
-            session.forecast.end(number, took_s if is_left and measured is not None else None)
-    while more:
-        number, planned = more.pop(0)
-        last, is_enough = (
-            replace(planned, replicate=planned.replicate - 1),
-            PHASES[planned.phase].is_enough,
-        )
-        if (
-            is_enough is None
-            or "oom" in session.statuses(last).values()
-            or is_enough(last, session.measured)
-        ):
-            continue
-        with session.lock:
-            session.total += 1
-            session.numbers[planned.cell.placement.name] = session.total
-        trial = resolve(planned, of_memory, session.known.statuses)
-        measured = None if trial is None else _measure(trial, number, session)
+        if not is_added:
+            took_s = time.monotonic() - begun_s
+            is_timed = is_left and measured is not None
+            with session.lock:
+                session.forecast.end(number, took_s if is_timed else None)
         if measured is not None:
-            more.append((number, replace(measured, replicate=measured.replicate + 1)))
+            further = replace(measured, replicate=measured.replicate + 1)
+            if _is_added(further):
+                queue.append((number, further))
+
+
+def _is_added(trial: Trial) -> bool:
+    """Return whether a trial comes after the last process of its cell that was planned."""
+    has_limit = PHASES[trial.phase].is_enough is not None
+    return has_limit and trial.replicate >= trial.protocol.replicates
+
+
+def _is_needed(trial: Trial, session: Session) -> bool:
+    """Return whether a trial was planned, or the processes of its cell are not enough yet."""
+    is_enough = PHASES[trial.phase].is_enough
+    if is_enough is None or not _is_added(trial):
+        return True
+    last = replace(trial, replicate=trial.replicate - 1)
+    if "oom" in session.statuses(last).values():  # its arms were measured apart: nothing is paired
+        return False
+    return not is_enough(last, session.measured)
 
 
 def _measure(trial: Trial, number: int, session: Session) -> Trial | None:
@@ -110,8 +122,7 @@ def _measure(trial: Trial, number: int, session: Session) -> Trial | None:
         conduct = phase.conduct or once
         conduct(trial, session)
     except OutOfTimeError:
-        is_added = trial.replicate >= trial.protocol.replicates
-        more = "further processes for the " if is_added else ""
+        more = "further processes for the " if _is_added(trial) else ""
         where = f"{trial.cell.suite.name} on {trial.cell.placement.name}"
         session.undecided[f"{more}{trial.phase} of {where}"] = None
         return None
@@ -121,13 +132,14 @@ def _measure(trial: Trial, number: int, session: Session) -> Trial | None:
 
 
 def _without_broken(trial: Trial, session: Session) -> Trial:
-    """Return a trial without the arms that have crashed or hung in its cell, which get a row that says so."""
+    """Leave out the arms that have crashed or hung in a trial's cell, with a row that says so."""
     whole = []
     for arm in trial.arms:
-        if (trial.cell, arm.name) not in session.broken:
+        broken = session.broken.get((trial.cell, arm.name))
+        if broken is None:
             whole.append(arm)
             continue
-        status, why = session.broken[trial.cell, arm.name]
+        status, why = broken
         alone = replace(trial, arms=(arm,))
         session.begin(alone)
         result = TrialResult(precision=arm.name, status=status, detail=why, started=now())

@@ -1,4 +1,7 @@
-"""The state of a run in progress, and what a phase measures its trials with: run a process, store it, show it."""
+"""The state of a run in progress.
+
+A phase measures its trials with it: it runs a process, stores and shows what that sent.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from bench.launch import Ending, Launcher
 from bench.measure.sampler import Sampler
 from bench.planning.abilities import refusal_reason
 from bench.planning.plan import Plan
-from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult
+from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult, now
 from bench.results.store import Store, StoredResults
-from bench.run.attempt import Attempt, completed, now
+from bench.run.attempt import Attempt, completed
 from bench.run.derived_rows import with_derived
 from bench.run.forecast import Forecast
 from bench.spec.phases import PHASES
@@ -81,7 +84,9 @@ class Session:
             self.display.begin(trial, number, self.total, left_s)
 
     def run(self, trial: Trial) -> Attempt:
-        """Run one process of a trial, unless it is known beforehand that none can measure it. Nothing is stored yet.
+        """Run one process of a trial, unless it is known beforehand that none can measure it.
+
+        Nothing is stored yet.
 
         Raises:
             OutOfTimeError: the deadline has passed.
@@ -127,22 +132,21 @@ class Session:
         try:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, errors="backslashreplace")
-        except (
-            OSError
-        ) as error:  # on a full disk that is often why the trial failed, and so would the next
+        except OSError as error:  # a full disk is often why the trial failed, and so would the next
             raise self.store.lost(error) from error
 
     def keep(self, attempt: Attempt) -> None:
         """Store what a process sent; an arm that crashed or hung is not tried again in its cell."""
         trial, result = attempt.trial, attempt.results[-1]
-        if attempt.is_broken and result.status not in MEASURED:
-            before = self.statuses(replace(trial, replicate=trial.replicate - 1))
-            # Of two processes that read an arm's memory, one that ran is enough.
-            has_fitted = PHASES[trial.phase].finds_unfit and {*before.values()} & {*MEASURED}
-            if not has_fitted:
-                reason = f"not tried again: in {trial.id}, {result.detail}"
-                self.broken[trial.cell, result.precision] = result.status, reason
+        if attempt.is_broken and result.status not in MEASURED and not self._has_fitted(trial):
+            reason = f"not tried again: in {trial.id}, {result.detail}"
+            self.broken[trial.cell, result.precision] = result.status, reason
         self.store_results(trial, attempt.results, attempt.records)
+
+    def _has_fitted(self, trial: Trial) -> bool:
+        """Return whether the process before ran: of two that read an arm's memory one is enough."""
+        before = self.statuses(replace(trial, replicate=trial.replicate - 1))
+        return PHASES[trial.phase].finds_unfit and not {*before.values()}.isdisjoint(MEASURED)
 
     def store_results(
         self, trial: Trial, results: Sequence[TrialResult], records: Sequence[Message] = ()

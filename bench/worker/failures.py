@@ -1,4 +1,7 @@
-"""The end of a process: the error that it reported, or its exit code. Imports torch only when called."""
+"""The end of a process: the error that it reported, or its exit code.
+
+torch is imported only by calls.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,22 @@ from pathlib import Path
 from bench.results.records import Ending
 from bench.spec.errors import UnsupportedError, UsageError
 
-# DistributedDataParallel's error in the second step if the first left some parameters without a
-# gradient.
-UNUSED = "Expected to have finished reduction in the prior iteration"
-# GradScaler's errors where a gradient is complex, or has 16 bits.
-UNSCALED = re.compile(r"_amp_\w+unscale\w*\" not implemented|Attempting to unscale FP16")
-
+# What some errors of torch mean, which make a trial unsupported.
+MEANINGS = (
+    # DistributedDataParallel's error in the second step if the first left some parameters without a
+    # gradient.
+    (
+        re.compile("Expected to have finished reduction in the prior iteration"),
+        "some of the model's parameters take no part in a step's loss, which goes on one device "
+        "and not on several: they wait for each other's gradient of every parameter",
+    ),
+    # GradScaler's errors where a gradient is complex, or has 16 bits.
+    (
+        re.compile(r"_amp_\w+unscale\w*\" not implemented|Attempting to unscale FP16"),
+        "the loss is scaled, and torch's GradScaler cannot unscale the gradients of complex "
+        "weights, or of weights that the model itself keeps in 16 bits: amp-bf16 scales no loss",
+    ),
+)
 # In the first line of torch's error of a loss such as BCELoss.
 UNSAFE = "unsafe to autocast"
 # In the first line of an error of a loader's process; the error itself is in the last line.
@@ -36,33 +49,19 @@ LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer
 
 def failure(error: BaseException) -> Ending:
     """Return an error as a record for the launcher."""
-    if isinstance(error, UnsupportedError):
-        return Ending(kind="unsupported", text=str(error))
     if isinstance(error, UsageError):
-        return Ending(kind="usage", text=str(error))
-    if UNUSED in str(error):
-        return Ending(
-            kind="unsupported",
-            text="some of the model's parameters take no part in a step's loss, which goes on one "
-            "device and not on several: they wait for each other's gradient of every "
-            "parameter",
-        )
-    if UNSCALED.search(str(error)):
-        return Ending(
-            kind="unsupported",
-            text="the loss is scaled, and torch's GradScaler cannot unscale the gradients of "
-            "complex weights, or of weights that the model itself keeps in 16 bits: amp-bf16 "
-            "scales no loss",
-        )
+        kind = "unsupported" if isinstance(error, UnsupportedError) else "usage"
+        return Ending(kind=kind, text=str(error))
+    for pattern, meaning in MEANINGS:
+        if pattern.search(str(error)):
+            return Ending(kind="unsupported", text=meaning)
     return Ending(kind=_kind(error), text=_described(error), secondary=_is_secondary(error))
 
 
 def import_failure(error: Exception) -> Ending:
-    """Return an error of importing torch, or of what is imported with it, as a record of every process."""
-    return Ending(
-        kind="import",
-        text=f"torch, or a library beside it, cannot be imported: {_described(error)}",
-    )
+    """Return an error of importing torch, or what comes with it, as a record of every process."""
+    text = f"torch, or a library beside it, cannot be imported: {_described(error)}"
+    return Ending(kind="import", text=text)
 
 
 def _described(error: BaseException) -> str:
@@ -71,15 +70,13 @@ def _described(error: BaseException) -> str:
     first = error
     while isinstance(error, ImportError) and first.__context__ is not None:
         first = first.__context__
-    return (
-        text
-        if first is error
-        else f"{text} (because of {type(first).__name__}: {_first_line(first)})"
-    )
+    if first is error:
+        return text
+    return f"{text} (because of {type(first).__name__}: {_first_line(first)})"
 
 
 def _is_secondary(error: BaseException) -> bool:
-    """Return whether an error is a secondary failure: another rank is gone, or does not answer."""
+    """Return whether an error follows from another rank's: that is gone, or does not answer."""
     from torch import distributed
 
     if isinstance(error, distributed.DistError):
@@ -97,7 +94,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of a message without its full stop, because a sentence goes on after it.
+    """Return the first line of a message, without its full stop: a sentence goes on after it.
 
     Of ``UNSAFE`` all lines are returned: they say what to use instead.
     """
@@ -109,31 +106,35 @@ def _first_line(error: BaseException) -> str:
 
 
 def print_stacks() -> None:
-    """Let this process print its Python stack to stderr when a signal ends it, and at ``STACK_SIGNAL``."""
+    """Let this process print its Python stack when a signal ends it, and at ``STACK_SIGNAL``."""
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL)
 
 
 def place(output: str, file: Path) -> str:
-    """Return the innermost line of a file that a traceback in a process's output names, such as ``my.py:12``, or "".
+    """Return the innermost line of a file that a traceback names, such as ``my.py:12``, or "".
 
     A dump by faulthandler, whose first line is the innermost, comes before a traceback, whose last
-    line is. The file's path is absolute.
+    line is.
+
+    Args:
+        output: what the process printed.
+        file: its absolute path.
     """
-    lines = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
+    line = re.compile(rf'File "{re.escape(str(file))}", line (\d+)')
     dump = DUMP.search(output)
-    numbers = lines.findall(output[dump.start() :]) if dump else lines.findall(output)[::-1]
+    numbers = line.findall(output, dump.start()) if dump else line.findall(output)[::-1]
     return f"{os.path.relpath(file)}:{numbers[0]}" if numbers else ""
 
 
 def last_words(output: str) -> str:
-    """Return the last line of a process's output before faulthandler's dump, if there is one; empty if none."""
+    """Return the last line of a process's output before faulthandler's dump; empty if none."""
     dump = FATAL.search(output) or DUMP.search(output)
-    lines = (output[: dump.start()] if dump else output).strip().splitlines()
-    words = [
-        line for line in lines if not line.startswith("USDT:")
-    ]  # of torch's profiler, as it ends
-    return words[-1].strip()[-LONGEST_LINE:] if words else ""
+    words = output[: dump.start()] if dump else output
+    for line in reversed(words.strip().splitlines()):
+        if not line.startswith("USDT:"):  # of torch's profiler, as it ends
+            return line.strip()[-LONGEST_LINE:]
+    return ""
 
 
 def reason(text: str, output: str, doing: str | None, source: Path | None) -> str:
@@ -146,10 +147,11 @@ def reason(text: str, output: str, doing: str | None, source: Path | None) -> st
         source: the user's file, of which the line is named.
     """
     where = place(output, source) if source is not None else ""
-    text = f"{text} ({where})" if where else text
+    if where:
+        text += f" ({where})"
     if doing is None:
         return text
-    if not where and doing:
+    if doing and not where:
         text += f", after it had said: {doing}"
     last = last_words(output)
     return f"{text}; it printed last: {last}" if last else text
@@ -167,18 +169,23 @@ def printed(log: Path) -> str:
 
 
 def exit_cause(exit_code: int | None, kills_before: int) -> tuple[str, str]:
-    """Return whether a process that sent no report ran out of memory, and how it ended, as the end of a sentence.
+    """Return the kind of ending of a process that sent no report, and how it ended.
 
     Args:
         exit_code: the process's; negative is the number of the signal that ended it.
         kills_before: of ``oom_kills``, before it was started.
+
+    Returns:
+        ``oom`` or ``died``, and the end of a sentence.
     """
-    if exit_code == -signal.SIGKILL and oom_kills() > kills_before:
-        return "oom", "by the system's out-of-memory killer"
     if exit_code is None or exit_code >= 0:
         return "died", f"by exit code {exit_code}"
-    names = {each.value: each.name for each in signal.Signals}  # real-time signals have none
-    return "died", f"by {names.get(-exit_code, f'signal {-exit_code}')}"
+    if exit_code == -signal.SIGKILL and oom_kills() > kills_before:
+        return "oom", "by the system's out-of-memory killer"
+    name = f"signal {-exit_code}"
+    with suppress(ValueError):  # real-time signals have no name
+        name = signal.Signals(-exit_code).name
+    return "died", f"by {name}"
 
 
 def oom_kills() -> int:

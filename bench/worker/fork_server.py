@@ -27,8 +27,9 @@ _PID = os.getpid()
 
 @atexit.register
 def _end() -> None:
-    """Kill all that descends from the fork server, and skip the interpreter's clean-up, which takes seconds.
+    """Kill all that descends from the fork server.
 
+    The interpreter's clean-up is skipped, because it takes seconds.
     What torch registers when it is imported runs before: torch up to 2.6 removes a temporary
     folder.
     """

@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
@@ -26,7 +25,7 @@ import torchvision  # noqa: F401 - and torch with it, before the first fork
 from bench import phases
 from bench.data import prepare
 from bench.devices.backend import device_at
-from bench.results.records import Device, Ending, Message, TrialResult
+from bench.results.records import Device, Ending, Message, TrialResult, now
 from bench.spec import lifetime
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
@@ -43,7 +42,7 @@ phases.load_all()
 def serve(
     connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]
 ) -> None:
-    """Call a function in this process, and send its messages and its value or error over ``connection``.
+    """Call a function in this process, and send back its messages and its value or error.
 
     Args:
         connection: the channel back.
@@ -57,10 +56,10 @@ def serve(
         _print_to(log)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        bars = sys.modules.get(
-            "tqdm"
-        )  # torch.compile makes them; their own lock is a semaphore of the system, which a
-        if bars is not None:  # process that is killed leaves behind, with a warning at the end
+        # torch.compile makes progress bars. Their own lock is a semaphore of the system, which a
+        # process that is killed leaves behind, with a warning at the end.
+        bars = sys.modules.get("tqdm")
+        if bars is not None:
             bars.tqdm.set_lock(RLock())
         gc.freeze()  # what the fork server imported is never garbage
         module, name = target.split(":")
@@ -90,29 +89,28 @@ def run_trial(
     Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which
     rank of a trial on several devices this process is; None of a trial on one.
     """
-    started, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
+    started = now()
+    begun_s = time.monotonic()
 
     def stamped(message: Message) -> None:
         if isinstance(message, TrialResult):
-            message = replace(message, started=started, wall_s=time.monotonic() - start)
+            message = replace(message, started=started, wall_s=time.monotonic() - begun_s)
         send(message)
 
-    checkpoint = (
-        workspace / trial.checkpoint if workspace and PHASES[trial.phase].checkpoints else None
-    )
+    checkpoint = None
+    if workspace is not None and PHASES[trial.phase].checkpoints:
+        checkpoint = workspace / trial.checkpoint
     if rendezvous is not None:
         distributed.announce(rendezvous)
-        distributed.join(
-            device_at(trial.cell.placement.device_of(rendezvous.rank)), trial.silence_s
-        )
+        here = device_at(trial.cell.placement.device_of(rendezvous.rank))
+        distributed.join(here, trial.silence_s)
     phases.run(trial, device, stamped, checkpoint)
-    distributed.gathered(
-        None
-    )  # rank 0 serves the others' store, so none leaves before all are done
+    # Rank 0 serves the others' store, so none leaves before all are done.
+    distributed.gathered(None)
 
 
 def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> PreparedData:
-    """Download or decode a suite's images, if they are not there yet, or count its text's tokens."""
+    """Download or decode a suite's images, if they are not there yet, or count a text's tokens."""
     try:
         return prepare(data, source)
     except OSError as error:
@@ -125,9 +123,7 @@ def _print_to(log: str) -> None:
     """Send this process's stdout and stderr, those of C code too, to a file."""
     try:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except (
-        FileNotFoundError
-    ):  # the launcher was stopped while this process began, and has removed the folder
+    except FileNotFoundError:  # the launcher was stopped meanwhile, and has removed the folder
         os._exit(1)
     os.dup2(file, 1)
     os.dup2(file, 2)

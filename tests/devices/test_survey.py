@@ -130,7 +130,6 @@ def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
     assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
     needs = ("tf32", "cudnn-tf32", "bf16", "fp8")
     lacking = {name for name, precision in PRECISIONS.items() if precision.needs in needs}
-    assert set(device.lacking) == lacking
     assert set(device.unsupported) == lacking | {
         name for name, kind in PRECISIONS.items() if missing_package(kind)
     }

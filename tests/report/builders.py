@@ -397,6 +397,5 @@ def environment(device: Device, host: str = "box") -> Environment:
         cuda="12.6",
         cudnn="9.1",
         driver="550.1",
-        arch_list=("sm_90",),
         devices=(device,),
     )

@@ -72,9 +72,7 @@ def test_a_line_cut_off_in_the_middle_of_a_file_is_refused_and_the_last_one_left
 @pytest.mark.parametrize("odd", [b'"', b"\xff"])
 def test_a_file_with_a_quote_or_a_byte_that_no_run_writes_is_refused_by_its_name(speed, odd):
     speed.write_bytes(speed.read_bytes().replace(b",mlp,", b"," + odd + b"mlp,", 1))
-    with pytest.raises(
-        UsageError, match=r"speed\.csv'?(, line 2: \w+ cannot be| cannot be read: )"
-    ):
+    with pytest.raises(UsageError, match=r"speed\.csv'(, line 2: \w+ cannot| cannot be read: )"):
         read(speed)
 
 
@@ -96,9 +94,9 @@ def test_a_file_with_its_columns_in_another_order_and_saved_by_a_spreadsheet_rea
 ):
     path = run / name
     before = read(path)
-    lines = [
-        ",".join(["mine", *reversed(line.split(","))]) for line in path.read_text().splitlines()
-    ]
+    lines = []
+    for line in path.read_text().splitlines():
+        lines.append(",".join(["mine", *reversed(line.split(","))]))
     path.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8-sig", newline="")
     assert read(path).equals(before)
 

@@ -3,48 +3,39 @@
 import errno
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from bench.results.files import sync, write_atomically
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
+@pytest.mark.parametrize(
+    ("owner", "call"), [(Path, "write_text"), (os, "fsync"), (Path, "replace")]
+)
 def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_old_content(
-    tmp_path, monkeypatch, call
+    tmp_path, monkeypatch, owner, call
 ):
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     path = tmp_path / "run.json"
     write_atomically(path, "old")
-    if call == "fsync":
-        monkeypatch.setattr(os, "fsync", fail)
-    else:
-        monkeypatch.setattr(Path, {"write": "write_text"}.get(call, call), fail)
-    with pytest.raises(OSError, match="No space") as failure:
-        write_atomically(path, "new")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, call, mock.Mock(side_effect=full))
+        with pytest.raises(OSError, match="No space") as failure:
+            write_atomically(path, "new")
     assert failure.value.filename == str(path)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-    monkeypatch.undo()
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("old", [path])
     write_atomically(path, "new")
-    assert path.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("new", [path])
 
 
 def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(
     tmp_path, monkeypatch
 ):
-    def fail(number):
-        def sync_fails(_):
-            raise OSError(number, "no")
-
-        monkeypatch.setattr(os, "fsync", sync_fails)
-
-    fail(errno.EINVAL)
+    cannot = OSError(errno.EINVAL, "no")
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=cannot))
     sync(tmp_path)
-    fail(errno.EIO)
+    cannot.errno = errno.EIO
     with pytest.raises(OSError, match="no") as failure:
         sync(tmp_path)
     assert failure.value.filename == str(tmp_path)

@@ -474,7 +474,8 @@ def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_f
     run, speed_plan, tiny_trial
 ):
     speed = speed_plan(most_replicates=9)
-    floor = replace(tiny_trial, phase="floor", arms=arms("fp32"), protocol=speed.trials[0].protocol)
+    protocol = replace(speed.trials[0].protocol, replicates=9)
+    floor = replace(tiny_trial, phase="floor", arms=arms("fp32"), protocol=protocol)
     floors = [replace(floor, replicate=number) for number in range(9)]
     noise = [0.97, 1.03, *[1.0] * 7]  # 11 % in the first three, 1 % in all
     done = run(plan_of(*floors, *speed.trials), speedups=[1.05] * 9, against_itself=noise)
