@@ -48,7 +48,7 @@ def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
 
 def _on_a_stream(prepared: Iterator[Batch], device: torch.device) -> Generator[Batch, None, None]:
     stream = backend_of(device).side_stream
-    # what the source holds on the device, such as images, was written on the current stream
+    # What the source holds on the device, such as images, was written on the current stream.
     stream.wait()
     with stream.use():
         ahead = next(prepared, None)

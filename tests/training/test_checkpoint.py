@@ -90,7 +90,7 @@ EPOCH = EpochResult(**dict.fromkeys(EpochResult.__dataclass_fields__, 1))
 def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
     arm, other = make(precision), make(precision, seed=5)
     train(arm, DATA[:4])
-    scale = 2.0**15 if arm.scaled else None
+    scale = 2.0**15 if arm.scaler.is_enabled() else None
     if scale:
         arm.scaler.update(scale)  # as after a step that overflowed
     Checkpoint.of(arm, "abc", [EPOCH]).write(tmp_path / "deep" / "a.pt")

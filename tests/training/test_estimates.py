@@ -43,7 +43,7 @@ def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_g
     )
     ran = observe(lambda: nn.functional.cross_entropy(model(inputs), targets).backward())
     assert (
-        training_flops_per_sample(make_suite(convolutional), IMAGES)
+        training_flops_per_sample(make_suite(convolutional, data=IMAGES))
         == by_hand
         == ran.flops_per_step / 4
     )
@@ -51,9 +51,8 @@ def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_g
 
 def test_a_model_that_is_compiled_by_its_suite_is_counted_as_the_plain_one():
     compiled = make_suite(lambda data: torch.compile(convolutional(data)))
-    assert training_flops_per_sample(compiled, IMAGES) == training_flops_per_sample(
-        make_suite(convolutional), IMAGES
-    )
+    plain = make_suite(convolutional)
+    assert training_flops_per_sample(compiled) == training_flops_per_sample(plain)
 
 
 class Fails(nn.Linear):
@@ -71,7 +70,7 @@ class Trilinear(nn.Bilinear):
     [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")],
 )
 def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, capsys):
-    assert training_flops_per_sample(make_suite(model), IMAGES) is None
+    assert training_flops_per_sample(make_suite(model)) is None
     assert reason in capsys.readouterr().out
 
 

@@ -142,7 +142,7 @@ def test_a_fused_optimizer_skips_and_counts_steps_that_overflow_as_the_plain_one
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
     weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
     groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
-    optimizer = fused(torch.optim.AdamW(groups, lr=0.1), scaled=False)
+    optimizer = fused(torch.optim.AdamW(groups, lr=0.1))
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
         (0.5, 0.01),
         (0.1, 0.2),
