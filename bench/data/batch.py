@@ -102,7 +102,9 @@ def channels_last(batch: Batch) -> Batch:
 
 
 def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> list[Batch]:
-    """Return parts of a batch: each tensor cut along its first dimension, numbers and None as they are.
+    """Return parts of a batch: tensors are cut along their first dimension.
+
+    Numbers and None are in each part as they are.
 
     Args:
         batch: of ``samples`` samples.

@@ -44,7 +44,7 @@ def open_batches(
     seed: int,
     shard: Shard = WHOLE,
 ) -> Batches:
-    """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
+    """Open the samples of ``source`` as batches, from the cache if ``prepare`` filled it.
 
     Order and augmentation follow from ``seed`` and the epoch: they are the same for every precision
     and device.
@@ -118,7 +118,7 @@ class Batches(ABC):
 
 @dataclass(eq=False)
 class ImageBatches(Batches):
-    """Epochs of images of a data set, augmented on the device a batch at a time, and its test images."""
+    """Epochs of a data set's images, augmented on the device batch by batch, and its test set."""
 
     dataset: Dataset
 
@@ -248,7 +248,7 @@ class SyntheticBatches(Batches):
             self._pool.append((inputs[part], targets[part]))
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """Yield the same batches in every epoch, so that the losses of two epochs can be compared."""
+        """Yield the same batches in every epoch, so that losses of two epochs can be compared."""
         del epoch
         yield from islice(cycle(self._pool), self.steps_per_epoch)
 

@@ -16,7 +16,7 @@ def prefetched(
     device: torch.device,
     prepare: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Generator[Batch, None, None]:
-    """Yield batches prepared one ahead: on a GPU on a stream next to the step's, on a CPU in a thread.
+    """Yield batches prepared one ahead: on a GPU on a side stream, on a CPU in a thread.
 
     Close it, or use ``contextlib.closing``, where not all batches are taken: what the source holds
     is freed.

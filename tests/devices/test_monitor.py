@@ -8,6 +8,7 @@ import pytest
 
 from bench.devices.monitor import (
     DeviceLostError,
+    GpuMeter,
     Monitor,
     ThrottleTimes,
     monitor_problem,
@@ -115,9 +116,10 @@ def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
         errors={"nvmlDeviceGetTotalEnergyConsumption": fake.NO_PERMISSION},
     )
     nvml = machine(gpu)
-    assert (nvml.total_energy_j("GPU-a"), nvml.sample("GPU-a", "0").temperature_c) == (None, 50.0)
+    meter = GpuMeter(nvml, "GPU-a")
+    assert (meter.energy_j(), nvml.sample("GPU-a", "0").temperature_c) == (None, 50.0)
     gpu.errors.clear()
-    assert nvml.total_energy_j("GPU-a") == 1000.0
+    assert meter.energy_j() == 1000.0
 
 
 def test_an_old_driver_is_read_like_a_new_one(machine):

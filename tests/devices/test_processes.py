@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bench.devices import processes as module
-from bench.devices.processes import GpuProcess, busy, describe, gpu_processes
+from bench.devices.processes import GpuProcess, busy, gpu_processes
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
@@ -79,29 +79,15 @@ def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(
     assert reason in caplog.text
 
 
-def test_the_description_is_a_sentence_for_each_busy_gpu():
-    bob = GpuProcess(pid=6, user="bob", command="blender", memory_bytes=300 * 2**20)
-    ghost = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
-    names = {"GPU-a": "GPU 1", "GPU-b": "GPU 0", "GPU-c": "GPU 2"}
-    assert describe({"GPU-a": [ANN], "GPU-b": [], "GPU-c": [bob, ghost]}, names) == (
-        "GPU 1 is in use by ann (python, pid 5, 12.5 GiB). "
-        "GPU 2 is in use by bob (blender, pid 6, 0.3 GiB), ? (?, pid 7, memory unknown)."
-    )
-    assert describe({"GPU-a": []}, names) == ""
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """The processes on each GPU; a test may change them."""
-    known = {"GPU-a": [], "GPU-b": []}
-    monkeypatch.setattr(module, "gpu_processes", lambda: known)
-    return known
-
-
-def test_another_process_on_any_gpu_is_warned_of(machine, seen):
+def test_other_processes_on_a_runs_gpus_are_named_in_one_warning(machine, monkeypatch):
+    seen = {"GPU-a": [], "GPU-b": [], "GPU-other": [ANN]}
+    monkeypatch.setattr(module, "gpu_processes", lambda: seen)
     machine = replace(machine, devices=(PAIR,))
     assert busy(machine) == []
-    seen["GPU-b"] = [ANN]
-    (warning,) = busy(machine)
-    assert warning.startswith("GPU 1 is in use by ann")
+    ghost = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
+    seen |= {"GPU-b": [ANN], "GPU-a": [ANN, ghost]}
+    assert busy(machine) == [
+        "GPU 0 is in use by ann (python, pid 5, 12.5 GiB), ? (?, pid 7, memory unknown). "
+        "GPU 1 is in use by ann (python, pid 5, 12.5 GiB)."
+    ]
     assert busy(replace(machine, devices=(OVER_NODES,))) == []
