@@ -341,7 +341,7 @@ def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
 
 
 def energy_source(meter: GpuMeter) -> Source | None:
-    """Return ``counter`` where the counter ticks, ``power`` where only power is known, else None."""
+    """Return ``counter`` where the counter ticks, ``power`` where only that is known, or None."""
     first = meter.energy_j()
     until_s = time.monotonic() + SILENT_S
     while first is not None and time.monotonic() < until_s:
