@@ -29,9 +29,7 @@ def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch
     assert "gpustat" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("missing", "held"), [((), 3 * GiB), (fake.DRIVER_470, 3 * GiB), ((), None)]
-)
+@pytest.mark.parametrize(("missing", "held"), [(fake.DRIVER_470, 3 * GiB), ((), None)])
 def test_a_stranger_is_named_with_user_program_and_memory(monkeypatch, stranger, missing, held):
     gpus = [FakeGpu("GPU-b"), FakeGpu("GPU-a", processes={stranger: held, os.getpid(): GiB})]
     FakeDriver(gpus, missing=missing).install(monkeypatch)
@@ -50,15 +48,11 @@ def test_a_display_server_is_left_out(monkeypatch, tmp_path, stranger):
 
 
 def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left_out(monkeypatch):
-    kinds = [
-        f"nvmlDeviceGet{kind}RunningProcesses_{version}"
-        for kind in ("Compute", "Graphics")
-        for version in ("v2", "v3")
-    ]
-    hidden = FakeGpu("GPU-b", errors=dict.fromkeys(kinds, fake.NO_PERMISSION))
-    FakeDriver(
-        [FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c", processes={2**22 + 1: GiB})]
-    ).install(monkeypatch)
+    lost = FakeGpu("GPU-a", lost=True)
+    names = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics")]
+    hidden = FakeGpu("GPU-b", errors=dict.fromkeys(names, fake.NO_PERMISSION))
+    left = FakeGpu("GPU-c", processes={2**22 + 1: GiB})
+    FakeDriver([lost, hidden, left]).install(monkeypatch)
     assert gpu_processes() == {"GPU-c": []}
 
 
@@ -70,9 +64,8 @@ def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left
 def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(
     monkeypatch, caplog, gpustat, reason
 ):
-    FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(
-        monkeypatch
-    )
+    nameless = FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})
+    FakeDriver([nameless]).install(monkeypatch)
     if gpustat is None:
         monkeypatch.setitem(sys.modules, "gpustat", None)
     assert gpu_processes() == {}
