@@ -215,6 +215,7 @@ class TokenBatches(Batches):
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the sequences that are validated on, and return this rank's shard of every batch."""
+        # One at least, of however long sequences.
         count = max(1, VALIDATION_TOKENS // self._length)
         rng = sampling.token_generator(self.seed, -1)
         return self._batches(self.source.held_out(count, self._length + 1, rng))
@@ -371,6 +372,7 @@ def _begun(batches: Iterable[Batch], seed: int) -> Iterator[Batch]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         iterator = iter(batches)
+        # A DataLoader draws its order when its first batch is asked for.
         first = list(islice(iterator, 1))
     yield from first
     yield from iterator
@@ -393,6 +395,7 @@ def first_batches(
     """
     if suite.batches is None:
         size = batch_size // shard.ranks
+        # Each rank draws samples of its own.
         seed += shard.rank
         return random_batches(data, batch_size=size, count=count, device=device, seed=seed)
     batches = SuiteBatches(suite, batch_size=batch_size, device=device, seed=seed, shard=shard)

@@ -233,6 +233,7 @@ def fingerprint(path: str) -> str:
     """
     content = hashlib.blake2b(digest_size=8)
     for split, folder in sorted(find(path).items()):
+        # The classes' folders are part of the names.
         files = list_split(folder, find_classes(folder)[0]).paths
         for file in files:
             size_bytes, _ = _size_and_time(file)

@@ -17,7 +17,7 @@ from bench.spec.suite import Data
 DIGITS = Path(__file__).with_name("digits.npz")
 # The last images of the digits are tested on: a third.
 DIGITS_TESTED = 597
-# Their pixels of 0 to 16 become 0 to 240.
+# Their pixels of 0 to 16 become 0 to 240: 16 × 16 would not fit a byte.
 DIGITS_SCALE = 15
 
 

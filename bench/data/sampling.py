@@ -49,6 +49,7 @@ class Shard:
 
     def of(self, start: int, stop: int) -> slice:
         """Return this rank's samples of a batch; all ranks' together are the whole batch."""
+        # Both ends are rounded down, so that each shard begins where the one before it ends.
         count = stop - start
         first = start + count * self.rank // self.ranks
         last = start + count * (self.rank + 1) // self.ranks

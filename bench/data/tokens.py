@@ -59,6 +59,7 @@ class Chain:
         # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
         lifted = (cumulative + np.arange(size)[:, None]).ravel()
+        # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
         bounds = np.cumsum(self.stationary)[:-1]

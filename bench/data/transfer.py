@@ -40,6 +40,7 @@ def prefetched(
 
 def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
     with ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher") as thread:
+        # None is the end: no batch is None.
         ahead = thread.submit(next, prepared, None)
         while (batch := ahead.result()) is not None:
             ahead = thread.submit(next, prepared, None)

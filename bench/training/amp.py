@@ -94,6 +94,7 @@ class Weights:
         if self._dtype is None:
             return
         for module in model.modules():
+            # With a master copy, statistics over a batch stay in fp32, as the paper has them.
             if precision.master and isinstance(module, _BatchNorm):
                 continue
             for buffer in module.buffers(recurse=False):

@@ -92,6 +92,7 @@ class Context:
         """Return the mean number of samples of some batches, over all processes."""
         if self.suite.batches is None:
             return self.trial.cell.batch_size
+        # A suite's own batches may differ in size.
         count = self.suite.count or first_dimension
         return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
 
@@ -285,6 +286,7 @@ class TrainingRunner:
         """
         precision = self.arm.precision
         before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)
+        # A training that diverged says nothing about its arithmetic.
         if before != after and status != "nonfinite":
             status = "invalid"
             detail = f"the model changed the fp32 switches from {before} to {after}"
@@ -318,6 +320,7 @@ class TrainingRunner:
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
         batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
+        # Batch norm counts the batches of this, too.
         buffers = [(buffer, buffer.clone()) for buffer in self.arm.model.buffers()]
         self.compile_s = 0.0
         with fresh_compiler_cache(), backend_of(self.arm.device).fork_rng():

@@ -73,6 +73,7 @@ class Checkpoint:
             optimizer.load_state_dict(self.optimizers[name])
         for schedule, state in zip(arm.schedules, self.schedules, strict=False):
             schedule.load_state_dict(state)
+        # A precision that does not scale leaves no scale to go on with.
         if self.scaler and arm.scaler.is_enabled():
             arm.scaler.load_state_dict(self.scaler)
         restore_generators(self.generators[distributed.rank()], arm.device)

@@ -48,7 +48,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     twins: dict[Any, nn.Module] = {}
     for layer in fitting.values():
         twins[layer] = twin(layer).train(layer.training)
-    # A layer may stand in several places.
+    # A layer may stand in several places. A list, because children are replaced on the way.
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if child in twins:

@@ -73,6 +73,7 @@ def clock() -> Callable[[], int]:
     zero = time.perf_counter_ns()
 
     def read() -> int:
+        # On the CPU, where gloo reduces it without waiting for the GPU.
         now = torch.tensor([time.perf_counter_ns() - zero])
         distributed.all_reduce(now, distributed.ReduceOp.MAX)
         return int(now)
@@ -104,12 +105,9 @@ def total(readings: Sequence[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(readings) else None
 
 
-def summed(values: Sequence[float], device: torch.device) -> list[float]:
-    """Return the sums over the ranks, computed on the rank's device."""
-    totals = torch.tensor(values, dtype=torch.float64, device=device)
-    if ranks() > 1:
-        distributed.all_reduce(totals)
-    return [float(total) for total in totals]
+def summed(values: Sequence[float]) -> list[float]:
+    """Return the sums of each value over the ranks."""
+    return [sum(readings) for readings in zip(*gathered(values), strict=True)]
 
 
 @torch.no_grad()
@@ -117,6 +115,7 @@ def share_buffers(model: nn.Module) -> None:
     """Copy rank 0's buffers to every rank, as DistributedDataParallel does before each step."""
     if ranks() > 1:
         for buffer in model.buffers():
+            # Collectives take contiguous memory.
             dense = buffer.contiguous()
             distributed.broadcast(dense, 0)
             buffer.copy_(dense)

@@ -100,6 +100,7 @@ def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     *_, (last_weight, _) = model.named_parameters()
     head = last_weight.rpartition(".")[0] + "."
     own_head = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+    # A head for other classes has other shapes.
     for name, value in own_head.items():
         if name not in state or state[name].shape != value.shape:
             state = {**state, **own_head}

@@ -185,11 +185,13 @@ def build_arm(
     """
     require_supported(techniques, suite, data, device)
     seed_all(seed)
+    # Weights are drawn on the CPU, so that they are the same on every device.
     model = build_model(suite, data).to(device).train()
     if techniques.sync_bn:
         model = distributed.synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
+    # Before checkpointing, which replaces the forward of blocks, and converting, which spares them.
     kept = keep(model, precision, device)
     if techniques.checkpointing:
         checkpoint_activations(model, compiled=bool(techniques.compile))
@@ -265,6 +267,7 @@ def _forward(
         return model
     mode = techniques.compile if isinstance(techniques.compile, str) else None
     forward = partial(compiled, mode=mode, one_shape=suite.batches is None)
+    # A suite with several models calls each by itself.
     if isinstance(model, nn.ModuleDict):
         return {name: forward(each) for name, each in model.items()}
     return forward(model)
@@ -274,6 +277,7 @@ def seed_all(seed: int) -> None:
     """Seed the global generators that a suite may draw from: torch's, Python's and NumPy's."""
     torch.manual_seed(seed)
     random.seed(seed)
+    # NumPy takes 32 bits.
     np.random.seed(seed % 2**32)
 
 
@@ -435,11 +439,13 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     losses: list[Tensor] = []
     wait_ns = samples = 0
     taken = arm.taken.count
+    # What is queued already is not this epoch's.
     backend_of(arm.device).synchronize()
     clock = distributed.clock()
     start, wait_start = clock(), time.perf_counter_ns()
     for batch in batches:
         wait_ns += time.perf_counter_ns() - wait_start
+        # Losses stay on the device: reading one would wait for it in every step.
         losses.append(arm.step(arm, batch).detach())
         samples += arm.count(batch)
         wait_start = time.perf_counter_ns()
@@ -447,7 +453,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     backend_of(arm.device).synchronize()
     seconds = (clock() - start) / 1e9
     mean_loss = float(torch.stack(losses).float().mean())
-    (loss,) = distributed.summed([mean_loss], torch.device("cpu"))
+    (loss,) = distributed.summed([mean_loss])
     loss /= distributed.ranks()
     arm.end("epoch", loss)
     return Epoch(
@@ -499,6 +505,7 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     Raises:
         UsageError: there is no batch.
     """
+    # Sums stay on the device, where no batch waits for them, and do not round.
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
     count = classified = 0
@@ -515,7 +522,7 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
                 has_nan = scores.isnan().any(dim=1)
                 right += ((scores.argmax(dim=1) == targets) & ~has_nan).sum()
                 classified += size
-    sums = distributed.summed([float(total), int(right), count, classified], arm.device)
+    sums = distributed.summed([float(total), int(right), count, classified])
     loss_sum, hits, samples, classes = sums
     if not samples:
         raise UsageError(
@@ -555,6 +562,7 @@ def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, f
     assert suite.evaluate is not None
     with testing(arm), arm.autocast():
         output = suite.evaluate(arm.model, map(arm.arranged, batches))
+        # A metric of torchmetrics.
         if hasattr(output, "compute"):
             output = output.compute()
     judged = suite.quality.name if suite.quality else "evaluate"

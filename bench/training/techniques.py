@@ -93,6 +93,7 @@ def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             f"fused-optimizer needs an optimizer with torch's fused=True, which {kind.__name__} "
             "lacks"
         )
+    # Torch refuses an optimizer that is both.
     groups = [{**group, "fused": True, "foreach": None} for group in optimizer.param_groups]
     try:
         copy: torch.optim.Optimizer = kind(groups, lr=groups[0]["lr"], fused=True)

@@ -63,7 +63,7 @@ def suite(marker: str = "") -> Suite:
         name="killed",
         title="is killed in the second step of its second epoch, once",
         data=Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True),
-        model=lambda: nn.Sequential(Deadly(), nn.Linear(192, 16), nn.Dropout(0.5), nn.Linear(16, 2)),
+        model=lambda: nn.Sequential(Deadly(), nn.Linear(192, 9), nn.Dropout(0.5), nn.Linear(9, 2)),
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
         schedule=optim.lr_scheduler.CosineAnnealingLR,
         batch_size=4,
