@@ -92,9 +92,9 @@ def test_a_cpus_bfloat16_is_native_where_it_has_instructions(monkeypatch, flags,
     assert CPU.describe()["native_bf16"] is None
 
 
-def test_torchs_own_fp32_is_refused_where_it_is_the_same_as_fp32(card):
-    for backend in (CPU, card("T4")):
-        assert "the same as fp32" in backend.unsupported_reason(PRECISIONS["default"])
+def test_a_cpu_has_neither_torchs_own_fp32_nor_float8():
+    assert "the same as fp32" in CPU.unsupported_reason(PRECISIONS["default"])
+    assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
 
 
 @pytest.mark.skipif(
@@ -107,10 +107,6 @@ def test_a_cpu_that_multiplies_in_ieee_is_told_to_have_no_tf32(monkeypatch):
     monkeypatch.setattr(capabilities, "matmul_error", lambda device: 3e-4)
     assert CPU.unsupported_reason(PRECISIONS["tf32"]) is None
     assert CPU.unsupported_reason(PRECISIONS["amp-fp16"]) is None
-
-
-def test_float8_is_not_for_cpus():
-    assert "on GPUs" in CPU.unsupported_reason(PRECISIONS["fp8-rowwise"])
 
 
 @pytest.mark.parametrize(

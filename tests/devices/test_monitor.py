@@ -52,19 +52,6 @@ def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(
     assert problem in monitor_problem()
 
 
-def test_gpus_are_described_in_their_units(machine):
-    nvml = machine(FakeGpu("GPU-b", power_limit_w=350.0), FakeGpu("GPU-a"))
-    assert nvml.driver_version() == "580.65.06"
-    first = nvml.describe("GPU-b")
-    assert (first.pop("uuid"), first.pop("energy")) == ("GPU-b", "power")
-    assert first == {
-        "power_limit_w": 350.0,
-        "power_default_w": 700.0,
-        "sm_clock_limit_mhz": 1980,
-        "memory_clock_limit_mhz": 2619,
-    }
-
-
 def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(machine):
     nvml = machine(
         FakeGpu("GPU-c", sm_clock_mhz=3),
