@@ -35,7 +35,7 @@ def tensors(batch: Batch) -> list[Tensor]:
 
 
 def first_dimension(batch: Batch) -> int:
-    """Return the first dimension of a batch's first tensor: its samples, unless the suite counts them.
+    """Return the first dimension of a batch's first tensor: its samples unless the suite counts.
 
     Raises:
         UsageError: it has no such tensor.
@@ -80,13 +80,18 @@ def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) ->
 
 def pinned(batch: Batch) -> Batch:
     """Return a batch in host memory with its tensors in pinned memory."""
-    return map_leaves(
-        lambda leaf: leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf, batch
-    )
+
+    def moved(leaf: Any) -> Any:
+        return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+
+    return map_leaves(moved, batch)
 
 
 def channels_last(batch: Batch) -> Batch:
-    """Return a batch with its floating-point tensors of four dimensions, such as images, in channels-last layout."""
+    """Return a batch with its images in channels-last layout.
+
+    Those are its floating-point tensors of four dimensions.
+    """
 
     def arranged(leaf: Any) -> Any:
         if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point():
@@ -97,7 +102,9 @@ def channels_last(batch: Batch) -> Batch:
 
 
 def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> list[Batch]:
-    """Return parts of a batch: each tensor cut along its first dimension, numbers and None as they are.
+    """Return parts of a batch: tensors are cut along their first dimension.
+
+    Numbers and None are in each part as they are.
 
     Args:
         batch: of ``samples`` samples.
@@ -112,11 +119,9 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
     for leaf in leaves:
         is_cut = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples
         if not is_cut and not isinstance(leaf, int | float | None):
-            kind = (
-                f"tensor of shape {tuple(leaf.shape)}"
-                if isinstance(leaf, Tensor)
-                else type(leaf).__name__
-            )
+            kind = type(leaf).__name__
+            if isinstance(leaf, Tensor):
+                kind = f"tensor of shape {tuple(leaf.shape)}"
             raise UsageError(
                 f"{purpose} cannot cut a {kind} of the batch, which has {samples} samples."
             )
@@ -137,7 +142,10 @@ def _flatten(batch: Batch) -> tuple[list[Any], TreeSpec]:
 
 
 def _register(kind: type[Any]) -> None:
-    """Let torch's trees open a class: the dict of a UserDict, or a dataclass's fields; all else is carried over."""
+    """Let torch's trees open a class: the dict of a UserDict, or a dataclass's fields.
+
+    All else is carried over.
+    """
     names = ["data"] if issubclass(kind, UserDict) else [field.name for field in fields(kind)]
 
     def open_node(node: Any) -> tuple[list[Any], Any]:

@@ -1,10 +1,10 @@
-"""Epochs of batches on a device: images of a data set, sequences of tokens, random values, or a suite's own batches."""
+"""Epochs of batches on a device: images, sequences of tokens, random values, or a suite's own."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,7 @@ POOL_BYTES = 512 * 2**20
 VALIDATION_TOKENS = 2**16
 # Of an epoch of a suite's own batches.
 FEWEST_BATCHES = 2
-# Each epoch of a suite's own batches has a seed higher by this.
+# Each epoch of a suite's own batches has a seed higher by this: more than the seeds of a run.
 NEXT_SEED = 10_000
 
 
@@ -44,7 +44,7 @@ def open_batches(
     seed: int,
     shard: Shard = WHOLE,
 ) -> Batches:
-    """Open the samples of ``source`` as batches on ``device``, from the cache if ``prepare`` filled it.
+    """Open the samples of ``source`` as batches, from the cache if ``prepare`` filled it.
 
     Order and augmentation follow from ``seed`` and the epoch: they are the same for every precision
     and device.
@@ -62,21 +62,19 @@ def open_batches(
     Raises:
         UsageError: the data cannot be loaded.
     """
-    options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "device": device,
-        "seed": seed,
-        "shard": shard,
-    }
+    opened: Callable[..., Batches]
     if is_synthetic(data, source):
-        return SyntheticBatches(data=data, **options)
-    if source.kind == "text":
-        text = Text(str(source.path), data.input_shape[0])
-        return TokenBatches(text, data=replace(data, classes=BYTES), **options)
-    if data.tokens:
-        return TokenBatches(chain(), data=data, **options)
-    dataset = load(data, source)
-    return ImageBatches(dataset, data=replace(data, classes=len(dataset.classes)), **options)
+        opened = SyntheticBatches
+    elif source.kind == "text":
+        opened = partial(TokenBatches, Text(str(source.path), data.input_shape[0]))
+        data = replace(data, classes=BYTES)
+    elif data.tokens:
+        opened = partial(TokenBatches, chain())
+    else:
+        dataset = load(data, source)
+        opened = partial(ImageBatches, dataset)
+        data = replace(data, classes=len(dataset.classes))
+    return opened(data=data, batch_size=batch_size, device=device, seed=seed, shard=shard)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -120,16 +118,17 @@ class Batches(ABC):
 
 @dataclass(eq=False)
 class ImageBatches(Batches):
-    """Epochs of images of a data set, augmented on the device a batch at a time, and its test images."""
+    """Epochs of a data set's images, augmented on the device batch by batch, and its test set."""
 
     dataset: Dataset
 
     def __post_init__(self) -> None:
         """Load the images onto the device if they fit; else leave them in their file."""
         train, test = self.dataset.train, self.dataset.test
-        left = len(train.labels) % self.batch_size
-        takes_left = self.data.keep_last and left >= self.shard.ranks
-        self._samples = len(train.labels) - (0 if takes_left else left)
+        self._samples = len(train.labels)
+        left = self._samples % self.batch_size
+        if not self.data.keep_last or left < self.shard.ranks:
+            self._samples -= left
         self.steps_per_epoch = math.ceil(self._samples / self.batch_size)
         self._size = (self.data.input_shape[1], self.data.input_shape[2])
         self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
@@ -154,8 +153,8 @@ class ImageBatches(Batches):
         drawn = drawn.to(self.device)
         parts = self._parts(self._samples)
         for part, (pixels, labels) in zip(parts, self._train.take(order, parts), strict=True):
-            images = pixels
             mirrored, top, left = drawn[:, part]
+            images = pixels
             # Mirror before resizing, while images are small; crop after: the padding is in pixels
             # of the input shape.
             if self.data.flip:
@@ -216,6 +215,7 @@ class TokenBatches(Batches):
 
     def test(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Draw the sequences that are validated on, and return this rank's shard of every batch."""
+        # One at least, of however long sequences.
         count = max(1, VALIDATION_TOKENS // self._length)
         rng = sampling.token_generator(self.seed, -1)
         return self._batches(self.source.held_out(count, self._length + 1, rng))
@@ -232,28 +232,24 @@ def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SyntheticBatches(Batches):
-    """Epochs of ``data.steps_per_epoch`` random batches out of a pool on the device; there is no test set."""
+    """Epochs of random batches out of a pool on the device; there is no test set."""
 
     has_test = False
 
     def __post_init__(self) -> None:
-        """Fill the pool with as many batches as ``POOL_BYTES`` holds: at least two, and no more than an epoch's."""
+        """Fill the pool: at least two batches, and no more than ``POOL_BYTES`` or an epoch's."""
         super().__post_init__()
-        drawn = partial(
-            random_batches,
-            self.data,
-            batch_size=self.batch_size,
-            device=self.device,
-            seed=self.seed,
-        )
-        (first,) = drawn(count=1)
-        batch_bytes = sum(tensor.nbytes for tensor in first)
-        pool = drawn(count=min(max(2, POOL_BYTES // batch_bytes), self.steps_per_epoch))
+        given: Any = {"batch_size": self.batch_size, "device": self.device, "seed": self.seed}
+        ((inputs, targets),) = random_batches(self.data, count=1, **given)
+        fitting = POOL_BYTES // (inputs.nbytes + targets.nbytes)
+        count = min(max(2, fitting), self.steps_per_epoch)
         part = self.shard.of(0, self.batch_size)
-        self._pool = [(inputs[part], targets[part]) for inputs, targets in pool]
+        self._pool = []
+        for inputs, targets in random_batches(self.data, count=count, **given):
+            self._pool.append((inputs[part], targets[part]))
 
     def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
-        """Yield the same batches in every epoch, so that the losses of two epochs can be compared."""
+        """Yield the same batches in every epoch, so that losses of two epochs can be compared."""
         del epoch
         yield from islice(cycle(self._pool), self.steps_per_epoch)
 
@@ -280,8 +276,7 @@ def random_batches(
     for _ in range(count):
         if data.tokens:
             shape = (batch_size, data.input_shape[0] + 1)
-            tokens = torch.randint(data.classes or 1, shape, **drawing)
-            batches.append(_shifted(tokens))
+            batches.append(_shifted(torch.randint(data.classes or 1, shape, **drawing)))
             continue
         inputs = torch.randn((batch_size, *data.input_shape), **drawing)
         if data.target_shape is None:
@@ -328,13 +323,15 @@ class SuiteBatches(Batches):
             UsageError: the epoch has fewer than two batches, or fewer than its ``len``.
         """
         seed = self.seed + NEXT_SEED * (epoch - 1)
-        batches, number = self._open("train", seed), 0
-        for number, batch in enumerate(_begun(batches, seed), start=1):  # noqa: B007
+        batches = self._open("train", seed)
+        count = 0
+        for batch in _begun(batches, seed):
             yield batch
+            count += 1
         least = max(FEWEST_BATCHES, len(batches) if hasattr(batches, "__len__") else 0)
-        if number < least:
+        if count < least:
             raise UsageError(
-                f"{self._name('train', seed)} ended after {number} of the {least} batches that an "
+                f"{self._name('train', seed)} ended after {count} of the {least} batches that an "
                 "epoch needs."
             )
 
@@ -371,10 +368,11 @@ class SuiteBatches(Batches):
 
 
 def _begun(batches: Iterable[Batch], seed: int) -> Iterator[Batch]:
-    """Yield batches; torch's CPU generator has a seed of its own while a DataLoader draws its order."""
+    """Yield batches; while a DataLoader draws their order, torch's CPU generator has this seed."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         iterator = iter(batches)
+        # A DataLoader draws its order when its first batch is asked for.
         first = list(islice(iterator, 1))
     yield from first
     yield from iterator
@@ -390,17 +388,16 @@ def first_batches(
     seed: int,
     shard: Shard = WHOLE,
 ) -> list[Batch]:
-    """Return this rank's shard of the first batches that a suite trains on, on the device, or of random ones.
+    """Return this rank's shard of the first batches that a suite trains on, or of random ones.
 
-    There are fewer than ``count`` where an epoch of a suite's own batches has fewer.
+    They lie on the device. There are fewer than ``count`` where an epoch of a suite's own batches
+    has fewer.
     """
     if suite.batches is None:
         size = batch_size // shard.ranks
-        return list(
-            random_batches(
-                data, batch_size=size, count=count, device=device, seed=seed + shard.rank
-            )
-        )
+        # Each rank draws samples of its own.
+        seed += shard.rank
+        return random_batches(data, batch_size=size, count=count, device=device, seed=seed)
     batches = SuiteBatches(suite, batch_size=batch_size, device=device, seed=seed, shard=shard)
     with closing(batches.train(1)) as epoch:
         return list(islice(epoch, count))

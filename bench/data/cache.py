@@ -1,4 +1,4 @@
-"""Decoded images: packed once into one file, which processes map, and where they stay while a model is trained."""
+"""Decoded images: packed once into one file, which processes map, or copied to the device."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def divided(
 
 
 def packed(file: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Tensor, dict[str, Any]]:
-    """Return the images in ``file``, packed first if it is not there, and the facts that were kept with them.
+    """Return the images in ``file``, packed first if it is not there, and the facts kept with them.
 
     The images are mapped, not copied: a dataset larger than memory can be used. Of several
     processes that want the same file one packs it, and the others wait.
@@ -91,25 +91,25 @@ def packed(file: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Tens
             if not index.exists():
                 _pack(file, index, pack)
     facts = json.loads(index.read_text())
-    image = (3, *facts["size"])
-    pixels = np.memmap(file, np.uint8, "c")
-    return torch.from_numpy(pixels.reshape(-1, *image)), facts
+    height, width = facts["size"]
+    pixels = np.memmap(file, np.uint8, "c").reshape(-1, 3, height, width)
+    return torch.from_numpy(pixels), facts
 
 
 def _pack(file: Path, index: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=file.parent) as name:
-        made = Path(name, "pixels")
-        with made.open("wb") as pixels:
+        draft = Path(name, "pixels")
+        with draft.open("wb") as pixels:
             facts = pack(pixels)
             os.fsync(pixels)
-        made.replace(file)
-        kept = Path(name, "facts")
-        kept.write_text(json.dumps(facts))
-        kept.replace(index)
+        draft.replace(file)
+        # Facts that are there say that the pixels are whole, so they come last.
+        draft.write_text(json.dumps(facts))
+        draft.replace(index)
 
 
 def fits(size_bytes: int, device: torch.device, ranks: int = 1) -> bool:
-    """Return whether ``size_bytes`` of decoded images stay on the device, in each of several ranks on a machine."""
+    """Return whether so many bytes of decoded images stay on the device, in each of its ranks."""
     backend = backend_of(device)
     free = backend.free_bytes() if backend.is_gpu else available_bytes() // ranks
     return size_bytes <= DEVICE_SHARE * free
@@ -141,10 +141,12 @@ class Images:
             batches: the part of the order that each batch takes.
         """
         on_device = order.to(self._device)
-        gathered: Any = (self._images.index_select(0, on_device[batch]) for batch in batches)
-        if self._is_mapped:
-            gathered = prefetched(self._gathered(order, batches), CPU)
-        with closing(gathered):
+        if not self._is_mapped:
+            for batch in batches:
+                chosen = on_device[batch]
+                yield self._images.index_select(0, chosen), self._labels.index_select(0, chosen)
+            return
+        with closing(prefetched(self._gathered(order, batches), CPU)) as gathered:
             for batch, images in zip(batches, gathered, strict=True):
                 # The pinned allocator knows of the copy under way, and does not reuse the buffer
                 # before it ends.

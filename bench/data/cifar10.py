@@ -58,7 +58,7 @@ def load(directory: str) -> Dataset:
 
 
 def _downloaded(home: Path) -> list[CIFAR10]:
-    """Return torchvision's training and test images; what is downloaded or extracted for them stays in ``home``."""
+    """Return torchvision's training and test images; what is downloaded for them stays."""
     try:
         with connection_timeout():
             return [CIFAR10(home, train=train, download=True) for train in (True, False)]

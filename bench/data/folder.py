@@ -1,4 +1,4 @@
-"""A folder of images, train/<class>/ and test/<class>/: its listing, validation split, decoding and fingerprint.
+"""A folder of images, train/<class>/ and test/<class>/: listed, split, decoded, fingerprinted.
 
 The folders of the Intel Image Classification archive, seg_train/seg_train/<class>/ and
 seg_test/seg_test/<class>/, are read too.
@@ -74,15 +74,18 @@ def load(
                 )
         return {"size": stored, "unread": unread}
 
+    # The file is named after all that its pixels depend on.
     content = hashlib.blake2b(repr(size).encode(), digest_size=16)
     for name in paths:
         content.update(f"{name}\0{_size_and_time(name)}\0".encode(errors="surrogateescape"))
-    images, facts = cache.packed(Path(directory, "cache", f"{content.hexdigest()}.pixels"), pack)
+    file = Path(directory, "cache", f"{content.hexdigest()}.pixels")
+    images, facts = cache.packed(file, pack)
     unread = facts["unread"]
-    labels = np.concatenate([train.labels, test.labels])[~np.isin(paths, unread)]
-    tested = len(test.labels) - int(np.isin(test.paths, unread).sum())
+    train = train.pick(~np.isin(train.paths, unread))
+    test = test.pick(~np.isin(test.paths, unread))
+    labels = torch.from_numpy(np.concatenate([train.labels, test.labels]))
     left_out = tuple(map(plain, unread))
-    return cache.divided(images, torch.from_numpy(labels), tested, classes, left_out)
+    return cache.divided(images, labels, len(test.labels), classes, left_out)
 
 
 def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listing, Listing]:
@@ -107,11 +110,11 @@ def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listi
     test = list_split(folders["test"], classes) if "test" in folders else train.pick(apart)
     train = train.pick(~apart)
     for verb, listing in (("train", train), ("test", test)):
-        missing = {*range(len(classes))} - {*listing.labels}
-        if missing:
+        counts = np.bincount(listing.labels, minlength=len(classes))
+        if not counts.all():
             raise UsageError(
-                f"In the data folder '{path}', the class '{classes[min(missing)]}' has no image to "
-                f"{verb} on ({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set "
+                f"In the data folder '{path}', the class '{classes[counts.argmin()]}' has no image "
+                f"to {verb} on ({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set "
                 "another validation_share."
             )
     return classes, train, test
@@ -128,18 +131,17 @@ def find(path: str) -> dict[str, Path]:
 
 
 def list_split(folder: Path, classes: Sequence[str]) -> Listing:
-    """List the images below the folders of the classes in a split's ``folder``, as torchvision's ImageFolder does."""
-    labels = {name: label for label, name in enumerate(classes)}
-    samples = make_dataset(folder, labels, IMG_EXTENSIONS, allow_empty=True)
-    paths, numbers = [], []
-    for path, label in samples:
+    """List the images of the classes in a split's ``folder``, as torchvision's ImageFolder does."""
+    numbers = {name: label for label, name in enumerate(classes)}
+    paths, labels = [], []
+    for path, label in make_dataset(folder, numbers, IMG_EXTENSIONS, allow_empty=True):
         paths.append(path)
-        numbers.append(label)
-    return Listing(np.array(paths, dtype=str), np.array(numbers, dtype=int))
+        labels.append(label)
+    return Listing(np.array(paths, dtype=str), np.array(labels, dtype=int))
 
 
 def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDArray[np.bool_]:
-    """Choose a share of the samples of each class, rounded to whole samples, at random but always the same way.
+    """Choose a share of the samples of each class at random, but always the same ones.
 
     Returns:
         (N,) bool: whether a sample is held out.
@@ -162,18 +164,19 @@ def _size_and_time(path: str) -> tuple[int, int]:
 
 
 def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]:
-    """Return ``size``, or the (height, width) of all images that can be read if it is the same and no larger."""
-    found = set()
+    """Return the (height, width) that all readable images have, or ``size`` if it is smaller.
+
+    Images of several sizes are stored in ``size``, too.
+    """
+    common: tuple[int, int] | None = None
     for path in paths:
-        with (
-            suppress(Exception),
-            Image.open(path) as image,
-        ):  # each of Pillow's formats fails in its own way
-            found.add((image.height, image.width))
-        if len(found) > 1:
-            return size
-    height, width = next(iter(found), size)
-    return (height, width) if height <= size[0] and width <= size[1] else size
+        # Each of Pillow's formats fails in its own way.
+        with suppress(Exception), Image.open(path) as image:
+            height, width = image.height, image.width
+            if common not in (None, (height, width)) or height > size[0] or width > size[1]:
+                return size
+            common = height, width
+    return common or size
 
 
 def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> list[str]:
@@ -209,7 +212,7 @@ def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> lis
 
 
 def rgb(path: str) -> Image.Image:
-    """Open an image as RGB; 16-bit grey keeps its upper 8 bits, whereas Pillow would clip it at 255.
+    """Open an image as RGB; 16-bit grey keeps its upper 8 bits: Pillow would clip it at 255.
 
     Raises:
         Exception: it cannot be read, or has so many pixels that Pillow takes it for a decompression
@@ -223,13 +226,14 @@ def rgb(path: str) -> Image.Image:
 
 
 def fingerprint(path: str) -> str:
-    """Return 16 hex digits of a folder's images: their classes, names and sizes, and the bytes of some.
+    """Return 16 hex digits of a folder's images: their names and sizes, and the bytes of some.
 
     Modification times are left out, because copying changes them. Replacing an image by another of
     the same size goes unnoticed unless the bytes of that image are read.
     """
     content = hashlib.blake2b(digest_size=8)
     for split, folder in sorted(find(path).items()):
+        # The classes' folders are part of the names.
         files = list_split(folder, find_classes(folder)[0]).paths
         for file in files:
             size_bytes, _ = _size_and_time(file)

@@ -1,4 +1,4 @@
-"""The samples of a batch: an epoch's random order, a rank's shard of each batch, and how images are augmented.
+"""The samples of a batch: an epoch's order, a rank's shard, and how images are augmented.
 
 All of it follows from the seed, so it is the same on every device and for every precision. Images
 are mirrored, resized, cropped and normalised on their device, a batch at a time.
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# What is drawn: each has a generator of its own, so that none depends on what else is drawn.
 _ORDER, _AUGMENTATION, VALUES, _TOKENS = range(4)
 
 
@@ -29,13 +30,14 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Return numpy's generator of an epoch's sequences; epoch -1 is of those that are validated on."""
+    """Return numpy's generator of an epoch's sequences; epoch -1 is of those validated on."""
     return np.random.default_rng([seed % 2**64, epoch + 1, _TOKENS])
 
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
     """Return the order in which an epoch takes its samples, (count,) int64, on the CPU."""
-    return torch.randperm(count, generator=generator(torch.device("cpu"), seed, epoch, _ORDER))
+    drawn_by = generator(torch.device("cpu"), seed, epoch, _ORDER)
+    return torch.randperm(count, generator=drawn_by)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +48,8 @@ class Shard:
     ranks: int = 1
 
     def of(self, start: int, stop: int) -> slice:
-        """Return this rank's samples of a batch; the shards of all ranks together are the whole batch."""
+        """Return this rank's samples of a batch; all ranks' together are the whole batch."""
+        # Both ends are rounded down, so that each shard begins where the one before it ends.
         count = stop - start
         first = start + count * self.rank // self.ranks
         last = start + count * (self.rank + 1) // self.ranks
@@ -57,7 +60,9 @@ WHOLE = Shard()
 
 
 def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
-    """Draw how an epoch's images are augmented, on the CPU; an image's depends on its place, not on the batch size.
+    """Draw how an epoch's images are augmented, on the CPU.
+
+    An image's augmentation depends on its place in the epoch, and not on the batch size.
 
     Returns:
         (3, count) int64: whether each image is mirrored, and the first row and column that its crop
@@ -85,7 +90,7 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
-    """Return each image, framed by ``padding`` black pixels, cut to its former size at a place of its own.
+    """Return each image, framed by black pixels, cut to its former size at a place of its own.
 
     Every possible crop is a view of the padded batch that starts at another element, and all have
     the same strides: they are rows of one overlapping tensor, out of which the wanted ones are
@@ -97,22 +102,20 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
         left: (B,) int64, the first column.
         padding: width of the frame, in pixels.
     """
-    count, channels, height, width = images.shape
     padded = functional.pad(images, (padding,) * 4)
-    line = width + 2 * padding
-    plane = (height + 2 * padding) * line
-    whole = channels * plane
-    last = (count - 1) * whole + 2 * padding * (line + 1)
-    crops = padded.as_strided((last + 1, channels, height, width), (1, plane, line, 1))
-    starts = torch.arange(count, device=images.device) * whole + top * line + left
+    whole, plane, line, _ = padded.stride()
+    last = (len(images) - 1) * whole + 2 * padding * (line + 1)
+    crops = padded.as_strided((last + 1, *images.shape[1:]), (1, plane, line, 1))
+    starts = torch.arange(len(images), device=images.device) * whole + top * line + left
     return crops.index_select(0, starts)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return the images if they have ``size``, (height, width); else resized as float32, bilinear, and antialiased."""
-    if images.shape[2:] == size:
-        return images
+    """Return images in ``size``, (height, width): as they are, or resized as float32, bilinear."""
     height, width = images.shape[2:]
+    if (height, width) == size:
+        return images
+    # Smaller images would alias without a filter.
     shrinks = size[0] < height or size[1] < width
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
@@ -130,8 +133,8 @@ def normalizer(
     Returns:
         A function that returns (B, C, H, W) float32 of images of 0..255, of any dtype.
     """
-    both = torch.tensor([mean, std], dtype=torch.float64)
-    means, stds = both.view(2, -1, 1, 1)
+    means = torch.tensor(mean, dtype=torch.float64).view(-1, 1, 1)
+    stds = torch.tensor(std, dtype=torch.float64).view(-1, 1, 1)
     scale = (1 / (255 * stds)).to(device, torch.float32)
     shift = (-means / stds).to(device, torch.float32)
     return lambda images: torch.mul(images, scale).add_(shift)

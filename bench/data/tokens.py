@@ -1,4 +1,4 @@
-"""Sources of tokens: a Markov chain whose entropy rate is known exactly, and the bytes of a text."""
+"""Sources of tokens: a Markov chain whose entropy rate is known, and the bytes of a text."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ VALIDATED = 10
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chain:
-    """A stationary Markov chain of order one over the symbols 0, 1, 2, …, always the same and sampled by seed."""
+    """A stationary Markov chain of order one over the symbols from 0 on."""
 
     transition: npt.NDArray[np.float64]
     """(S, S): the probability of each symbol, a column, after each symbol, a row; all above 0."""
 
     @cached_property
     def stationary(self) -> npt.NDArray[np.float64]:
-        """The probability of each symbol, (S,), wherever a sequence began, so many symbols later."""
+        """The probability of each symbol, (S,), wherever a sequence began."""
         row: npt.NDArray[np.float64] = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
         return row
 
@@ -53,22 +53,22 @@ class Chain:
         return float(-self.stationary @ terms.sum(axis=1))
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
-        """Return ``count`` independent sequences, (count, length) int64, each begun in the stationary distribution."""
+        """Return independent sequences, (count, length) int64, begun in the stationary state."""
         size = len(self.transition)
         # Row after row, each lifted by its number: one ascending array, in which one search finds
         # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
         lifted = (cumulative + np.arange(size)[:, None]).ravel()
+        # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
         bounds = np.cumsum(self.stationary)[:-1]
         symbols[0] = np.searchsorted(bounds, drawn[0], side="right")
         for place in range(1, length):
             before = symbols[place - 1]
-            following = np.searchsorted(lifted, drawn[place] + before, side="right") - size * before
-            symbols[place] = np.minimum(
-                following, size - 1
-            )  # the sum may round up to the next row's beginning
+            found = np.searchsorted(lifted, drawn[place] + before, side="right")
+            # The sum may round up to the next row's beginning.
+            symbols[place] = np.minimum(found - size * before, size - 1)
         return np.ascontiguousarray(symbols.T)
 
     held_out = sample
@@ -87,7 +87,7 @@ def chain() -> Chain:
 
 
 class Text:
-    """The bytes of a file, mapped into memory: the first nine tenths to train on, the last to validate on."""
+    """The bytes of a file, mapped into memory: nine tenths to train on, the last to validate on."""
 
     entropy_nats = None
 
@@ -112,14 +112,15 @@ class Text:
         self.validation = self._bytes[-validated:]
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
-        """Return sequences of the training part that begin anywhere in it, (count, length) int64."""
+        """Return sequences of the training part that begin anywhere, (count, length) int64."""
         windows = sliding_window_view(self.training, length)
         return windows[rng.integers(0, len(windows), count)].astype(np.int64)
 
     def held_out(self, count: int, length: int, _rng: np.random.Generator) -> Tokens:
-        """Return sequences of the validation part, always the same: ``count``, or as many as it holds, evenly spaced.
+        """Return ``count`` sequences of the validation part, or as many as it holds, evenly spaced.
 
-        Only the last token of each may be the first of the next, of which it is not predicted.
+        They are always the same. Only the last token of each may be the first of the next, where it
+        is not predicted.
         """
         windows = sliding_window_view(self.validation, length)[:: length - 1]
         count = min(count, len(windows))

@@ -16,7 +16,7 @@ def prefetched(
     device: torch.device,
     prepare: Callable[[Batch], Batch] = lambda batch: batch,
 ) -> Generator[Batch, None, None]:
-    """Yield batches prepared one ahead: on a GPU on a stream next to the step's, on a CPU in a thread.
+    """Yield batches prepared one ahead: on a GPU on a side stream, on a CPU in a thread.
 
     Close it, or use ``contextlib.closing``, where not all batches are taken: what the source holds
     is freed.
@@ -40,6 +40,7 @@ def prefetched(
 
 def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
     with ThreadPoolExecutor(1, thread_name_prefix="ampmeter-prefetcher") as thread:
+        # None is the end: no batch is None.
         ahead = thread.submit(next, prepared, None)
         while (batch := ahead.result()) is not None:
             ahead = thread.submit(next, prepared, None)
@@ -48,7 +49,7 @@ def _in_a_thread(prepared: Iterator[Batch]) -> Generator[Batch, None, None]:
 
 def _on_a_stream(prepared: Iterator[Batch], device: torch.device) -> Generator[Batch, None, None]:
     stream = backend_of(device).side_stream
-    # what the source holds on the device, such as images, was written on the current stream
+    # What the source holds on the device, such as images, was written on the current stream.
     stream.wait()
     with stream.use():
         ahead = next(prepared, None)

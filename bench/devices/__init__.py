@@ -1,1 +1,1 @@
-"""All that differs by kind of device: synchronization, memory, telemetry, capabilities, and the survey of a machine."""
+"""All that differs by kind of device, and the survey of a machine."""

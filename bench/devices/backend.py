@@ -35,10 +35,8 @@ HIDES_GPUS = "CUDA_VISIBLE_DEVICES"
 @cache
 def backend_of(device: torch.device) -> Backend:
     """Return the backend of a device."""
-    if device.type in (
-        "cpu",
-        "meta",
-    ):  # on the latter, tensors without values are counted by the host
+    # On the meta device, tensors without values are counted by the host.
+    if device.type in ("cpu", "meta"):
         return Cpu(device)
     return Rocm(device) if torch.version.hip else Cuda(device)
 
@@ -60,13 +58,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     text = str(error).lower()
-    return any(sign in text for sign in OUT_OF_MEMORY) or (
-        any(sign in text for sign in NO_WORKSPACE) and _nearly_full()
-    )
+    if any(sign in text for sign in OUT_OF_MEMORY):
+        return True
+    return any(sign in text for sign in NO_WORKSPACE) and _nearly_full()
 
 
 def out_of_memory_behind(error: BaseException) -> BaseException | None:
-    """Return the out-of-memory error that this error is or was raised while handling; None if there is none."""
+    """Return the out-of-memory error that this error is, or was raised while handling, if any."""
     cause: BaseException | None = error
     while cause is not None and not is_out_of_memory(cause):
         cause = cause.__context__
@@ -91,8 +89,6 @@ def runtime_problem() -> str:
     problem = None if torch.version.hip else monitor_problem()
     if problem:
         return f"no NVIDIA driver answers ({problem})"
-    return (
-        f"{HIDES_GPUS} is '{os.environ[HIDES_GPUS]}'"
-        if HIDES_GPUS in os.environ
-        else "torch sees no GPU"
-    )
+    if HIDES_GPUS in os.environ:
+        return f"{HIDES_GPUS} is '{os.environ[HIDES_GPUS]}'"
+    return "torch sees no GPU"

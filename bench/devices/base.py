@@ -1,4 +1,4 @@
-"""The interface of a kind of device, with what torch's modules for accelerators, such as ``torch.cuda``, have alike."""
+"""The interface of a kind of device, with what torch's modules for accelerators have alike."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Event(Protocol):
         """Return whether the device has reached it."""
 
     def elapsed_time(self, end: Any, /) -> float:
-        """Return the milliseconds until a later one; both were recorded with ``timing`` and have been reached."""
+        """Return the milliseconds until a later one; both are reached, and recorded to be timed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PeakMemory:
-    """The peaks since ``reset_peak_memory``, in bytes; None where a kind of device has no such figure."""
+    """The peaks since ``reset_peak_memory``, in bytes; None where a kind of device has none."""
 
     allocated: int | None = None
     reserved: int | None = None
@@ -63,11 +63,11 @@ class Backend(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Return the fields of ``Device`` that torch knows, without running anything on the device."""
+        """Return the fields of ``Device`` that torch knows without running anything on it."""
 
     @abstractmethod
     def missing_arithmetic(self, precision: Precision) -> str | None:
-        """Return what a precision needs of the hardware that this device lacks; None if it lacks nothing."""
+        """Return what a precision needs of the hardware that this device lacks; None if nothing."""
 
     def unsupported_reason(self, precision: Precision) -> str | None:
         """Return why the device cannot run a precision; None if it can."""
@@ -79,11 +79,14 @@ class Backend(ABC):
         return ""
 
     def matrix_types(self) -> frozenset[torch.dtype]:
-        """Return the types that a CPU has instructions to multiply; none for GPUs, whose kernels' names say it."""
+        """Return the types that a CPU has instructions to multiply.
+
+        None for GPUs, whose kernels' names say it.
+        """
         return frozenset()
 
     def fp32_switches(self) -> tuple[str, str, str]:
-        """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force."""
+        """Return the fp32 switches in force, as ``capabilities.fp32_switches`` does."""
         return fp32_switches(*self.switches)
 
     def set_current(self) -> None:
@@ -96,9 +99,8 @@ class Backend(ABC):
 
     def record_event(self, *, timing: bool = False) -> Event:
         """Return an event behind all work that is queued on the current stream."""
-        event: Event = self.module.current_stream(self.device).record_event(
-            self.module.Event(enable_timing=timing)
-        )
+        event: Event = self.module.Event(enable_timing=timing)
+        self.module.current_stream(self.device).record_event(event)
         return event
 
     @cached_property
@@ -116,7 +118,7 @@ class Backend(ABC):
 
     @abstractmethod
     def reset_peak_memory(self) -> bool:
-        """Wait, release cached memory and begin new peaks; return False where the system cannot reset them."""
+        """Wait, release cached memory and begin new peaks; return False where it cannot."""
 
     @abstractmethod
     def peak_memory(self) -> PeakMemory:
@@ -145,7 +147,8 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._module: Any = torch.get_device_module(device.type)
-        self.device, self.stream = device, self._module.Stream(device)
+        self.device = device
+        self.stream = self._module.Stream(device)
 
     def wait(self) -> None:
         """Let what is queued here from now on wait for what is on the current stream."""
@@ -157,7 +160,7 @@ class SideStream:
         return context
 
     def join(self, tensors: Iterable[Tensor] = ()) -> None:
-        """Let the current stream wait for what is queued here, and use ``tensors`` that were allocated here."""
+        """Let the current stream wait for what is queued here, and use ``tensors`` from here."""
         current = self._module.current_stream(self.device)
         current.wait_stream(self.stream)
         for tensor in tensors:

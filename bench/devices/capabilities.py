@@ -1,4 +1,4 @@
-"""The arithmetic of a device: torch's fp32 switches, the error of an fp32 product, and why a precision is unsupported.
+"""The arithmetic of a device: torch's fp32 switches, the error of an fp32 product, packages.
 
 torch has two interfaces to the switches, ``allow_tf32`` and, from 2.9 on, ``fp32_precision``, which
 raise where they disagree. ``set_fp32`` sets both.
@@ -26,10 +26,11 @@ PARTS = ("cuda.matmul", *CUDNN, "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 
 
 def set_fp32(products: Fp32) -> None:
-    """Set all switches of fp32 products in this process, on GPU and CPU: those of operations, and the general ones.
+    """Set all switches of fp32 products in this process, on GPU and CPU.
 
-    The general ones alone would not do: they leave cuDNN's convolutions and recurrent layers as
-    they were (pytorch#179445). They are set too because torch.compile asks them.
+    Those are the switches of operations, and the general ones. The general ones alone would not do:
+    they leave cuDNN's convolutions and recurrent layers as they were (pytorch#179445). They are set
+    too because torch.compile asks them.
 
     Shapes are fixed, so cuDNN chooses its algorithms by trying them, except where torch's own state
     is asked for.
@@ -42,35 +43,32 @@ def set_fp32(products: Fp32) -> None:
     if not hasattr(_backends, "fp32_precision"):
         return
     general = "none" if products == "default" else products
-    _backends.mkldnn.set_flags(
-        _fp32_precision=general
-    )  # assigning to its fp32_precision sets the one for all devices
-    _backends.fp32_precision = _backends.cudnn.fp32_precision = general
+    # Assigning to mkldnn's fp32_precision would set the one for all devices.
+    _backends.mkldnn.set_flags(_fp32_precision=general)
+    _backends.fp32_precision = general
+    _backends.cudnn.fp32_precision = general
     for name in PARTS:
-        attrgetter(name)(_backends).fp32_precision = (
-            "tf32" if products == "default" and name in CUDNN else general
-        )
+        is_torchs_tf32 = products == "default" and name in CUDNN
+        attrgetter(name)(_backends).fp32_precision = "tf32" if is_torchs_tf32 else general
 
 
 def fp32_switches(matmul: str, conv: str, rnn: str) -> tuple[str, str, str]:
-    """Return ``tf32``, ``ieee`` or another for matrix products, convolutions and recurrent layers, as in force.
+    """Return ``tf32``, ``ieee`` or another, as in force.
 
-    The arguments name the one of ``PARTS`` that each of them goes by.
+    They are of matrix products, convolutions and recurrent layers; the arguments name the one of
+    ``PARTS`` that each of them goes by.
     """
     if not hasattr(_backends, "fp32_precision"):
         # The older interface has none for the CPU.
         products = "tf32" if _backends.cuda.matmul.allow_tf32 else "ieee"
         others = "tf32" if _backends.cudnn.allow_tf32 else "ieee"
         return products, others, others
-    products, convolutions, recurrent = (
-        attrgetter(name)(_backends).fp32_precision for name in (matmul, conv, rnn)
-    )
-    # A switch that nothing has set is none: IEEE fp32.
-    return (
-        products.replace("none", "ieee"),
-        convolutions.replace("none", "ieee"),
-        recurrent.replace("none", "ieee"),
-    )
+
+    def read(name: str) -> str:
+        switch: str = attrgetter(name)(_backends).fp32_precision
+        return switch.replace("none", "ieee")  # nothing has set it: IEEE fp32
+
+    return read(matmul), read(conv), read(rnn)
 
 
 def matmul_error(device: torch.device, size: int = 512) -> float:
@@ -79,13 +77,13 @@ def matmul_error(device: torch.device, size: int = 512) -> float:
     IEEE fp32 gives about 1e-7 to 1e-6, TF32 (10 bits of mantissa) about 3e-4.
     """
     generator = torch.Generator(device).manual_seed(0)
-    a, b = (torch.randn(size, size, device=device, generator=generator) for _ in range(2))
+    a, b = torch.randn(2, size, size, device=device, generator=generator)
     exact = a.double() @ b.double()
     return float((a @ b - exact).norm() / exact.norm())
 
 
 def missing_package(precision: Precision) -> str | None:
-    """Return which package a precision needs that is not installed, or is too old; None if there is none."""
+    """Return which package a precision needs that is missing or too old; None if there is none."""
     if not precision.conversion:
         return None
     try:
@@ -94,25 +92,23 @@ def missing_package(precision: Precision) -> str | None:
         return (
             f"{precision.name} needs torchao, which is not installed: pip install 'ampmeter[fp8]'"
         )
-    for package, version, least in (
-        ("torch", torch.__version__, TORCH_OF_TORCHAO),
-        ("torchao", installed, TORCHAO),
-    ):
+    needed = (("torch", torch.__version__, TORCH_OF_TORCHAO), ("torchao", installed, TORCHAO))
+    for package, version, least in needed:
         if TorchVersion(version) < least:
             return f"{precision.name} needs {package} {least} or later; this one is {version}"
     return None
 
 
 def no_tf32_on_cpu() -> str | None:
-    """Return why the CPU has no TF32: oneDNN accepts the switch everywhere, and uses it on few CPUs."""
+    """Return why the CPU has no TF32: oneDNN takes the switch anywhere, and uses it on few CPUs."""
     if not hasattr(_backends, "fp32_precision"):
         return "this torch has no TF32 switch for the CPU"
     matmul = _backends.mkldnn.matmul
-    before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
     error = matmul_error(torch.device("cpu"))
     matmul.fp32_precision = before
-    return (
-        None
-        if error > 1e-5
-        else "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"
-    )
+    # Between the errors of the two (``matmul_error``).
+    if error > 1e-5:
+        return None
+    return "this CPU multiplies fp32 matrices in IEEE fp32 also with TF32 allowed"

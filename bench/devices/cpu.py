@@ -7,6 +7,7 @@ import gc
 import platform
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ class Cpu(Backend):
     switches = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 
     def describe(self) -> dict[str, Any]:
+        native_bf16 = None
+        if hasattr(torch.cpu, "get_capabilities"):
+            native_bf16 = torch.bfloat16 in self.matrix_types()
         return {
             "kind": "cpu",
             "name": cpu_name(),
@@ -59,9 +63,7 @@ class Cpu(Backend):
             "memory_total_bytes": psutil.virtual_memory().total,
             "cores": psutil.cpu_count(logical=False),
             "threads": torch.get_num_threads(),
-            "native_bf16": torch.bfloat16 in self.matrix_types()
-            if hasattr(torch.cpu, "get_capabilities")
-            else None,
+            "native_bf16": native_bf16,
         }
 
     def missing_arithmetic(self, precision: Precision) -> str | None:
@@ -108,7 +110,7 @@ class Cpu(Backend):
         return PeakMemory(resident=int(peak[1]) * 1024 if peak else None)
 
     def allocations(self) -> int:
-        return 0
+        return 0  # those of the host are not counted
 
     def rng_state(self) -> Tensor:
         return torch.get_rng_state()
@@ -131,7 +133,7 @@ class CpuEvent:
 
 
 def available_bytes(cgroups: tuple[tuple[str, str], ...] = CGROUPS) -> int:
-    """Return what can be taken without swapping: of the machine, or of the container if that is less.
+    """Return what can be taken without swapping, of the machine or its container if that is less.
 
     A container's use counts its file cache too, which could be dropped, so this is rather too
     little than too much.
@@ -148,17 +150,16 @@ def available_bytes(cgroups: tuple[tuple[str, str], ...] = CGROUPS) -> int:
 
 def cpu_name() -> str:
     """Return the CPU's model name; a run is only resumed on one of the same name."""
-    try:
-        model = re.search(
-            r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
-        )
-    except FileNotFoundError:  # on other systems than Linux
-        model = None
-    return model[1].strip() if model else platform.processor() or platform.machine()
+    with suppress(FileNotFoundError):  # on other systems than Linux
+        facts = Path("/proc/cpuinfo").read_text()
+        model = re.search(r"^model name\s*:\s*(.+)$", facts, re.MULTILINE)
+        if model:
+            return model[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _architecture() -> str:
-    """Name the widest instruction set that torch may use here; it decides whether bf16 is faster."""
+    """Name the widest instruction set that torch may use; it decides whether bf16 is faster."""
     machine = "CPU " + platform.machine().replace("_", "-")
     for name, check in WIDEST.items():
         if getattr(torch.cpu, check, lambda: False)():

@@ -68,7 +68,7 @@ Source = Literal["counter", "power"]
 
 
 class DeviceLostError(Exception):
-    """The GPU or its driver does not answer any more, or there is no such GPU; the message says which and why."""
+    """The GPU or its driver does not answer any more, or there is no such GPU."""
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -100,7 +100,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self.library.nvmlShutdown()
 
     def call(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call the function of that name; None if it fails or this nvidia-ml-py lacks it (``reasons`` says why).
+        """Call the function of that name; None if it fails or is missing (``reasons`` says why).
 
         Raises:
             DeviceLostError: the GPU, or its driver, is gone.
@@ -124,7 +124,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             raise DeviceLostError(f"{call}: {error}") from error
 
     def read(self, uuid: str, name: str, *arguments: Any) -> Any:
-        """Call a function of a GPU, by its UUID with or without NVML's prefix, which CUDA's UUIDs lack."""
+        """Call a function of a GPU, by its UUID with or without NVML's prefix: CUDA's have none."""
         if uuid not in self._handles:
             find = "nvmlDeviceGetHandleByUUID"
             handle = self.call(uuid, find, uuid) or self.call(uuid, find, f"GPU-{uuid}")
@@ -137,16 +137,15 @@ class Monitor(AbstractContextManager["Monitor"]):
         return self.call(uuid, name, self._handles[uuid], *arguments)
 
     def fields(self, uuid: str, names: Collection[str]) -> dict[str, Any]:
-        """Return the values of the fields of those names, read in one call; those without one are left out."""
-        numbers = {
-            name: getattr(self.library, name) for name in names if hasattr(self.library, name)
-        }
-        values = self.read(uuid, "nvmlDeviceGetFieldValues", list(numbers.values()))
+        """Return the values of fields by name, read in one call; those without one are left out."""
+        # An older nvidia-ml-py lacks some.
+        numbered = [name for name in names if hasattr(self.library, name)]
+        numbers = [getattr(self.library, name) for name in numbered]
+        values = self.read(uuid, "nvmlDeviceGetFieldValues", numbers) or ()
         known = {}
-        for name, value in zip(numbers, values or (), strict=False):
-            if (
-                value.nvmlReturn == self.library.NVML_SUCCESS
-            ):  # Each field has a return code of its own.
+        for name, value in zip(numbered, values, strict=False):
+            # Each field has a return code of its own.
+            if value.nvmlReturn == self.library.NVML_SUCCESS:
                 known[name] = getattr(value.value, MEMBERS[value.valueType])
             else:
                 self._raise_if_gone(f"{name} of {uuid}", self.library.NVMLError(value.nvmlReturn))
@@ -174,7 +173,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         }
 
     def memory(self, uuid: str) -> Any:
-        """Return memory information, version 2 (the driver's reserve apart) where there is one, else version 1.
+        """Return memory information: version 2, in which the driver's reserve is apart, or 1.
 
         None where the total is 0, as on a GPU that shares the system's memory
         (github.com/Syllo/nvtop/pull/411).
@@ -186,23 +185,16 @@ class Monitor(AbstractContextManager["Monitor"]):
     def process_bytes(self, uuid: str) -> dict[int, int | None] | None:
         """Return the memory of each process that computes on the GPU, in bytes."""
         processes = self.read(uuid, RUNNING)
-        return (
-            None
-            if processes is None
-            else {process.pid: process.usedGpuMemory for process in processes}
-        )
+        if processes is None:
+            return None
+        return {process.pid: process.usedGpuMemory for process in processes}
 
     def power_w(self, uuid: str) -> float | None:
-        """Return the power in watts: instantaneous where it is offered, else an average. 0 is unknown."""
+        """Return the power in watts: instantaneous where it is offered, else an average."""
         instant = "NVML_FI_DEV_POWER_INSTANT"
         instant_mw = self.fields(uuid, [instant]).get(instant)
         # Some cards answer 0 for a power that they do not know.
         return _watts(instant_mw or self.read(uuid, POWER))
-
-    def total_energy_j(self, uuid: str) -> float | None:
-        """Return the energy in joules since the driver was loaded; the counter moves about every 100 ms."""
-        energy_mj = self.read(uuid, ENERGY)
-        return None if energy_mj is None else energy_mj / 1000
 
     def energy_problem(self, uuid: str) -> str:
         """Return why neither energy nor power is known."""
@@ -233,12 +225,11 @@ class Monitor(AbstractContextManager["Monitor"]):
 
         def read() -> dict[int, float]:
             nonlocal since_us
-            samples = (
-                self.read(uuid, SAMPLED[0], since_us) or self.read(uuid, SAMPLED[1], since_us) or []
-            )
+            older, newer = SAMPLED
+            samples = self.read(uuid, older, since_us) or self.read(uuid, newer, since_us)
             loads: dict[int, float] = {}
             latest_us = since_us
-            for entry in samples:
+            for entry in samples or ():
                 # The driver may leave entries of its buffer unwritten or stale.
                 if entry.timeStamp > since_us and entry.pid and 0 < entry.smUtil <= 100:
                     loads[entry.pid] = max(float(entry.smUtil), loads.get(entry.pid, 0.0))
@@ -276,14 +267,15 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 class ThrottleTimes:
-    """How long each reason held the clocks down between two calls, by the counters of ``THROTTLE_FIELDS``.
+    """How long each reason held the clocks down between two calls, by ``THROTTLE_FIELDS``.
 
     A counter that grew by more than the time since the last call is not read again: the numbers of
     some of NVML's fields differ between drivers, so that another quantity may answer.
     """
 
     def __init__(self, monitor: Monitor, uuid: str) -> None:
-        self._monitor, self._uuid = monitor, uuid
+        self._monitor = monitor
+        self._uuid = uuid
         self._last_ns = monitor.fields(uuid, THROTTLE_FIELDS)
 
     @property
@@ -293,7 +285,8 @@ class ThrottleTimes:
 
     def since(self, elapsed_s: float) -> dict[str, float]:
         """Return the seconds since the last call by reason, without those that did not hold."""
-        before_ns, now_ns = self._last_ns, self._monitor.fields(self._uuid, THROTTLE_FIELDS)
+        before_ns = self._last_ns
+        now_ns = self._monitor.fields(self._uuid, THROTTLE_FIELDS)
         self._last_ns = {}
         held: dict[str, float] = {}
         for name, last_ns in before_ns.items():
@@ -333,8 +326,9 @@ class GpuMeter:
     uuid: str
 
     def energy_j(self) -> float | None:
-        """Return the energy counter, in joules from any beginning."""
-        return self.monitor.total_energy_j(self.uuid)
+        """Return the energy counter, in joules from any beginning; it moves every 100 ms or so."""
+        energy_mj = self.monitor.read(self.uuid, ENERGY)
+        return None if energy_mj is None else energy_mj / 1000
 
     def power_w(self) -> float | None:
         """Return the power now, in watts; None or 0 is unknown."""
@@ -342,13 +336,12 @@ class GpuMeter:
 
 
 def meters(monitor: Monitor, device: Device) -> tuple[GpuMeter, ...]:
-    """Return the meter of a device's GPU, or of each of those that train together; none for a CPU."""
-    uuids = device.uuids or ((device.uuid,) if device.uuid else ())
-    return tuple(GpuMeter(monitor, uuid) for uuid in dict.fromkeys(uuids))
+    """Return the meter of a device's GPU, or of each that train together; none for a CPU."""
+    return tuple(GpuMeter(monitor, uuid) for uuid in device.uuids or (device.uuid,) if uuid)
 
 
 def energy_source(meter: GpuMeter) -> Source | None:
-    """Return ``counter`` where the energy counter ticks, ``power`` where only power is known, else None."""
+    """Return ``counter`` where the counter ticks, ``power`` where only that is known, or None."""
     first = meter.energy_j()
     until_s = time.monotonic() + SILENT_S
     while first is not None and time.monotonic() < until_s:

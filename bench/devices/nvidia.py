@@ -96,7 +96,7 @@ class CudaGraph:
         self.graph = torch.cuda.CUDAGraph()
 
     def warm_up(self, work: Callable[[], Value]) -> Value:
-        """Run work on the stream of the capture, so that what libraries allocate for a stream exists by then."""
+        """Run work on the capture's stream, so that libraries allocate what they need for it."""
         self._side.wait()
         with self._side.use():
             result = work()
@@ -104,12 +104,15 @@ class CudaGraph:
         return result
 
     def capture(self, work: Callable[[], Value]) -> Value:
-        """Capture work without running it; other threads, such as a loader's that pins batches, may call CUDA.
+        """Capture work without running it.
+
+        Other threads, such as a loader's that pins batches, may call CUDA.
 
         Raises:
             RuntimeError: it does what cannot be captured.
         """
-        current, pool = torch.cuda.current_stream(self._side.device), torch.cuda.graph_pool_handle()
+        current = torch.cuda.current_stream(self._side.device)
+        pool = torch.cuda.graph_pool_handle()
         try:
             with torch.cuda.graph(
                 self.graph, pool, self._side.stream, capture_error_mode="thread_local"
@@ -120,11 +123,10 @@ class CudaGraph:
             # it also leaves the allocator recording, and emptying the cache fails from then on
             # (pytorch#180395).
             torch.cuda.set_stream(current)
-            names = (
-                "_cuda_endAllocateToPool",
-                "_cuda_endAllocateCurrentStreamToPool",
-            )  # the second one up to 2.6
-            end = next(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+            library: Any = torch._C
+            end = getattr(library, "_cuda_endAllocateToPool", None)
+            if end is None:  # up to 2.6
+                end = library._cuda_endAllocateCurrentStreamToPool
             with suppress(RuntimeError):  # it has ended
                 end(current.device_index, pool)
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.devices.monitor import monitor_problem
@@ -43,7 +42,9 @@ class GpuProcess:
 
 
 def gpu_processes() -> dict[str, list[GpuProcess]]:
-    """Return the processes on each GPU, by the GPU's UUID, without this process and without display servers.
+    """Return the processes on each GPU, by the GPU's UUID.
+
+    This process and display servers are left out.
 
     Returns:
         An empty list for a GPU that is free. GPUs whose processes are unknown are left out; without
@@ -78,25 +79,17 @@ def gpu_processes() -> dict[str, list[GpuProcess]]:
     return processes
 
 
-def describe(processes: Mapping[str, list[GpuProcess]], names: Mapping[str, str]) -> str:
-    """Return one sentence for each busy GPU, by its name such as "GPU 0"; an empty text when none is busy."""
-    sentences = []
-    for uuid, users in processes.items():
-        if users:
-            sentences.append(f"{names[uuid]} is in use by {', '.join(map(str, users))}.")
-    return " ".join(sentences)
-
-
 def busy(environment: Environment) -> list[str]:
-    """Return a warning if other processes use a GPU of the run."""
-    devices = [device for device in environment.devices if device.is_gpu]
-    if not devices:
-        return []
-    known = gpu_processes()
+    """Return a warning if other processes use a GPU of the run: a sentence for each such GPU."""
     names: dict[str, str] = {}
-    for device in devices:
-        for uuid, word in device.gpus.items():
-            names[uuid] = f"GPU {word}"
-    ours = {uuid: processes for uuid, processes in known.items() if uuid in names}
-    text = describe(ours, names)
-    return [text] if text else []
+    for device in environment.devices:
+        if device.is_gpu:
+            names |= device.gpus
+    if not names:
+        return []
+    sentences = []
+    for uuid, processes in gpu_processes().items():
+        if uuid in names and processes:
+            users = ", ".join(map(str, processes))
+            sentences.append(f"GPU {names[uuid]} is in use by {users}.")
+    return [" ".join(sentences)] if sentences else []

@@ -21,7 +21,7 @@ from bench.devices.backend import (
     runtime_problem,
 )
 from bench.devices.capabilities import set_fp32
-from bench.devices.monitor import DeviceLostError, Monitor, open_monitor
+from bench.devices.monitor import DeviceLostError, Monitor, Source, open_monitor
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Seen
 from bench.spec.errors import UsageError
 from bench.spec.placement import EVERY_GPU, Placement
@@ -46,11 +46,13 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         names |= dict.fromkeys((usable or ["0"]) if word == EVERY_GPU else [word])
     for name in names:
         _require_usable(Placement(name=name), problems)
-    left_out = (
-        [problem for problem in problems if problem]
-        if not placements or EVERY_GPU in placements
-        else []
-    )
+    left_out = []
+    if not placements or EVERY_GPU in placements:
+        left_out = [f"{problem} It is left out." for problem in problems if problem]
+    cuda = torch.version.cuda
+    if torch.version.hip:
+        cuda = f"ROCm {torch.version.hip}"
+    variables = [f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ]
     with open_monitor() or nullcontext() as monitor:
         driver = monitor.driver_version() if monitor else None
         devices = tuple(_device(Placement(name=name), monitor) for name in names)
@@ -58,24 +60,20 @@ def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) 
         host=platform.node(),
         os=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        torch=str(
-            torch.__version__
-        ),  # a plain str, so that reading the record does not import torch
+        # A plain str, so that reading the record does not import torch.
+        torch=str(torch.__version__),
         torchvision=metadata.version("torchvision"),
-        cuda=torch.version.cuda or (f"ROCm {torch.version.hip}" if torch.version.hip else None),
+        cuda=cuda,
         cudnn=_cudnn_version(),
         driver=driver,
-        openmp=" ".join(
-            f"{name}={os.environ[name]}" for name in SPIN_VARIABLES if name in os.environ
-        )
-        or None,
+        openmp=" ".join(variables) or None,
         devices=devices,
-        left_out=tuple(f"{problem} It is left out." for problem in left_out),
+        left_out=tuple(left_out),
     )
 
 
 def _require_usable(placement: Placement, problems: Sequence[str]) -> None:
-    """Refuse a placement with a GPU that is not there, or has a problem; ``problems`` are those of all GPUs."""
+    """Refuse a placement with a GPU that is missing or has a problem; they are of all GPUs."""
     for rank in range(len(placement.members)):
         index = placement.device_of(rank)
         if index is None:
@@ -90,7 +88,7 @@ def _require_usable(placement: Placement, problems: Sequence[str]) -> None:
 
 
 def _cudnn_version() -> str | None:
-    """Return cuDNN's version; None without one, and where torch refuses it for a GPU that it does not support."""
+    """Return cuDNN's version; None without one, and where torch refuses it for a GPU too old."""
     backends: Any = torch.backends
     try:
         version = backends.cudnn.version()
@@ -100,21 +98,20 @@ def _cudnn_version() -> str | None:
 
 
 def _device(placement: Placement, monitor: Monitor | None) -> Device:
-    """Return one device, or several that train together merged into one, which lists the UUIDs of all."""
-    members = {name: _rated(describe(name, monitor)) for name in dict.fromkeys(placement.members)}
-    devices = list(members.values())
+    """Return one device, or several that train together merged into one with the UUIDs of all."""
+    # The CPU may be a member several times.
+    names = dict.fromkeys(placement.members)
+    devices = [_rated(describe(name, monitor)) for name in names]
     if len(placement.members) == 1:
         return devices[0]
     sources = {device.energy for device in devices}
-    # Where only some have a source it is power all the same, so that the energy trial names those
-    # without.
-    source = "power" if any(sources) else None
-    return replace(
-        Device.joint(devices),
-        placement=placement.name,
-        uuids=tuple(device.uuid for device in devices if device.uuid),
-        energy="counter" if sources == {"counter"} else source,
-    )
+    source: Source | None = None
+    if sources == {"counter"}:
+        source = "counter"
+    elif any(sources):
+        # Also where only some have one, so that the energy trial names those without.
+        source = "power"
+    return replace(Device.joint(devices), placement=placement.name, energy=source)
 
 
 def _rated(device: Device) -> Device:
@@ -123,11 +120,8 @@ def _rated(device: Device) -> Device:
     try:
         if device.is_gpu:
             return replace(device, fp32_gflops=_gflops(place, 4096))
-        return replace(
-            device,
-            fp32_gflops=_gflops(place, 1024),
-            bf16_gflops=_gflops(place, 512, torch.bfloat16),
-        )
+        bf16_gflops = _gflops(place, 512, torch.bfloat16)
+        return replace(device, fp32_gflops=_gflops(place, 1024), bf16_gflops=bf16_gflops)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -135,27 +129,25 @@ def _rated(device: Device) -> Device:
 
 
 def describe(name: str, monitor: Monitor | None) -> Device:
-    """Describe a device, by what ``--gpus`` calls it, as torch and the driver know it, without running anything on it.
+    """Describe a device, by what ``--gpus`` calls it, without running anything on it.
 
     Its ``unsupported`` is over all precisions.
     """
     backend = backend_of(device_at(Placement(name=name).device_of()))
-    reasons = {
-        name: backend.unsupported_reason(precision) for name, precision in PRECISIONS.items()
-    }
     facts = backend.describe()
     if monitor and "uuid" in facts:
         with suppress(DeviceLostError):  # or the library does not know it
             facts |= monitor.describe(facts["uuid"])
-    return Device(
-        placement=name,
-        unsupported={name: reason for name, reason in reasons.items() if reason},
-        **facts,
-    )
+    unsupported: dict[str, str] = {}
+    for precision in PRECISIONS.values():
+        reason = backend.unsupported_reason(precision)
+        if reason:
+            unsupported[precision.name] = reason
+    return Device(placement=name, unsupported=unsupported, **facts)
 
 
 def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32) -> float:
-    """Time the three products of a linear layer's step a few times and return their best rate, for estimates only.
+    """Return the best rate of a linear layer's three products, for estimates only.
 
     All three, because a CPU that emulates a type may be fast in one layout and a hundred times
     slower in another.
@@ -174,7 +166,10 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
 
 
 def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
-    """Return the devices, the CPU last, and why there is no GPU (empty if there is one); runs in its own process."""
+    """Return the devices, the CPU last, and why there is no GPU (empty if there is one).
+
+    Runs in its own process, because it initialises the GPUs.
+    """
     count = gpu_count()
     with open_monitor() or nullcontext() as monitor:
         seen = [_seen_gpu(index, monitor) for index in range(count)]
@@ -186,7 +181,8 @@ def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
 
 
 def _seen_gpu(index: int, monitor: Monitor | None) -> Seen:
-    device, free = describe(str(index), monitor), None
+    device = describe(str(index), monitor)
+    free = None
     if monitor and device.uuid:
         # Read from the driver's library: torch would create a context, which takes memory itself.
         with suppress(DeviceLostError):

@@ -1,1 +1,1 @@
-"""The training step and loop; autocast, 16-bit weights, techniques, checkpoints, distributed training."""
+"""Training: its step and loop, autocast, 16-bit weights, techniques, checkpoints and ranks."""

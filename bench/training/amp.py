@@ -32,7 +32,7 @@ from bench.spec.precisions import Precision
 
 
 def apply(precision: Precision) -> None:
-    """Set torch's process-wide fp32 switches, and whether cuDNN tries its algorithms, for ``precision``."""
+    """Set torch's process-wide fp32 switches, and whether cuDNN tries its algorithms."""
     set_fp32(precision.fp32)
 
 
@@ -51,7 +51,7 @@ def read_back(precision: Precision, device: torch.device) -> Switches:
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Return the region in which the forward pass and the loss run; a no-op for precisions without autocast."""
+    """Return the region in which the forward pass and the loss run; a no-op without autocast."""
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
     return torch.autocast(
@@ -60,7 +60,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 class StaticScaler(torch.amp.GradScaler):
-    """A GradScaler with a constant scale; steps with a gradient that is not finite are skipped as usual."""
+    """A GradScaler with a constant scale; it skips steps that overflow as usual."""
 
     def __init__(self, device: str, scale: float) -> None:
         super().__init__(device, init_scale=scale)
@@ -94,45 +94,50 @@ class Weights:
         if self._dtype is None:
             return
         for module in model.modules():
+            # With a master copy, statistics over a batch stay in fp32, as the paper has them.
             if precision.master and isinstance(module, _BatchNorm):
                 continue
-            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
-                exact, tensor.data = tensor.data, cast(tensor.data, self._dtype)
-                if (
-                    precision.master
-                    and isinstance(tensor, nn.Parameter)
-                    and tensor.dtype != exact.dtype
-                ):
-                    self._masters[tensor] = nn.Parameter(exact, requires_grad=tensor.requires_grad)
-                    if tensor.requires_grad:
-                        tensor.register_post_accumulate_grad_hook(self._widen_gradient)
+            for buffer in module.buffers(recurse=False):
+                buffer.data = cast(buffer.data, self._dtype)
+            for weight in module.parameters(recurse=False):
+                exact = weight.data
+                weight.data = cast(exact, self._dtype)
+                # A weight in several places is narrow when it is met again, and one of whole
+                # numbers stays as it is.
+                if precision.master and weight.dtype != exact.dtype:
+                    self._masters[weight] = nn.Parameter(exact, requires_grad=weight.requires_grad)
+                    if weight.requires_grad:
+                        weight.register_post_accumulate_grad_hook(self._widen_gradient)
+        # Of several models each is called by itself.
         for called in model.values() if isinstance(model, nn.ModuleDict) else (model,):
             called.register_forward_pre_hook(self._narrow_inputs)
             called.register_forward_hook(self._widen_outputs)
 
     def trained(self) -> list[nn.Parameter]:
-        """Return what the optimizer updates, in the order of the model's parameters: masters where there are any."""
+        """Return what the optimizer updates, in the order of the model's parameters.
+
+        Those are masters where there are any.
+        """
         return [self._masters.get(weight, weight) for weight in self._model.parameters()]
 
-    def substitute(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let an optimizer of the model's weights update their masters instead, before its first step."""
-        for group in optimizer.param_groups:
-            group["params"] = [self._masters.get(weight, weight) for weight in group["params"]]
-        for weight, master in self._masters.items():
-            if weight in optimizer.state:
-                optimizer.state[master] = cast(optimizer.state.pop(weight), torch.float32)
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimizer of the model's weights update their masters, before its first step.
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Copy the masters into the weights after each step that ``optimizer`` takes: its own, for a step may go on."""
-        updated = set[int]()
-        for group in optimizer.param_groups:
-            updated.update(map(id, group["params"]))
+        After each step the weights are copies of the masters: those of this optimizer, because a
+        training step may go on with another.
+        """
         weights: list[Tensor] = []
         masters: list[Tensor] = []
-        for weight, master in self._masters.items():
-            if id(master) in updated:
+        for group in optimizer.param_groups:
+            for place, weight in enumerate(group["params"]):
+                if weight not in self._masters:
+                    continue
+                master = self._masters[weight]
+                group["params"][place] = master
                 weights.append(weight)
                 masters.append(master)
+                if weight in optimizer.state:
+                    optimizer.state[master] = cast(optimizer.state.pop(weight), torch.float32)
         if weights:
             optimizer.register_step_post_hook(partial(_copy_masters, weights, masters))
 
@@ -165,9 +170,8 @@ class Weights:
         if master.grad is None:
             master.grad = weight.grad.float()
         else:
-            master.grad.add_(
-                weight.grad
-            )  # in place, where zeroing and a captured graph expect it; the sum is in fp32
+            # In place, where zeroing and a captured graph expect it; the sum is in fp32.
+            master.grad.add_(weight.grad)
         weight.grad = None
 
 

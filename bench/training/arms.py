@@ -1,4 +1,4 @@
-"""The parts that phases share: a trial's suite, data and device, its arms in training, and an arm's result."""
+"""What phases share: a trial's suite, data and device, its arms in training, an arm's result."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ from bench.training import amp, distributed
 from bench.training.step import Arm, build_arm
 from bench.training.techniques import compilations, fresh_compiler_cache
 
-# Batches on the device that steps take in turn.
+# Batches on the device that steps take in turn: more than one, so that a loss does not collapse at
+# once, and few, so that they leave memory to the model.
 BATCHES = 4
-# Modules that are named.
+# Modules of products in other types that are named; more would not fit a cell of a table.
 MOST_MODULES = 3
 # A model that still compiles after so many steps of one shape is left to the timing, which discards
 # such rounds.
@@ -81,13 +82,17 @@ class Context:
         return arm
 
     def runner(self, name: str, batches: Sequence[Batch], label: str = "") -> TrainingRunner:
-        """Return a precision's arm in training on some batches, again and again, under its name or a ``label``."""
+        """Return a precision's arm in training on some batches, again and again.
+
+        It is called by its precision, or by a ``label``.
+        """
         return TrainingRunner(label or name, self.build(name), itertools.cycle(batches))
 
     def samples_per_step(self, batches: Sequence[Batch]) -> float:
         """Return the mean number of samples of some batches, over all processes."""
         if self.suite.batches is None:
             return self.trial.cell.batch_size
+        # A suite's own batches may differ in size.
         count = self.suite.count or first_dimension
         return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
 
@@ -100,20 +105,17 @@ class Context:
         """Open the trial's data."""
         backend_of(self.device).set_current()
         cell = self.trial.cell
-        given: dict[str, Any] = {
-            "batch_size": cell.batch_size,
-            "device": self.device,
-            "seed": self.trial.seed,
-            "shard": self.shard,
-        }
-        if self.suite.batches is not None:
-            return SuiteBatches(self.suite, **given)
-        return open_batches(self.data, cell.data, **given)
+        opened: Callable[..., Batches] = partial(SuiteBatches, self.suite)
+        if self.suite.batches is None:
+            opened = partial(open_batches, self.data, cell.data)
+        return opened(
+            batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=self.shard
+        )
 
     def resident_batches(
         self, count: int, *, batch_size: int | None = None, device: torch.device | None = None
     ) -> list[Batch]:
-        """Return the first batches of training, or random ones; of processes that train together, this one's part.
+        """Return this process's part of the first batches of training, or of random ones.
 
         Args:
             count: of the batches; a suite's own epoch may have fewer.
@@ -161,7 +163,7 @@ def _set_to(name: str, device: torch.device) -> Precision:
 
 
 def enter(name: str, device: torch.device) -> Switches:
-    """Set the process to a device and the precision called ``name``; return its switches as they read back."""
+    """Set the process to a device and a precision by its name; return its switches as read back."""
     return amp.read_back(_set_to(name, device), device)
 
 
@@ -183,7 +185,7 @@ class TrainingRunner:
         self.asynchronous = backend_of(self.arm.device).is_gpu
 
     def activate(self) -> None:
-        """Set TF32's switches and cuDNN's search to this arm's; all else that differs is in the arm."""
+        """Set TF32's switches and cuDNN's search to this arm's; all else is in the arm."""
         amp.apply(self.arm.precision)
 
     def run(self, steps: int) -> None:
@@ -219,7 +221,7 @@ class TrainingRunner:
         return amp.read_back(self.arm.precision, self.arm.device)
 
     def switches_after_a_step(self) -> Switches:
-        """Read the switches back as a step leaves them: a model may have set switches of its own in forward."""
+        """Read the switches back after a step: a model may have set some of its own in forward."""
         self.activate()
         self.run(1)
         self.synchronize()
@@ -245,7 +247,7 @@ class TrainingRunner:
         return replace(operations, other_modules=", ".join([*modules][:MOST_MODULES]))
 
     def flops_by_module(self) -> Counter[tuple[str, torch.dtype]]:
-        """Return the FLOPs of a step by module and type; none where its modules cannot be followed."""
+        """Return the FLOPs of a step by module and type; none where modules cannot be followed."""
         observable = self.observable()
         observable.activate()
         try:
@@ -268,7 +270,7 @@ class TrainingRunner:
         operations: Operations | None = None,
         **measured: Any,
     ) -> TrialResult:
-        """Return the arm's result, with its status and detail in view of the arithmetic that really ran.
+        """Return the arm's result, judged by the arithmetic that really ran.
 
         It is ``invalid`` where the model changed the fp32 switches that were ``wanted``, or where
         no product of converted layers ran in float8. That autocast left much in fp32, for which a
@@ -284,17 +286,17 @@ class TrainingRunner:
         """
         precision = self.arm.precision
         before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)
+        # A training that diverged says nothing about its arithmetic.
         if before != after and status != "nonfinite":
-            status, detail = (
-                "invalid",
-                f"the model changed the fp32 switches from {before} to {after}",
-            )
+            status = "invalid"
+            detail = f"the model changed the fp32 switches from {before} to {after}"
         if operations is not None and status != "nonfinite":
             missed = precision.missed(operations.compute_dtypes)
+            if missed:
+                status = "invalid"
             types = unexpected_types_in_words(
                 precision.name, operations.compute_dtypes, operations.other_modules
             )
-            status = "invalid" if missed else status
             detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"precision": self.name, "compile_s": self.compile_s} | measured
         return TrialResult(
@@ -302,13 +304,14 @@ class TrainingRunner:
         )
 
     def observable(self) -> TrainingRunner:
-        """Return a runner of the same arm whose operations can be observed: neither compiled nor captured."""
+        """Return a runner of the same arm that is neither compiled nor captured."""
         return replace(self, arm=replace(self.arm, forward=self.arm.model, graph=None))
 
     def compile(self, context: Context, send: Callable[[Message], None]) -> None:
-        """Let the newly built arm compile before anything is observed or timed, and keep the seconds that it takes.
+        """Let the newly built arm compile before anything is observed or timed.
 
-        It runs over a batch of each shape, from an empty cache, until nothing is compiled any more.
+        It keeps the seconds that this takes. It runs over a batch of each shape, from an empty
+        cache, until nothing is compiled any more.
         The seconds are those beyond as many steps that compile nothing. Nothing is learned: batch
         norm's statistics and the random generators are restored, and gradients are dropped.
         """
@@ -317,10 +320,13 @@ class TrainingRunner:
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
         batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
-        steps = [step for batch in by_shape(batches) for step in self.compiled_steps(batch)]
+        # Batch norm counts the batches of this, too.
         buffers = [(buffer, buffer.clone()) for buffer in self.arm.model.buffers()]
+        self.compile_s = 0.0
         with fresh_compiler_cache(), backend_of(self.arm.device).fork_rng():
-            self.compile_s = sum(until_compiled(step, self.synchronize) for step in steps)
+            for batch in by_shape(batches):
+                for step in self.compiled_steps(batch):
+                    self.compile_s += _until_compiled(step, self.synchronize)
         self.arm.zero_grad()
         with torch.no_grad():
             for buffer, kept in buffers:
@@ -336,16 +342,16 @@ def _fp32_of(switches: Switches) -> str:
     return f"matmul {matmul}, conv {conv}, rnn {rnn}"
 
 
-def until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) -> float:
-    """Repeat a step until nothing is compiled in it; return the seconds beyond as many ordinary ones."""
+def _until_compiled(step: Callable[[], object], synchronize: Callable[[], None]) -> float:
+    """Repeat a step until it compiles nothing; return the seconds beyond as many ordinary ones."""
     times_s: list[float] = []
-    is_compiling = True
-    while is_compiling and len(times_s) <= MOST_COMPILED_STEPS:
+    while len(times_s) <= MOST_COMPILED_STEPS:
         before = compilations()
         synchronize()
         start = time.perf_counter()
         step()
         synchronize()
         times_s.append(time.perf_counter() - start)
-        is_compiling = compilations() != before
+        if compilations() == before:
+            break
     return max(0.0, sum(times_s) - len(times_s) * times_s[-1])

@@ -24,6 +24,8 @@ from bench.results.records import EpochResult
 from bench.training import distributed
 from bench.training.step import Arm
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
@@ -43,7 +45,9 @@ class Checkpoint:
 
     @staticmethod
     def of(arm: Arm, trial: str, epochs: Sequence[EpochResult]) -> Checkpoint:
-        """Take the state of ``arm``; its tensors are not copied, so write it before training continues.
+        """Take the state of ``arm``.
+
+        Its tensors are not copied, so write it before training continues.
 
         All ranks must call this; they have the same weights.
         """
@@ -51,7 +55,7 @@ class Checkpoint:
             trial=trial,
             epochs=tuple(epochs),
             model=arm.weights.state_dict(),
-            optimizers={name: optimizer.state_dict() for name, optimizer in arm.optimizers.items()},
+            optimizers={name: each.state_dict() for name, each in arm.optimizers.items()},
             schedules=tuple(schedule.state_dict() for schedule in arm.schedules),
             scaler=arm.scaler.state_dict(),
             generators=distributed.gathered(generator_states(arm.device)),
@@ -69,12 +73,13 @@ class Checkpoint:
             optimizer.load_state_dict(self.optimizers[name])
         for schedule, state in zip(arm.schedules, self.schedules, strict=False):
             schedule.load_state_dict(state)
+        # A precision that does not scale leaves no scale to go on with.
         if self.scaler and arm.scaler.is_enabled():
             arm.scaler.load_state_dict(self.scaler)
         restore_generators(self.generators[distributed.rank()], arm.device)
 
     def write(self, path: Path) -> None:
-        """Replace ``path`` atomically: a process that is killed here leaves the previous checkpoint."""
+        """Replace ``path`` atomically: a process killed here leaves the previous checkpoint."""
         state = {**vars(self), "epochs": [asdict(epoch) for epoch in self.epochs]}
         path.parent.mkdir(parents=True, exist_ok=True)
         # It is on the disk then: writing it back later would disturb the next epoch's time.
@@ -83,30 +88,33 @@ class Checkpoint:
 
 
 def generator_states(device: torch.device) -> dict[str, Any]:
-    """Return the states of torch's, Python's and NumPy's global generators, as values that load without running code.
+    """Return the states of torch's, Python's and NumPy's global generators.
 
-    A user's suite may draw from any of them, in its weights, its dropout or its loss.
+    A user's suite may draw from any of them, in its weights, its dropout or its loss. They are
+    values that load without running code.
     """
     name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
-    of_torch = {each.type: backend_of(each).rng_state() for each in (torch.device("cpu"), device)}
-    return {**of_torch, "python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
+    states: dict[str, Any] = {"python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
+    for each in (CPU, device):
+        states[each.type] = backend_of(each).rng_state()
+    return states
 
 
 def restore_generators(states: dict[str, Any], device: torch.device) -> None:
-    """Restore what ``generator_states`` returned; on another kind of device its own generator is left as it is."""
-    for each in {torch.device("cpu"), device}:
-        if each.type in states:  # a training may continue on another kind of device
+    """Restore what ``generator_states`` returned."""
+    for each in (CPU, device):
+        # A training may continue on another kind of device, whose generator is left as it is.
+        if each.type in states:
             backend_of(each).set_rng_state(states[each.type])
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
 
 
 def read_checkpoint(path: Path) -> Checkpoint | None:
-    """Return the checkpoint in ``path``, its tensors on the CPU; None where there is none that can be read."""
+    """Return the checkpoint in ``path``, its tensors on the CPU; None if none can be read."""
     try:
-        state = torch.load(
-            path, map_location="cpu", weights_only=True
-        )  # refuses all but tensors and plain values
+        # Refuses all but tensors and plain values, which cannot run code.
+        state = torch.load(path, map_location="cpu", weights_only=True)
         epochs = tuple(EpochResult(**epoch) for epoch in state.pop("epochs"))
         return Checkpoint(**state, epochs=epochs)
     except FileNotFoundError:
@@ -119,7 +127,6 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
 def stored_bytes(model: nn.Module) -> int:
     """Return the bytes of the tensors in the model's state dict."""
     state = model.state_dict(keep_vars=True).values()
-    tensors = {
-        id(value): value for value in state if isinstance(value, Tensor)
-    }  # weights of several layers once
-    return sum(tensor.nbytes for tensor in tensors.values())
+    # A set, because a weight of several layers is stored once.
+    tensors = {value for value in state if isinstance(value, Tensor)}
+    return sum(tensor.nbytes for tensor in tensors)

@@ -29,29 +29,31 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the
             library refuses.
     """
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear)}
-    kept = {}
-    for name, layer in layers.items():
+    fitting: dict[str, nn.Linear] = {}
+    kept: dict[str, str] = {}
+    for name, layer in model.named_modules():
+        if not isinstance(layer, nn.Linear):
+            continue
         misfit = "kept in fp32" if layer in stay else _misfit(name, layer, precision.multiple)
         if misfit:
             kept[name] = misfit
-    if len(kept) == len(layers):
+        else:
+            fitting[name] = layer
+    if not fitting:
         reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
         raise UnsupportedError(
             f"{precision.name} converts none of the model's linear layers ({reasons})"
         )
     twin = _float8_twins(precision)
-    twins: dict[Any, Any] = {}
-    for name, layer in layers.items():
-        if name not in kept:
-            twins[layer] = twin(layer).train(layer.training)
-    for parent in list(model.modules()):  # a layer may stand in several places
-        for name, child in list(parent._modules.items()):
+    twins: dict[Any, nn.Module] = {}
+    for layer in fitting.values():
+        twins[layer] = twin(layer).train(layer.training)
+    # A layer may stand in several places. A list, because children are replaced on the way.
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
             if child in twins:
                 setattr(parent, name, twins[child])
-    return Conversion(
-        converted_layers=tuple(name for name in layers if name not in kept), kept_layers=kept
-    )
+    return Conversion(converted_layers=tuple(fitting), kept_layers=kept)
 
 
 def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
@@ -64,21 +66,8 @@ def _misfit(name: str, layer: nn.Linear, multiple: int) -> str:
     return ""
 
 
-# Returns a layer's twin, with the same weights, which maps inputs (..., in) to outputs (..., out).
-Twins = Callable[[Any], nn.Module]
-
-
-def _require_rows(precision: Precision, rows: int) -> None:
-    """Refuse to train on a batch that the products of weights' gradients, which are over its rows, do not fit."""
-    multiple = precision.multiple
-    if rows % multiple and torch.is_grad_enabled():
-        raise UnsupportedError(
-            f"{precision.name} needs samples, or tokens, in multiples of {multiple} in a batch, "
-            f"not {rows}"
-        )
-
-
-def _float8_twins(precision: Precision) -> Twins:
+def _float8_twins(precision: Precision) -> Callable[[nn.Linear], nn.Module]:
+    """Return a function that returns a layer's twin, with the same weights and shapes."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
     from torchao.float8.float8_linear import Float8Linear
 
@@ -86,7 +75,13 @@ def _float8_twins(precision: Precision) -> Twins:
         """torchao's layer, which lets torch refuse batches."""
 
         def forward(self, input: Tensor) -> Tensor:
-            _require_rows(precision, input.numel() // self.in_features)
+            # Products of weights' gradients are over the rows of a batch.
+            rows = input.numel() // self.in_features
+            if rows % precision.multiple and torch.is_grad_enabled():
+                raise UnsupportedError(
+                    f"{precision.name} needs samples, or tokens, in multiples of "
+                    f"{precision.multiple} in a batch, not {rows}"
+                )
             output: Tensor = super().forward(input)
             return output
 

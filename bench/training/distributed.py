@@ -1,4 +1,4 @@
-"""The ranks of a trial: joining, collectives on Python values, a common clock, data parallelism, batch norm.
+"""The ranks of a trial: joining, collectives, a common clock, data parallelism, batch norm.
 
 The timing's decisions (length of the warm-up, length of a block, when to stop) follow from a clock.
 Ranks that read one clock decide alike and stay in step.
@@ -26,14 +26,14 @@ PATIENCE = timedelta(minutes=20)
 
 
 def announce(rendezvous: Rendezvous) -> None:
-    """Set torch.distributed's environment variables to this rank's place, and take its share of the CPU's threads."""
+    """Set torch.distributed's environment variables, and take this rank's share of the threads."""
+    # The ranks of one machine follow each other.
+    local_rank = rendezvous.rank % rendezvous.local_world
     os.environ |= {
         "MASTER_ADDR": rendezvous.address,
         "MASTER_PORT": str(rendezvous.port),
         "RANK": str(rendezvous.rank),
-        "LOCAL_RANK": str(
-            rendezvous.rank % rendezvous.local_world
-        ),  # ranks of one machine follow each other
+        "LOCAL_RANK": str(local_rank),
         "WORLD_SIZE": str(rendezvous.world),
         "LOCAL_WORLD_SIZE": str(rendezvous.local_world),
     }
@@ -52,11 +52,9 @@ def join(device: torch.device, silence_s: float) -> None:
 
 def ranks() -> int:
     """Return the number of ranks."""
-    return (
-        distributed.get_world_size()
-        if distributed.is_available() and distributed.is_initialized()
-        else 1
-    )
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return 1
 
 
 def rank() -> int:
@@ -75,6 +73,7 @@ def clock() -> Callable[[], int]:
     zero = time.perf_counter_ns()
 
     def read() -> int:
+        # On the CPU, where gloo reduces it without waiting for the GPU.
         now = torch.tensor([time.perf_counter_ns() - zero])
         distributed.all_reduce(now, distributed.ReduceOp.MAX)
         return int(now)
@@ -106,19 +105,17 @@ def total(readings: Sequence[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(readings) else None
 
 
-def summed(values: Sequence[float], device: torch.device) -> list[float]:
-    """Return the sums over the ranks, computed on the rank's device."""
-    totals = torch.tensor(values, dtype=torch.float64, device=device)
-    if ranks() > 1:
-        distributed.all_reduce(totals)
-    return [float(total) for total in totals]
+def summed(values: Sequence[float]) -> list[float]:
+    """Return the sums of each value over the ranks."""
+    return [sum(readings) for readings in zip(*gathered(values), strict=True)]
 
 
 @torch.no_grad()
 def share_buffers(model: nn.Module) -> None:
-    """Copy rank 0's buffers to every rank, as DistributedDataParallel does before a training step."""
+    """Copy rank 0's buffers to every rank, as DistributedDataParallel does before each step."""
     if ranks() > 1:
         for buffer in model.buffers():
+            # Collectives take contiguous memory.
             dense = buffer.contiguous()
             distributed.broadcast(dense, 0)
             buffer.copy_(dense)
@@ -129,27 +126,28 @@ def parallel(model: nn.Module, device: torch.device) -> Callable[..., Any]:
 
     Every rank starts from rank 0's weights.
     """
-    return nn.parallel.DistributedDataParallel(
-        model, device_ids=[device] if backend_of(device).is_gpu else None
-    )
+    device_ids = [device] if backend_of(device).is_gpu else None
+    return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
 
 
 def synchronised_norms(model: nn.Module) -> nn.Module:
-    """Return the model with torch's SyncBatchNorm, over the whole batch of all ranks, in place of its batch norms.
+    """Return the model with torch's SyncBatchNorm in place of its batch norms.
+
+    It normalises over the whole batch of all ranks.
 
     Raises:
         UnsupportedError: it has no batch norm, or one of another class, which might do more than
             normalise.
     """
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    if not norms:
+    kinds = {type(module) for module in model.modules() if isinstance(module, _BatchNorm)}
+    if not kinds:
         raise UnsupportedError(
             f"sync-bn needs a model with batch norm, and {type(model).__name__} has none"
         )
-    for norm in norms:
-        if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
-            raise UnsupportedError(
-                f"sync-bn replaces torch's own batch norms, and not a {type(norm).__name__}"
-            )
+    others = kinds - {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
+    if others:
+        raise UnsupportedError(
+            f"sync-bn replaces torch's own batch norms, and not a {others.pop().__name__}"
+        )
     converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     return converted

@@ -9,28 +9,36 @@ from dataclasses import replace
 import torch
 
 from bench.data import first_batches
-from bench.data.batch import first_dimension, to_device
+from bench.data.batch import Batch, first_dimension, to_device
 from bench.measure import memory, operations
 from bench.planning import suite_registry
 from bench.planning.footprint import Footprint
 from bench.spec.precisions import BASELINE, PRECISIONS
-from bench.spec.suite import Data, Suite
+from bench.spec.suite import Suite
 from bench.spec.trial import SuiteRef
 from bench.training.own_step import loss_in
 from bench.training.step import build_arm, build_model, leave_gradients, loss_of
 
+# Batch norm needs two samples; with more, only the count takes longer.
 COUNTED_BATCH = 2
 # A model of very many operations is not counted to the end.
 COUNTING_S = 20
+META = torch.device("meta")
+
+
+def _first_batch(suite: Suite, batch_size: int) -> Batch:
+    (batch,) = first_batches(
+        suite, suite.data, batch_size=batch_size, count=1, device=torch.device("cpu"), seed=0
+    )
+    return batch
 
 
 def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
-    """Return the FLOPs of a suite's products in forward and backward, for one sample; run in a worker."""
-    suite = suite_registry.load(ref)
-    return training_flops_per_sample(suite, suite.data)
+    """Return the FLOPs of a suite's products per sample; run in a worker."""
+    return training_flops_per_sample(suite_registry.load(ref))
 
 
-def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
+def training_flops_per_sample(suite: Suite) -> float | None:
     """Return the FLOPs of products in forward and backward, for one sample.
 
     They are counted on meta tensors, which have shapes and no values. None for a model that cannot
@@ -38,68 +46,60 @@ def training_flops_per_sample(suite: Suite, data: Data) -> float | None:
     """
     if suite.step is not None:
         return None
-    size = COUNTED_BATCH if suite.batches is None else suite.batch_size
     try:
-        (batch,) = first_batches(
-            suite, data, batch_size=size, count=1, device=torch.device("cpu"), seed=0
-        )
-        samples, batch = (
-            (suite.count or first_dimension)(batch),
-            to_device(batch, torch.device("meta")),
-        )
-        with torch.device("meta"):
-            model, loss = build_model(suite, data), loss_of(suite, data)[0]
-            counted = operations.observe(
-                lambda: loss_in(loss(model, batch)).backward()
-            ).flops_per_step
-    except (
-        Exception
-    ) as error:  # a user's model may raise anything, and an estimate is all that is lost
-        print(f"{suite.name}: FLOPs not counted: {error}")  # if the run fails too, it reports why
+        batch = _first_batch(suite, COUNTED_BATCH if suite.batches is None else suite.batch_size)
+        samples = (suite.count or first_dimension)(batch)
+        batch = to_device(batch, META)
+        with META:
+            model = build_model(suite, suite.data)
+            loss, _ = loss_of(suite, suite.data)
+            observed = operations.observe(lambda: loss_in(loss(model, batch)).backward())
+    except Exception as error:
+        # A user's model may raise anything, and an estimate is all that is lost. If the run fails
+        # too, it reports why.
+        print(f"{suite.name}: FLOPs not counted: {error}")
         return None
-    return None if counted is None else counted / samples
+    flops = observed.flops_per_step
+    return None if flops is None else flops / samples
 
 
 def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
-    """Return the memory that a suite's model takes in fp32, counted on the meta device; run in a worker.
+    """Return the memory of a suite's model in fp32, counted on the meta device; run in a worker.
 
     Raises:
         Exception: the model or the optimizer cannot be built there.
     """
-    suite, meta = suite_registry.load(ref), torch.device("meta")
-    with meta:
+    suite = suite_registry.load(ref)
+    with META:
         model = build_model(suite, suite.data)
-    arm = build_arm(
-        replace(suite, model=lambda: model), suite.data, PRECISIONS[BASELINE], meta, seed=0
-    )
+    built = replace(suite, model=lambda: model)
+    arm = build_arm(built, suite.data, PRECISIONS[BASELINE], META, seed=0)
+    optimizers = arm.optimizers.values()
+    gradient_bytes = 0
     for weight in model.parameters():
-        weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-    for (
-        optimizer
-    ) in arm.optimizers.values():  # outside of the meta device: it reads the step's number
+        if weight.requires_grad:
+            weight.grad = torch.empty_like(weight)
+            gradient_bytes += weight.nbytes
+    # Outside of the meta device: optimizers read the step's number.
+    for optimizer in optimizers:
         optimizer.step()
-    gradient_bytes = sum(
-        weight.grad.nbytes for weight in model.parameters() if weight.grad is not None
-    )
-    states = memory.states(arm.optimizers.values())
-    kept_bytes = memory.model_bytes(model) + sum(state.nbytes for state in states)
-    cpu, size = (
-        torch.device("cpu"),
-        suite.batch_size,
-    )  # so large that activations are the peak, not gradients
-    (batch,) = first_batches(suite, suite.data, batch_size=size, count=1, device=cpu, seed=0)
-    batch = to_device(batch, meta)
+    kept_bytes = memory.model_bytes(model)
+    for state in memory.states(optimizers):
+        kept_bytes += state.nbytes
+    # The suite's own batch is so large that activations are the peak, not gradients.
+    size = suite.batch_size
+    batch = to_device(_first_batch(suite, size), META)
 
     def step() -> None:
-        with meta:
+        with META:
             leave_gradients(arm, batch)
 
     signal.signal(signal.SIGALRM, _give_up)
     signal.alarm(COUNTING_S)
-    peak = memory.tensor_bytes(step, meta, modules=[model], optimizers=arm.optimizers.values())
+    peak = memory.tensor_bytes(step, META, modules=[model], optimizers=optimizers)
     signal.alarm(0)
-    made = (peak["tracked_peak_bytes"] - kept_bytes) / size if peak else None
-    return Footprint(memory.model_bytes(model), kept_bytes + gradient_bytes, made)
+    sample_bytes = (peak["tracked_peak_bytes"] - kept_bytes) / size if peak else None
+    return Footprint(memory.model_bytes(model), kept_bytes + gradient_bytes, sample_bytes)
 
 
 def _give_up(_signal: int, _frame: object) -> None:

@@ -22,7 +22,9 @@ from bench.spec.precisions import Precision
 
 
 def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozenset[nn.Module]:
-    """Let the modules that a precision keeps run in fp32, in place; return them and all that they hold.
+    """Let the modules that a precision keeps run in fp32, in place.
+
+    Returns them and all that they hold.
 
     Raises:
         UsageError: a pattern matches no module.
@@ -30,6 +32,7 @@ def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozen
             it.
     """
     roots = matching(model, precision.keep.split("+")) if precision.keep else {}
+    parts = set[nn.Module]()
     for name, module in roots.items():
         if "forward" in vars(module):
             raise UnsupportedError(
@@ -37,7 +40,8 @@ def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozen
             )
         module.__class__ = _kept(type(module))  # type: ignore[arg-type]  # a class has a hash
         vars(module)["_autocast_device"] = device.type
-    return frozenset(part for module in roots.values() for part in module.modules())
+        parts.update(module.modules())
+    return frozenset(parts)
 
 
 def matching(model: nn.Module, patterns: Collection[str]) -> dict[str, nn.Module]:
@@ -47,14 +51,17 @@ def matching(model: nn.Module, patterns: Collection[str]) -> dict[str, nn.Module
         UsageError: a pattern matches none.
     """
     modules = dict(model.named_modules())
+    named = set[str]()
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in modules):
+        names = [name for name in modules if fnmatchcase(name, pattern)]
+        if not names:
             hint = nearest(pattern, list(modules)[1:])
             raise UsageError(f"keep: no module of the model is called '{pattern}'.{hint}")
+        named.update(names)
     matches: dict[str, nn.Module] = {}
+    # An outer module comes before those that it holds.
     for name, module in modules.items():
-        is_inner = any(lies_in(name, other) for other in matches)  # an outer module comes first
-        if not is_inner and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if name in named and not any(lies_in(name, outer) for outer in matches):
             matches[name] = module
     return matches
 
@@ -68,11 +75,10 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
         with torch.autocast(self._autocast_device, enabled=False):
             return cast(plain.forward(self, *inputs, **named), torch.float32)
 
-    return type(
-        f"{plain.__name__}InFp32", (plain,), {"forward": forward, "__module__": plain.__module__}
-    )
+    members = {"forward": forward, "__module__": plain.__module__}
+    return type(f"{plain.__name__}InFp32", (plain,), members)
 
 
 def lies_in(name: str, other: str) -> bool:
-    """Say whether one module lies within another, by their names."""
+    """Return whether one module lies within another, by their names."""
     return name != other and (not other or name.startswith(f"{other}."))

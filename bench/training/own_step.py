@@ -1,4 +1,4 @@
-"""A suite's own training step, for what one backward pass cannot express: a GAN, actor-critic, several losses.
+"""A suite's own training step, for what one backward pass cannot express, such as a GAN.
 
 The step is written with ``Training``, which scales, clips and steps as each precision needs it. The
 harness's own step takes from here which tensor is the loss, and how optimizers step.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from bench.data.batch import Batch, channels_last
+from bench.data.batch import Batch
 from bench.measure.memory import updated
 from bench.spec.errors import UnsupportedError, UsageError
 
@@ -28,16 +28,20 @@ class Training:
         """Take the suite's step."""
         self._suite_step = step
         self._arm: Arm = None  # type: ignore[assignment]  # that of the step in progress
-        self._learns = self._updating = False
+        self._learns = False
+        self._updating = False
         self._counted = 0
-        self._stepped = list[torch.optim.Optimizer]()
+        self._stepped = set[torch.optim.Optimizer]()
         """With the scale as it is."""
         self._used = set[torch.optim.Optimizer]()
         """Whose gradients have been used, and go before others are added."""
 
     @property
     def model(self) -> Any:
-        """The suite's model, or a mapping of its models, as the precision and techniques have them: call these."""
+        """The suite's model, or a mapping of its models: call these.
+
+        They are as the precision and the techniques have them.
+        """
         return self._arm.forward
 
     @property
@@ -52,7 +56,7 @@ class Training:
 
     @property
     def scale(self) -> float:
-        """What losses are multiplied by before their backward pass; 1.0 where the precision scales none."""
+        """The factor of losses before their backward pass; 1.0 where the precision scales none."""
         return self._arm.loss_scale or 1.0
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -66,7 +70,9 @@ class Training:
         retain_graph: bool = False,
         clip: float | None = None,
     ) -> None:
-        """Drop an optimizer's gradients, compute those of a loss, and take a step, outside the region.
+        """Drop an optimizer's gradients, compute those of a loss, and take a step.
+
+        Call it outside the region.
 
         Args:
             loss: of one number.
@@ -78,17 +84,18 @@ class Training:
             KeyError: there is no such optimizer.
             UsageError: the loss is not one number.
         """
-        for each in self._chosen(optimizer):
-            each.zero_grad(set_to_none=self._arm.techniques.set_to_none)
-            self._used.discard(each)
+        chosen = self._chosen(optimizer)
+        self._arm.zero_grad(chosen)
+        self._used.difference_update(chosen)
         scalar = _scalar(loss, "The loss given to training.update")
         self._arm.scaler.scale(scalar).backward(retain_graph=retain_graph)
         self.step(optimizer, clip)
 
     def backward(self, loss: Tensor, retain_graph: bool = False) -> None:
-        """Scale a loss and add its gradients to those that are there, outside the region: any number of times.
+        """Scale a loss and add its gradients to those that are there, any number of times.
 
-        The first one after an optimizer's step drops the gradients which that has used.
+        Call it outside the region. The first one after an optimizer's step drops the gradients
+        which that has used.
 
         Args:
             loss: of one number.
@@ -98,8 +105,7 @@ class Training:
             UsageError: the loss is not one number.
         """
         scalar = _scalar(loss, "The loss given to training.backward")
-        for each in self._used:
-            each.zero_grad(set_to_none=self._arm.techniques.set_to_none)
+        self._arm.zero_grad(self._used)
         self._used.clear()
         self._arm.scaler.scale(scalar).backward(retain_graph=retain_graph)
 
@@ -113,25 +119,27 @@ class Training:
         Raises:
             KeyError: there is no such optimizer.
         """
-        arm, chosen = self._arm, self._chosen(optimizer)
+        arm = self._arm
+        chosen = self._chosen(optimizer)
         self._used.update(chosen)
         if not self._learns:
             return
-        if any(each in self._stepped for each in chosen):  # a scale allows each one step
+        # A GradScaler lets each optimizer step once, until its scale is updated.
+        if not self._stepped.isdisjoint(chosen):
             arm.scaler.update()
             self._stepped.clear()
         self._updating = True
         take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
         self._updating = False
-        self._stepped += chosen
-        self._counted += arm.scaled * len(chosen)
+        self._stepped.update(chosen)
+        self._counted += arm.scaler.is_enabled() * len(chosen)
 
     def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
         optimizers = self._arm.optimizers
         return [*optimizers.values()] if optimizer is None else [optimizers[optimizer]]
 
     def train(self, arm: Arm, batch: Batch) -> Tensor:
-        """Run the suite's step; return its loss, or the sum of its losses, a scalar without a graph.
+        """Run the suite's step; return its loss, or the sum of its losses, without a graph.
 
         Raises:
             UnsupportedError: the step calls an optimizer's ``.step()`` itself, and the precision
@@ -143,9 +151,8 @@ class Training:
         if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
-        arm.taken.called += (
-            1 - self._counted
-        )  # the hook has counted those that the scaler let through
+        # The hook has counted those that the scaler let through.
+        arm.taken.called += 1 - self._counted
         arm.end("step")
         return loss
 
@@ -172,8 +179,7 @@ class Training:
         self._arm, self._updating = arm, False
         arm.zero_grad()
         self._used.clear()
-        batch = channels_last(batch) if arm.techniques.channels_last else batch
-        losses = self._suite_step(self, batch)
+        losses = self._suite_step(self, arm.arranged(batch))
         if not isinstance(losses, Mapping):
             return _scalar(losses, "The loss that step returned").detach()
         scalars = []
@@ -184,7 +190,7 @@ class Training:
 
 
 def take_steps(arm: Arm, optimizers: Collection[torch.optim.Optimizer], clip: float | None) -> None:
-    """Let optimizers step, after the gradients of their weights are clipped to a norm where there is one."""
+    """Let optimizers step, after the gradients of their weights are clipped to a norm, if any."""
     if clip is not None:
         for optimizer in optimizers:
             arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
@@ -204,7 +210,7 @@ def _scalar(loss: Any, name: str) -> Tensor:
 
 
 def loss_in(output: Any) -> Tensor:
-    """Return the loss in what a suite's loss returned: itself, or the ``loss`` of a mapping or object.
+    """Return the loss in what a suite's loss returned: that, or the ``loss`` of it.
 
     Raises:
         UsageError: there is none, or it is not one number.

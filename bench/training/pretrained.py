@@ -50,21 +50,14 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data) -> nn.
         UsageError: the weights cannot be had, or are not this model's.
     """
     model = build(num_classes=data.classes)
-    if weights != NONE and not any(weight.is_meta for weight in model.parameters()):
+    if weights == NONE or next(model.parameters()).is_meta:
+        return model
+    if weights in PUBLISHED:
         name = build.__name__
-        is_published = weights in PUBLISHED
-        state = _download(name) if is_published else _read(Path(weights))
-        _load(model, state, f"torchvision's weights of {name}" if is_published else f"'{weights}'")
+        _load(model, _download(name), f"torchvision's weights of {name}")
+    else:
+        _load(model, _read(Path(weights)), f"'{weights}'")
     return model
-
-
-def _last_layer(model: nn.Module) -> str:
-    """Return the name of the last layer that has weights."""
-    last = ""
-    for name, layer in model.named_modules():
-        if next(layer.parameters(recurse=False), None) is not None:
-            last = name
-    return last
 
 
 def _download(name: str) -> dict[str, Tensor]:
@@ -92,9 +85,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UsageError(
             f"There is no weights file '{path}'. Give --weights PATH, or --weights none."
         ) from None
-    except (
-        Exception
-    ) as error:  # nearly anything; torch's own text advises to load what may run code
+    except Exception as error:
+        # Nearly anything is raised; torch's own text advises to load what may run code.
         raise UsageError(
             f"The weights file '{path}' holds no state dict. Save model.state_dict() with "
             "torch.save, or give --weights none."
@@ -104,11 +96,11 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     """Load ``state``; the model keeps its own head if that has other shapes."""
-    head = _last_layer(model)
-    own_head = {}
-    for name, value in model.state_dict().items():
-        if name.startswith(f"{head}."):
-            own_head[name] = value
+    # The head is the last layer that has weights.
+    *_, (last_weight, _) = model.named_parameters()
+    head = last_weight.rpartition(".")[0] + "."
+    own_head = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+    # A head for other classes has other shapes.
     for name, value in own_head.items():
         if name not in state or state[name].shape != value.shape:
             state = {**state, **own_head}

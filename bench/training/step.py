@@ -1,4 +1,4 @@
-"""Training and evaluation in plain sight: one step, one loop and one evaluation for every precision.
+"""Training and evaluation in plain sight, by one step and one loop for every precision.
 
 What differs by precision is what ``Arm`` holds: an autocast region, a GradScaler that scales,
 weights that are 16-bit copies of a master copy, or none of these.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,10 +18,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
 
 from bench.data.batch import Batch, channels_last, cut, first_dimension
 from bench.devices.backend import backend_of
+from bench.measure.memory import updated
 from bench.results.records import Conversion
 from bench.spec.errors import UsageError
 from bench.spec.precisions import Precision
@@ -45,31 +47,32 @@ Loss = Callable[[Any, Batch], Any]
 
 
 class TakenSteps:
-    """Counts the training steps of an arm, as a hook on its optimizers: less one for each step that a GradScaler skips.
+    """Counts the training steps that a GradScaler does not skip, as a hook on the optimizers.
+
+    With k optimizers the hook adds k for a training step; the code that takes the step subtracts
+    k - 1.
 
     Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that
     makes the step a no-op; these tensors are kept, and read when the count is asked for.
     """
 
     def __init__(self) -> None:
-        """Begin with none.
+        self.called = 0
+        self._found_inf = list[Tensor]()
 
-        With k optimizers the hook adds k for a training step; the code that takes the step
-        subtracts k - 1.
-        """
-        self.called, self._found_inf = 0, list[Tensor]()
-
-    def __call__(
-        self, optimizer: torch.optim.Optimizer, _args: tuple[Any, ...], _kwargs: dict[str, Any]
-    ) -> None:
-        """Count one; the signature is torch's."""
+    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Count one step of an optimizer."""
         self.called += 1
-        if (found_inf := getattr(optimizer, "found_inf", None)) is not None:
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None:
             self._found_inf.append(found_inf)
 
     @property
     def count(self) -> int:
-        """Steps taken so far; with a fused optimizer under a GradScaler, this waits for the device."""
+        """Steps taken so far.
+
+        With a fused optimizer under a GradScaler, this waits for the device.
+        """
         if self._found_inf:
             self.called -= int(torch.stack(self._found_inf).count_nonzero())
             self._found_inf.clear()
@@ -92,8 +95,7 @@ class Arm:
     optimizers: dict[str, torch.optim.Optimizer]
     """By the suite's names; one alone is called optimizer."""
     scaler: torch.amp.GradScaler
-    scaled: bool
-    """Whether the scaler is enabled; a disabled one passes losses and steps on."""
+    """A disabled one passes losses and steps on."""
     taken: TakenSteps
     """Counts the training steps, without the optimizers' that the scaler skipped."""
     weights: Weights
@@ -109,7 +111,7 @@ class Arm:
     """The training step's autocast region, entered anew each step."""
     conversion: Conversion | None = None
     """Which layers were converted, where the precision converts any."""
-    schedules: tuple[torch.optim.lr_scheduler.LRScheduler, ...] = ()
+    schedules: Sequence[torch.optim.lr_scheduler.LRScheduler] = ()
     """Of each optimizer, where the suite has a schedule."""
     schedule_every: Literal["step", "epoch"] = "step"
     clip_grad: float | None = None
@@ -123,17 +125,17 @@ class Arm:
         """The first of the optimizers."""
         return next(iter(self.optimizers.values()))
 
-    def zero_grad(self) -> None:
-        """Drop the gradients."""
-        for optimizer in self.optimizers.values():
+    def zero_grad(self, optimizers: Iterable[torch.optim.Optimizer] | None = None) -> None:
+        """Drop the gradients of some optimizers' weights; None is all of the arm's."""
+        for optimizer in self.optimizers.values() if optimizers is None else optimizers:
             optimizer.zero_grad(set_to_none=self.techniques.set_to_none)
 
     def end(self, what: Literal["step", "epoch"], loss: float = math.nan) -> None:
-        """Let the schedules go on after a step, or after an epoch with its training loss, as the suite says."""
+        """Let the schedules that follow steps, or epochs, go on; a plateau looks at the loss."""
         if what != self.schedule_every:
             return
         for schedule in self.schedules:
-            if isinstance(schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            if isinstance(schedule, ReduceLROnPlateau):
                 schedule.step(loss)
             else:
                 schedule.step()
@@ -141,11 +143,15 @@ class Arm:
     @property
     def loss_scale(self) -> float | None:
         """The GradScaler's scale; None where the precision has none."""
-        return self.scaler.get_scale() if self.scaled else None
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return a new region in which the forward pass and the loss run under the precision."""
         return amp.autocast(self.precision, self.device)
+
+    def arranged(self, batch: Batch) -> Batch:
+        """Return a batch in the layout of the model's weights."""
+        return channels_last(batch) if self.techniques.channels_last else batch
 
 
 def build_arm(
@@ -159,7 +165,9 @@ def build_arm(
     clip_grad: float | None = None,
     techniques: Techniques = PLAIN,
 ) -> Arm:
-    """Build a suite's model, loss and optimizer; initial weights are the same for every precision but for rounding.
+    """Build a suite's model, loss and optimizers.
+
+    Initial weights are the same for every precision but for rounding.
 
     Args:
         suite: the recipe.
@@ -177,11 +185,13 @@ def build_arm(
     """
     require_supported(techniques, suite, data, device)
     seed_all(seed)
+    # Weights are drawn on the CPU, so that they are the same on every device.
     model = build_model(suite, data).to(device).train()
     if techniques.sync_bn:
         model = distributed.synchronised_norms(model)
     if techniques.channels_last:
         model.to(memory_format=torch.channels_last)
+    # Before checkpointing, which replaces the forward of blocks, and converting, which spares them.
     kept = keep(model, precision, device)
     if techniques.checkpointing:
         checkpoint_activations(model, compiled=bool(techniques.compile))
@@ -189,31 +199,18 @@ def build_arm(
     conversion = convert(model, precision, kept) if precision.conversion else None
     weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
-    optimizers = build_optimizers(suite, model, weights)
-    if techniques.fused_optimizer:
-        optimizers = {
-            name: fused(each, scaled=scaler.is_enabled()) for name, each in optimizers.items()
-        }
-    schedules = []
-    if suite.schedule and steps:
-        schedules = [suite.schedule(each, steps) for each in optimizers.values()]
-        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
-        if suite.schedule_every == "step" and any(
-            isinstance(schedule, plateau) for schedule in schedules
-        ):
-            raise UsageError(
-                "ReduceLROnPlateau looks at epochs: give the suite schedule_every='epoch'."
-            )
     taken = TakenSteps()
-    if scaler.is_enabled():  # a hook costs some microseconds a step
-        for optimizer in optimizers.values():
+    optimizers = build_optimizers(suite, model)
+    for name, built in optimizers.items():
+        optimizer = fused(built) if techniques.fused_optimizer else built
+        optimizers[name] = optimizer
+        weights.attach(optimizer)
+        # Without a GradScaler no step is skipped, and a hook costs some microseconds a step.
+        if scaler.is_enabled():
             optimizer.register_step_post_hook(taken)
-    for optimizer in optimizers.values():
-        weights.follow(optimizer)
-        if callable(
-            train := getattr(optimizer, "train", None)
-        ):  # it averages the weights, as schedule-free ones do
-            train()
+        # One that averages the weights, as schedule-free ones do, has two modes.
+        if hasattr(optimizer, "train"):
+            optimizer.train()
     training = Training(suite.step) if suite.step else None
     if training and scaler.is_enabled():
         training.refuse_unscaled(optimizers)
@@ -226,7 +223,6 @@ def build_arm(
         count=suite.count or first_dimension,
         optimizers=optimizers,
         scaler=scaler,
-        scaled=scaler.is_enabled(),
         taken=taken,
         weights=weights,
         conversion=conversion,
@@ -234,7 +230,7 @@ def build_arm(
         step=training.train if training else training_step,
         gradients=training.gradients if training else leave_gradients,
         region=amp.autocast(precision, device),
-        schedules=tuple(schedules),
+        schedules=_build_schedules(suite, optimizers, steps),
         schedule_every=suite.schedule_every,
         clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
         techniques=techniques,
@@ -244,18 +240,34 @@ def build_arm(
     return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
 
 
+def _build_schedules(
+    suite: Suite, optimizers: Mapping[str, torch.optim.Optimizer], steps: int | None
+) -> list[torch.optim.lr_scheduler.LRScheduler]:
+    schedules = []
+    if suite.schedule and steps:
+        for optimizer in optimizers.values():
+            schedule = suite.schedule(optimizer, steps)
+            if suite.schedule_every == "step" and isinstance(schedule, ReduceLROnPlateau):
+                raise UsageError(
+                    "ReduceLROnPlateau looks at epochs: give the suite schedule_every='epoch'."
+                )
+            schedules.append(schedule)
+    return schedules
+
+
 def _forward(
     suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int
 ) -> Any:
     if distributed.ranks() > 1:
-        seed_all(
-            seed + 7919 * distributed.rank()
-        )  # so that dropout differs between the parts of a batch
+        # Dropout must differ between the parts of a batch, so each rank goes on from a seed of its
+        # own; any step that is larger than the repetitions' would do.
+        seed_all(seed + 7919 * distributed.rank())
         return distributed.parallel(model, device)
     if not techniques.compile:
         return model
     mode = techniques.compile if isinstance(techniques.compile, str) else None
     forward = partial(compiled, mode=mode, one_shape=suite.batches is None)
+    # A suite with several models calls each by itself.
     if isinstance(model, nn.ModuleDict):
         return {name: forward(each) for name, each in model.items()}
     return forward(model)
@@ -265,6 +277,7 @@ def seed_all(seed: int) -> None:
     """Seed the global generators that a suite may draw from: torch's, Python's and NumPy's."""
     torch.manual_seed(seed)
     random.seed(seed)
+    # NumPy takes 32 bits.
     np.random.seed(seed % 2**32)
 
 
@@ -275,39 +288,31 @@ def build_model(suite: Suite, data: Data) -> nn.Module:
     return nn.ModuleDict(model) if isinstance(model, dict) else model
 
 
-def build_optimizers(
-    suite: Suite, model: nn.Module, weights: Weights
-) -> dict[str, torch.optim.Optimizer]:
-    """Build the suite's optimizers by their names; those of a list are called by their numbers, from 0.
+def build_optimizers(suite: Suite, model: nn.Module) -> dict[str, Any]:
+    """Build the suite's optimizers by their names; those of a list are numbered from 0.
 
     Raises:
         UsageError: one of them is no optimizer, or has no parameter of the model.
     """
-    if suite.optimizer_takes_model:
-        built = suite.optimizer(model)
-    else:
-        parameters = weights.trained()
-        try:
-            built = suite.optimizer(parameters)
-        except AttributeError as error:
-            if error.obj is not parameters:
-                raise
-            built = suite.optimizer(model)  # it asked the list for named_parameters, or the like
+    parameters = [*model.parameters()]
+    try:
+        built = suite.optimizer(model if suite.optimizer_takes_model else parameters)
+    except AttributeError as error:
+        if error.obj is not parameters:
+            raise
+        built = suite.optimizer(model)  # it asked the list for named_parameters, or the like
     if isinstance(built, list | tuple):
         built = {str(number): each for number, each in enumerate(built)}
-    optimizers: dict[str, Any] = dict(built) if isinstance(built, Mapping) else {"optimizer": built}
-    known = {*map(id, model.parameters()), *map(id, weights.trained())}
-    for name, optimizer in optimizers.items():
+    elif not isinstance(built, Mapping):
+        built = {"optimizer": built}
+    for name, optimizer in built.items():
         if not hasattr(optimizer, "param_groups"):
             raise UsageError(
                 f"Suite.optimizer returned a {type(optimizer).__name__}, which is no optimizer."
             )
-        if not any(
-            id(weight) in known for group in optimizer.param_groups for weight in group["params"]
-        ):
+        if set(parameters).isdisjoint(updated([optimizer])):
             raise UsageError(f"Suite.optimizer: {name!r} has no parameter of the model.")
-        weights.substitute(optimizer)
-    return optimizers
+    return dict(built)
 
 
 def build_loss(suite: Suite, data: Data) -> nn.Module:
@@ -337,7 +342,7 @@ class TokenLoss(nn.CrossEntropyLoss):
 
 
 def loss_of(suite: Suite, data: Data) -> tuple[Loss, nn.Module | None]:
-    """Return a suite's loss of (model, batch), and the module that it is computed by where a batch is a pair."""
+    """Return a suite's loss of (model, batch), and the module that computes a pair's, if any."""
     if suite.loss_takes_batch or not suite.has_loss:
         loss: Any = suite.loss
         return loss, None
@@ -350,10 +355,9 @@ def pair_loss(criterion: nn.Module) -> Loss:
 
     def loss(model: Any, batch: Batch) -> Any:
         if not (isinstance(batch, list | tuple) and len(batch) == 2):
-            kind = type(batch).__name__
             raise UsageError(
-                f"The batch is a {kind}, not inputs and targets: give the suite a loss(model, "
-                "batch)."
+                f"The batch is a {type(batch).__name__}, not inputs and targets: give the suite a "
+                "loss(model, batch)."
             )
         inputs, targets = batch
         return criterion(model(inputs), targets)
@@ -374,20 +378,21 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
     arm.scaler.update()
-    arm.taken.called += 1 - len(arm.optimizers) * arm.scaled  # without scaling there is no hook
+    # Without scaling there is no hook that counts.
+    arm.taken.called += 1 - len(arm.optimizers) * arm.scaler.is_enabled()
     arm.end("step")
     return loss
 
 
 def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
-    """Drop the gradients and compute those of a batch, in as many parts as they are accumulated over.
+    """Drop the gradients and compute those of a batch, in as many parts as the techniques say.
 
     Returns the mean of the parts' losses.
     """
-    techniques = arm.techniques
     arm.zero_grad()
-    batch = arranged(batch, techniques)
-    if (parts := techniques.grad_accumulation) == 1:
+    batch = arm.arranged(batch)
+    parts = arm.techniques.grad_accumulation
+    if parts == 1:
         return _add_gradients(arm, batch)
     samples = arm.count(batch)
     if samples % parts:
@@ -395,20 +400,17 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
             f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation"
         )
     size = samples // parts
-    chunks = cut(
-        batch,
-        [slice(start, start + size) for start in range(0, samples, size)],
-        samples,
-        "grad-accumulation",
-    )
-    return torch.stack([_add_gradients(arm, chunk, parts).detach() for chunk in chunks]).sum()
+    slices = [slice(start, start + size) for start in range(0, samples, size)]
+    losses = []
+    for chunk in cut(batch, slices, samples, "grad-accumulation"):
+        losses.append(_add_gradients(arm, chunk, parts).detach())
+    return torch.stack(losses).sum()
 
 
 def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
-    with (
-        arm.region
-    ):  # forward and loss in one region; backward runs outside it, in the types forward chose
+    # Forward and loss in one region; backward runs outside it, in the types that forward chose.
+    with arm.region:
         loss = loss_in(arm.loss(arm.forward, batch))
     if parts > 1:
         loss = loss / parts
@@ -430,15 +432,20 @@ class Epoch:
 
 
 def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
-    """Train on every batch once; the clock covers loading and training, and stops when the device is done."""
+    """Train on every batch once.
+
+    The clock covers loading and training, and stops when the device is done.
+    """
     losses: list[Tensor] = []
     wait_ns = samples = 0
     taken = arm.taken.count
+    # What is queued already is not this epoch's.
     backend_of(arm.device).synchronize()
     clock = distributed.clock()
     start, wait_start = clock(), time.perf_counter_ns()
     for batch in batches:
         wait_ns += time.perf_counter_ns() - wait_start
+        # Losses stay on the device: reading one would wait for it in every step.
         losses.append(arm.step(arm, batch).detach())
         samples += arm.count(batch)
         wait_start = time.perf_counter_ns()
@@ -446,7 +453,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     backend_of(arm.device).synchronize()
     seconds = (clock() - start) / 1e9
     mean_loss = float(torch.stack(losses).float().mean())
-    (loss,) = distributed.summed([mean_loss], torch.device("cpu"))
+    (loss,) = distributed.summed([mean_loss])
     loss /= distributed.ranks()
     arm.end("epoch", loss)
     return Epoch(
@@ -460,11 +467,11 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
 
 @contextmanager
 def testing(arm: Arm) -> Iterator[None]:
-    """Let the model, and optimizers that train other weights than they test with, be in evaluation mode."""
-    switched: list[Any] = [
-        arm.model,
-        *(each for each in arm.optimizers.values() if hasattr(each, "eval")),
-    ]
+    """Put the model in evaluation mode, and optimizers that test with other weights."""
+    switched: list[Any] = [arm.model]
+    for optimizer in arm.optimizers.values():
+        if hasattr(optimizer, "eval"):
+            switched.append(optimizer)
     for each in switched:
         each.eval()
     yield
@@ -473,7 +480,7 @@ def testing(arm: Arm) -> Iterator[None]:
 
 
 class CrossEntropies(TorchFunctionMode):
-    """Records the scores and targets of each call of torch's cross entropy, by any loss or model."""
+    """Records the scores and targets of each call of torch's cross entropy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -489,7 +496,7 @@ class CrossEntropies(TorchFunctionMode):
 
 @torch.no_grad()
 def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
-    """Return mean loss and, for classes, accuracy in per cent under its precision, over all processes' batches.
+    """Return mean loss and, for classes, accuracy in per cent, over all processes' batches.
 
     Classes are whole numbers, one for each sample, with a score for each class: the targets of a
     loss of (output, target), or with a loss of (model, batch) those of the one call of torch's
@@ -498,35 +505,24 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     Raises:
         UsageError: there is no batch.
     """
+    # Sums stay on the device, where no batch waits for them, and do not round.
     total = torch.zeros((), device=arm.device, dtype=torch.float64)
     right = torch.zeros((), device=arm.device, dtype=torch.int64)
     count = classified = 0
     with testing(arm):
-        for batch in batches:
-            batch, size = arranged(batch, arm.techniques), arm.count(batch)  # noqa: PLW2901
-            if arm.criterion is None:
-                with arm.autocast(), CrossEntropies() as entropies:
-                    loss = loss_in(arm.loss(arm.model, batch))
-                scored = entropies.seen
-            else:
-                inputs, targets = batch
-                with arm.autocast():
-                    outputs = arm.model(inputs)
-                    loss = arm.criterion(outputs, targets)
-                scored = [(outputs, targets)]
-            if len(scored) == 1 and all(isinstance(each, Tensor) for each in scored[0]):
-                outputs, targets = scored[0]
-                has_scores = outputs.dim() == 2 and outputs.shape[1] > 1
-                if has_scores and not targets.is_floating_point() and targets.shape == (size,):
-                    is_right = outputs.argmax(dim=1) == targets
-                    has_nan = outputs.isnan().any(
-                        dim=1
-                    )  # the largest of NaNs would be the first class
-                    right += (is_right & ~has_nan).sum()
-                    classified += size
+        for each in batches:
+            batch = arm.arranged(each)
+            size = arm.count(batch)
+            loss, scored = _test(arm, batch)
             total += loss.double() * size
             count += size
-    sums = distributed.summed([float(total), int(right), count, classified], arm.device)
+            if len(scored) == 1 and _are_classes(*scored[0], size):
+                scores, targets = scored[0]
+                # The largest of NaNs would be the first class.
+                has_nan = scores.isnan().any(dim=1)
+                right += ((scores.argmax(dim=1) == targets) & ~has_nan).sum()
+                classified += size
+    sums = distributed.summed([float(total), int(right), count, classified])
     loss_sum, hits, samples, classes = sums
     if not samples:
         raise UsageError(
@@ -535,19 +531,40 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     return loss_sum / samples, 100 * hits / samples if classes == samples else None
 
 
+def _test(arm: Arm, batch: Batch) -> tuple[Tensor, list[tuple[Any, Any]]]:
+    """Return the loss of a batch, and the scores and targets that it may have an accuracy of."""
+    if arm.criterion is None:
+        with arm.autocast(), CrossEntropies() as entropies:
+            return loss_in(arm.loss(arm.model, batch)), entropies.seen
+    inputs, targets = batch
+    with arm.autocast():
+        scores = arm.model(inputs)
+        return arm.criterion(scores, targets), [(scores, targets)]
+
+
+def _are_classes(scores: Any, targets: Any, size: int) -> bool:
+    """Return whether each of so many samples has a class, and a score for each class."""
+    if not isinstance(scores, Tensor) or not isinstance(targets, Tensor):
+        return False
+    has_scores = scores.dim() == 2 and scores.shape[1] > 1
+    return has_scores and not targets.is_floating_point() and targets.shape == (size,)
+
+
 @torch.no_grad()
 def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, float | None]:
-    """Return the figures of a suite's own ``evaluate`` under the arm's precision; None is one that is not finite.
+    """Return the figures of a suite's own ``evaluate`` under the arm's precision.
 
-    What is no dict of figures is the one figure that parity is judged on.
+    None is one that is not finite. What is no dict of figures is the one that parity is judged on.
 
     Raises:
         UsageError: a figure is not one number, or the one that parity is judged on is missing.
     """
     assert suite.evaluate is not None
     with testing(arm), arm.autocast():
-        output = suite.evaluate(arm.model, (arranged(batch, arm.techniques) for batch in batches))
-        output = output.compute() if hasattr(output, "compute") else output
+        output = suite.evaluate(arm.model, map(arm.arranged, batches))
+        # A metric of torchmetrics.
+        if hasattr(output, "compute"):
+            output = output.compute()
     judged = suite.quality.name if suite.quality else "evaluate"
     if not isinstance(output, Mapping):
         output = {judged: output}
@@ -566,8 +583,3 @@ def _figure(name: str, value: Any) -> float | None:
             f"evaluate's figure {name!r} is a {type(value).__name__}, not one number."
         ) from error
     return number if math.isfinite(number) else None
-
-
-def arranged(batch: Batch, techniques: Techniques) -> Batch:
-    """Return a batch in the layout of the model's weights."""
-    return channels_last(batch) if techniques.channels_last else batch

@@ -1,4 +1,4 @@
-"""Techniques change an arm: the layout of its tensors, its optimizer, its forward pass, its activations.
+"""Techniques change an arm: its tensors' layout, optimizer, forward pass or activations.
 
 With activation checkpointing, blocks keep their inputs alone and compute their activations again in
 backward. Blocks are the children of the outermost nn.Sequential and nn.ModuleList that have
@@ -19,7 +19,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MethodType
 from typing import Any
@@ -51,7 +50,7 @@ WARM_UP = 3
 def require_supported(
     techniques: Techniques, suite: Suite, data: Data, device: torch.device
 ) -> None:
-    """Refuse techniques that a suite or device cannot have, as far as that is known before a model is built.
+    """Refuse techniques that a suite or device cannot have, before its model is built.
 
     Raises:
         UnsupportedError: it cannot have one.
@@ -72,40 +71,37 @@ def require_supported(
 
 
 def refused(error: BaseException) -> str | None:
-    """Return why a technique cannot be used here, if that is the error; None for any other error."""
+    """Return why a technique cannot be used here, if the error says so; else None."""
     if isinstance(error, UnsupportedError):
         return str(error)
-    # A model that torch.compile cannot compile runs without it; one that it lacked memory for may
-    # not.
+    # A model that torch.compile cannot compile runs without it; one that lacked memory may not.
     raised_by_compile = any(cls.__module__.startswith(COMPILERS) for cls in type(error).__mro__)
     if raised_by_compile and not is_out_of_memory(error):
         return f"compile: {type(error).__name__}: {first_line(error)}"
     return None
 
 
-def fused(optimizer: torch.optim.Optimizer, *, scaled: bool) -> torch.optim.Optimizer:
+def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return a copy of an optimizer, before its first step, with torch's own ``fused=True``.
-
-    ``scaled`` says whether a GradScaler may skip its steps.
 
     Raises:
         UnsupportedError: it has no fused kernel, or none for this device, type or option.
     """
-    kind = type(optimizer)
+    kind: Any = type(optimizer)
     if "fused" not in inspect.signature(kind).parameters:
         raise UnsupportedError(
             f"fused-optimizer needs an optimizer with torch's fused=True, which {kind.__name__} "
             "lacks"
         )
+    # Torch refuses an optimizer that is both.
     groups = [{**group, "fused": True, "foreach": None} for group in optimizer.param_groups]
-    build: Any = kind
     try:
-        copy: torch.optim.Optimizer = build(groups, lr=groups[0]["lr"], fused=True)
+        copy: torch.optim.Optimizer = kind(groups, lr=groups[0]["lr"], fused=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedError(
             f"fused-optimizer: {kind.__name__} says: {first_line(error)}"
         ) from error
-    if scaled and isinstance(copy, torch.optim.SGD):
+    if isinstance(copy, torch.optim.SGD):
         _initialise_momentum(copy)
     return copy
 
@@ -117,44 +113,44 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
     GradScaler skips that step, and the next step reads whatever was in that memory.
     """
     for group in optimizer.param_groups:
-        if group["momentum"] and group["dampening"]:
+        if not group["momentum"]:
+            continue
+        if group["dampening"]:
             raise UnsupportedError(
                 "fused-optimizer: torch's fused SGD with dampening cannot skip its first step"
             )
-        for weight in group["params"] if group["momentum"] else ():
+        for weight in group["params"]:
             optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
 
 
 def compiled(
     model: nn.Module, mode: str | None = None, *, one_shape: bool = True
 ) -> Callable[..., Any]:
-    """Return the model's forward pass, which torch.compile compiles at its first call; the model is unchanged.
+    """Return the model's forward pass, which torch.compile compiles at its first call.
 
-    ``mode`` is torch.compile's; None is its default. Of batches that may not have ``one_shape``, a
-    size that changes is compiled as a variable.
+    The model is unchanged. ``mode`` is torch.compile's; None is its default. Of batches that may
+    not have ``one_shape``, a size that changes is compiled as a variable.
     """
     config: Any = torch._dynamo.config
-    config.cache_size_limit = (
-        COMPILED_ARMS  # in torch 2.7 and later another name of recompile_limit
-    )
-    forward: Callable[..., Any] = torch.compile(
-        model, dynamic=False if one_shape else None, mode=mode
-    )
+    # In torch 2.7 and later this is another name of recompile_limit.
+    config.cache_size_limit = COMPILED_ARMS
+    dynamic = False if one_shape else None
+    forward: Callable[..., Any] = torch.compile(model, dynamic=dynamic, mode=mode)
     return forward
 
 
 def compilations() -> int:
     """Return how many graphs torch.compile has compiled in this process."""
-    dynamo: Any = sys.modules.get(
-        "torch._dynamo.utils"
-    )  # not imported before something is compiled
+    # Not imported before something is compiled: importing it takes seconds.
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 def fresh_compiler_cache() -> AbstractContextManager[None]:
-    """Return a context in which torch.compile starts from an empty cache: an arm's time must not depend on others'.
+    """Return a context in which torch.compile starts from an empty cache.
 
-    The files stay with the process's others, which its launcher removes.
+    An arm's time to compile must not depend on other arms. The files stay with the process's
+    others, which its launcher removes.
     """
     from torch._inductor.utils import fresh_inductor_cache
 
@@ -166,7 +162,7 @@ def fresh_compiler_cache() -> AbstractContextManager[None]:
 
 @cache
 def load_compiler(kind: str) -> None:
-    """Compile a small function, so that no arm's time to compile includes the first import of the compiler."""
+    """Compile a small function, so that no arm's time to compile includes the compiler's import."""
     torch.compile(lambda x: torch.relu(x) + 1)(torch.zeros(8, device=kind))
 
 
@@ -183,19 +179,18 @@ def checkpoint_activations(model: nn.Module, *, compiled: bool = False) -> None:
         raise UnsupportedError(
             "torch.compile, where it recomputes, cannot keep batch norm from counting a batch twice"
         )
-    blocks: list[nn.Module] = []
+    has_blocks = False
     for container in _outermost(model):
-        blocks += [
-            child for child in container.children() if next(child.children(), None) is not None
-        ]
-    if not blocks:
+        for child in container.children():
+            if next(child.children(), None) is not None:
+                # A method of each block, so that a model's copy runs the copy's layers.
+                vars(child)["forward"] = MethodType(_forward_block, child)
+                has_blocks = True
+    if not has_blocks:
         raise UnsupportedError(
             "checkpointing wraps blocks within nn.Sequential or nn.ModuleList, and "
             f"{type(model).__name__} has none"
         )
-    for block in blocks:
-        # A method of each block, so that a model's copy runs the copy's layers.
-        vars(block)["forward"] = MethodType(_forward_block, block)
 
 
 def _outermost(module: nn.Module) -> Iterator[nn.Module]:
@@ -231,24 +226,20 @@ def _uncounted(norms: Sequence[_BatchNorm]) -> Iterator[None]:
             norm.momentum, norm.num_batches_tracked = momentum, tracked
 
 
-@dataclass(slots=True, kw_only=True)
 class GraphedStep:
-    """Gradients of a batch, computed by a graph from the fourth batch on; all batches have one shape."""
+    """Gradients of a batch, computed by a graph from the fourth batch on; all have one shape."""
 
-    gradients: Callable[[Batch], Tensor]
-    """Computes them without a graph, and returns the loss."""
-    device: torch.device
-    done: int = 0
-    held: list[Tensor] = field(default_factory=list)
-    """The tensors of a batch that the graph reads."""
-    shapes: list[Any] = field(default_factory=list)
-    """Theirs, and the batch's other values, which are constants of the graph."""
-    loss: Tensor | None = None
-    """Which it writes."""
-    graph: CudaGraph = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.graph = CudaGraph(self.device)
+    def __init__(self, gradients: Callable[[Batch], Tensor], device: torch.device) -> None:
+        """Take the function that computes them without a graph, and returns the loss."""
+        self.gradients = gradients
+        self.graph = CudaGraph(device)
+        self._warmed_up = 0
+        self._held: list[Tensor] = []
+        """The tensors of a batch that the graph reads."""
+        self._shapes: list[Any] = []
+        """Theirs, and the batch's other values, which are constants of the graph."""
+        self._loss: Tensor | None = None
+        """The loss that the graph writes."""
 
     def __call__(self, batch: Batch) -> Tensor:
         """Compute the batch's gradients; return the loss, a tensor that no later step overwrites.
@@ -257,36 +248,35 @@ class GraphedStep:
             UnsupportedError: the step has an operation that cannot be captured, such as reading a
                 value on the host, or the batch is not of the shapes that were captured.
         """
-        if self.done < WARM_UP:
-            self.done += 1
-            return self.graph.warm_up(lambda: self.gradients(batch))
-        if self.loss is None:
-            self.loss = self._capture(batch)
-        given, shapes = tensors(batch), _shapes(batch)
-        if shapes != self.shapes:
+        if self._warmed_up < WARM_UP:
+            self._warmed_up += 1
+            return self.graph.warm_up(partial(self.gradients, batch))
+        if self._loss is None:
+            self._loss = self._capture(batch)
+        shapes = _shapes(batch)
+        if shapes != self._shapes:
             raise UnsupportedError(
-                f"cuda-graphs: a graph of batches {self.shapes} cannot take {shapes}"
+                f"cuda-graphs: a graph of batches {self._shapes} cannot take {shapes}"
             )
-        for held, tensor in zip(self.held, given, strict=True):
+        for held, tensor in zip(self._held, tensors(batch), strict=True):
             held.copy_(tensor)
         self.graph.replay()
-        return self.loss.clone()
+        return self._loss.clone()
 
     def _capture(self, batch: Batch) -> Tensor:
         """Capture the step on a copy of the batch, without running it; return the loss."""
         static = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+        self._held = tensors(static)
+        self._shapes = _shapes(static)
         try:
-            loss = self.graph.capture(lambda: self.gradients(static))
+            return self.graph.capture(partial(self.gradients, static)).detach()
         except RuntimeError as error:
-            if (original := out_of_memory_behind(error)) is not None:
+            original = out_of_memory_behind(error)
+            if original is not None:
                 raise original from None
-            cause = (
-                error.__context__ or error
-            )  # ending a failed capture raises too, which hides the cause
-            reason = str(cause).strip().splitlines()[0]
+            # Ending a failed capture raises too, which hides the cause.
+            reason = first_line(error.__context__ or error)
             raise UnsupportedError(f"cuda-graphs: the step cannot be captured: {reason}") from error
-        self.held, self.shapes = tensors(static), _shapes(static)
-        return loss.detach()
 
 
 def _shapes(batch: Batch) -> list[Any]:

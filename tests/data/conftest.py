@@ -56,10 +56,8 @@ def stored():
     """Read the images of a split in the order they are to be labelled, (N, 3, H, W) uint8."""
 
     def read(split):
-        paths = sorted(split.glob("*/*.png"))
-        return torch.stack(
-            [torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths]
-        )
+        images = [np.array(Image.open(path)) for path in sorted(split.glob("*/*.png"))]
+        return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
     return read
 
@@ -71,19 +69,13 @@ class FakeCifar:
         random = np.random.default_rng(3)
         self.pixels = random.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
         self.labels = random.integers(0, 10, 60).tolist()
-        files = [f"data_batch_{index}" for index in range(1, 6)] + ["test_batch"]
-        self.members = {
-            name: pickle.dumps(
-                {
-                    "data": self.pixels[10 * index : 10 * index + 10].reshape(10, -1),
-                    "labels": self.labels[10 * index : 10 * index + 10],
-                }
-            )
-            for index, name in enumerate(files)
-        }
-        self.members["batches.meta"] = pickle.dumps(
-            {"label_names": [f"class {label}" for label in range(10)]}
-        )
+        names = {"label_names": [f"class {label}" for label in range(10)]}
+        self.members = {"batches.meta": pickle.dumps(names)}
+        files = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+        for index, name in enumerate(files):
+            part = slice(10 * index, 10 * index + 10)
+            content = {"data": self.pixels[part].reshape(10, -1), "labels": self.labels[part]}
+            self.members[name] = pickle.dumps(content)
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
             for name, content in self.members.items():
@@ -95,7 +87,7 @@ class FakeCifar:
 
 @pytest.fixture
 def cifar(monkeypatch, tmp_path):
-    """Make torchvision take the fake's checksums for CIFAR-10's, and find nothing at its address."""
+    """Let torchvision take the fake's checksums for its own, and find nothing at its address."""
     fake = FakeCifar()
     sums = {name: md5(content).hexdigest() for name, content in fake.members.items()}
     monkeypatch.setattr(

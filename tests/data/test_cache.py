@@ -17,14 +17,6 @@ def pack(pixels):
     return {"size": (2, 2), "names": ["a", "b\udcff"]}
 
 
-def test_images_and_facts_are_those_that_were_packed_the_first_time(tmp_path):
-    file = tmp_path / "cache" / "x.pixels"
-    for maker in (pack, None):
-        images, facts = packed(file, maker)
-        assert torch.equal(images, IMAGES)
-        assert facts == {"size": [2, 2], "names": ["a", "b\udcff"]}
-
-
 def test_what_could_not_be_packed_leaves_nothing_and_is_packed_the_next_time(tmp_path):
     def full(pixels):
         pixels.write(b"half")

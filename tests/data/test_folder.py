@@ -15,9 +15,7 @@ from bench.data import folder as folder_module
 from bench.data import prepare
 from bench.data.folder import fingerprint, held_out
 from bench.data.prepare import load
-from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
-from bench.spec.suite import Data
 
 LABELS = np.repeat([0, 1], 6)
 """Of the images to train on."""
@@ -25,11 +23,8 @@ LABELS = np.repeat([0, 1], 6)
 
 def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, stored):
     prepared = prepare(data, source)
-    assert (prepared.classes, prepared.train_samples, prepared.fingerprint) == (
-        2,
-        12,
-        fingerprint(source.path),
-    )
+    assert (prepared.classes, prepared.train_samples) == (2, 12)
+    assert prepared.fingerprint == fingerprint(source.path)
     dataset = load(data, source)
     assert dataset.classes == ("cat", "dog")
     for split, name, count in ((dataset.train, "train", 6), (dataset.test, "test", 5)):
@@ -41,12 +36,11 @@ def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, s
 def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_files_do_not(
     data, source, folder, paint
 ):
-    paint(folder / "train" / "cat" / "more" / "a.PNG")
-    (folder / "train" / "cat" / "0.png").rename(folder / "train" / "cat" / "z\n.png")
-    (folder / "train" / "cat" / "1.png").rename(
-        folder / "train" / "cat" / os.fsdecode(b"\xff\x1b[2J.png")
-    )
-    (folder / "train" / "cat" / "notes.txt").write_text("not an image")
+    cats = folder / "train" / "cat"
+    paint(cats / "more" / "a.PNG")
+    (cats / "0.png").rename(cats / "z\n.png")
+    (cats / "1.png").rename(cats / os.fsdecode(b"\xff\x1b[2J.png"))
+    (cats / "notes.txt").write_text("not an image")
     assert prepare(data, source).train_samples == 13
 
 
@@ -61,10 +55,8 @@ def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_fi
 )
 def test_images_of_other_modes_become_rgb(data, source, folder, *, mode, colour, expected):
     Image.new(mode, (8, 8), colour).save(folder / "train" / "cat" / "0.png")
-    image = load(data, source).train.images[0]
-    assert torch.equal(
-        image, torch.tensor(expected, dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8)
-    )
+    colours = load(data, source).train.images[0].flatten(1).unique(dim=1)
+    assert colours.flatten().tolist() == list(expected)
 
 
 def test_images_that_fit_are_kept_as_they_are_and_decoded_once_whatever_becomes_of_them(
@@ -105,15 +97,6 @@ def test_images_of_several_sizes_are_squashed_to_the_input(data, source, folder,
     assert dataset.test.images.shape == (10, 3, 12, 10)
 
 
-def test_images_stay_in_order_when_they_are_decoded_in_parallel(tmp_path, paint, stored):
-    many = tmp_path / "many"
-    for name in ("test/one/0.png", *(f"train/one/{index:03}.png" for index in range(150))):
-        paint(many / name, (128, 128))
-    source = DataSource(kind="folder", path=str(many), directory=str(tmp_path / "kept"))
-    images = load(Data(input_shape=(3, 128, 128), classes=1), source).train.images
-    assert torch.equal(images, stored(many / "train"))
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_changed_added_or_removed_image_is_noticed(data, source, folder, paint, stored, *, split):
     image, added = folder / split / "dog" / "3.png", folder / split / "dog" / "added.png"
@@ -151,37 +134,36 @@ def test_a_class_in_one_split_only_is_refused(data, source, folder, paint, *, he
     assert f"the class 'bird' has no image to {missing} on" in refusal(data, source)
 
 
+def break_off(path):
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def link_to_nothing(path):
+    path.unlink()
+    path.symlink_to("nowhere.png")
+
+
+def fill_memory(path):
+    Image.new("1", (9000, 9000)).save(path)  # a file of 10 kB
+
+
+@pytest.mark.parametrize(("split", "index"), [("train", 0), ("train", 9), ("test", 9)])
 @pytest.mark.parametrize(
-    ("split", "index", "kept_bytes"), [("train", 0, 0), ("train", 9, 60), ("test", 9, 150)]
+    "damage", [break_off, lambda path: path.write_bytes(b""), link_to_nothing, fill_memory]
 )
 def test_an_image_that_cannot_be_read_is_left_out_and_named(
-    data, source, folder, *, split, index, kept_bytes
+    data, source, folder, monkeypatch, *, split, index, damage
 ):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000_000)
     path = sorted(folder.glob(f"{split}/*/*.png"))[index]
     before = getattr(load(data, source), split)
-    path.write_bytes(path.read_bytes()[:kept_bytes])
+    damage(path)
     prepared = prepare(data, source)
     assert prepared.left_out == (str(path),)
     assert prepared == prepare(data, source)  # as the cache has it
     after, kept = getattr(load(data, source), split), torch.arange(len(before.labels)) != index
     assert torch.equal(after.images, before.images[kept])
     assert torch.equal(after.labels, before.labels[kept])
-
-
-@pytest.mark.parametrize("kind", ["a link to nothing", "an image that would fill the memory"])
-def test_what_is_like_an_image_and_cannot_be_read_is_left_out_and_named(
-    data, source, folder, monkeypatch, kind
-):
-    path = folder / "train" / "cat" / "00.png"
-    before = load(data, source).train.images
-    if kind == "a link to nothing":
-        path.symlink_to("nowhere.png")
-    else:
-        Image.new("1", (9000, 9000)).save(path)  # a file of 10 kB
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000_000)
-    prepared = prepare(data, source)
-    assert prepared.left_out == (str(path),)
-    assert torch.equal(load(data, source).train.images, before)
 
 
 def test_a_split_of_which_nothing_can_be_read_is_refused(data, source, folder):
@@ -192,26 +174,21 @@ def test_a_split_of_which_nothing_can_be_read_is_refused(data, source, folder):
 
 def test_a_share_of_every_class_is_held_out():
     labels = np.repeat([0, 1, 2], [50, 10, 103])
-    chosen = held_out(labels, 0.2)
-    assert np.bincount(labels[chosen]).tolist() == [10, 2, 21]
-    assert np.array_equal(held_out(labels, 0.2), chosen)
-    assert not held_out(labels, 0.0).any()
+    assert np.bincount(labels[held_out(labels, 0.2)]).tolist() == [10, 2, 21]
 
 
 def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out(
     data, source, folder, paint, stored
 ):
+    train, test = stored(folder / "train"), stored(folder / "test")
     for split in ("train", "test"):  # as the archive of Intel Image Classification is laid out
         (folder / f"seg_{split}").mkdir()
         (folder / split).rename(folder / f"seg_{split}" / f"seg_{split}")
     paint(folder / "seg_pred" / "seg_pred" / "10.png")
-    train, test = (stored(folder / f"seg_{split}" / f"seg_{split}") for split in ("train", "test"))
-    for share in (0.0, 0.5):
-        dataset = load(replace(data, validation_share=share), source)
-        kept = ~held_out(LABELS, share)
-        assert dataset.classes == ("cat", "dog")
-        assert torch.equal(dataset.train.images, train[kept])
-        assert torch.equal(dataset.test.images, test)
+    dataset = load(replace(data, validation_share=0.5), source)
+    assert dataset.classes == ("cat", "dog")
+    assert torch.equal(dataset.train.images, train[~held_out(LABELS, 0.5)])
+    assert torch.equal(dataset.test.images, test)
 
 
 def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, folder, stored):
@@ -224,16 +201,17 @@ def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, fo
         prepare(data, source)
 
 
-def change_a_byte(path):
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+def change_a_byte(image):
+    content = bytearray(image.read_bytes())
+    content[-1] ^= 1
+    image.write_bytes(content)
 
 
 def as_intel(image):
     train = image.parents[1]
-    train.rename(train.parent / "moved")
-    (train.parent / "seg_train").mkdir()
-    (train.parent / "moved").rename(train.parent / "seg_train" / "seg_train")
+    outer = train.with_name("seg_train")
+    outer.mkdir()
+    train.rename(outer / "seg_train")
 
 
 @pytest.mark.parametrize(

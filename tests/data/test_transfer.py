@@ -124,17 +124,19 @@ def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch
     monkeypatch.setattr(torch.cuda, "stream", entered)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: recorded.append(stream))
     prepared_on = []
-    with closing(
-        prefetched(Source(), fake_graph.CUDA, lambda batch: prepared_on.append(inside[-1]) or batch)
-    ) as ahead:
-        next(ahead)
+
+    def prepare(batch):
+        prepared_on.append(inside[-1])
+        return batch
+
+    for _ in range(2):
+        with closing(prefetched(Source(), fake_graph.CUDA, prepare)) as ahead:
+            next(ahead)
     current, side = streams
     assert side.waited[0] is current
-    assert current.waited == [side]
-    assert recorded == [current] * 2
+    assert current.waited == [side] * 2
+    assert recorded == [current] * 4
     assert set(prepared_on) == {side}
-    with closing(prefetched(Source(), fake_graph.CUDA)) as ahead:
-        next(ahead)
     assert len(streams) == 2  # the next epoch's batches are prepared on the same stream
 
 

@@ -4,10 +4,11 @@ What is faked is the machine: ``FakeDriver`` stands in for libnvidia-ml.so.1, th
 pynvml calls through ctypes. The pynvml above it is real (a fresh copy, so that nothing leaks from
 test to test), and with it its errors, structs and version rules.
 
-    clock = FakeClock() gpu = FakeGpu("GPU-a", power_w=lambda now_s: 300.0) FakeDriver([gpu],
-    clock=clock).install(monkeypatch)     # from here on ``import pynvml`` sees that machine
-    clock.advance(5.0)                                      # its energy counter has moved on
-    gpu.lost = True                                         # and now it has fallen off the bus
+    clock = FakeClock()
+    gpu = FakeGpu("GPU-a", power_w=lambda now_s: 300.0)
+    FakeDriver([gpu], clock=clock).install(monkeypatch)  # ``import pynvml`` sees that machine
+    clock.advance(5.0)                                   # its energy counter has moved on
+    gpu.lost = True                                      # and now it has fallen off the bus
 """
 
 # ruff: noqa: N802, N815 - its functions are called what NVML calls them.
@@ -26,15 +27,9 @@ from types import ModuleType
 from typing import Any
 
 GiB = 2**30
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
-NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, MISMATCH, UNKNOWN = (
-    6,
-    7,
-    9,
-    15,
-    18,
-    999,
-)
+# NVML's return codes.
+SUCCESS, UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 1, 3, 4, 6
+INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, UNKNOWN = 7, 9, 15, 999
 NOT_AVAILABLE = 2**64 - 1
 POWER_INSTANT = 186
 UTILIZATION = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
@@ -113,14 +108,15 @@ class FakeGpu:
         """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when
         first looked at.
         """
+        power_w = self.power_w if self.counter_power_w is None else self.counter_power_w
         steps = round(math.floor(now_s / self.energy_tick_s + 1e-9) * self.energy_tick_s / 0.01)
         for step in range(len(self._used_mj) - 1, steps):
-            power_w = self.power_w if self.counter_power_w is None else self.counter_power_w
-            self._used_mj.append(
-                self._used_mj[step] + round(1000 * _at(power_w, (step + 0.5) * 0.01)) * 0.01
-            )
+            power_mw = round(1000 * _at(power_w, (step + 0.5) * 0.01))
+            self._used_mj.append(self._used_mj[step] + power_mw * 0.01)
         used_j = self.energy_start_j + self._used_mj[steps] / 1000
-        return round(1000 * (used_j % self.energy_wraps_at_j if self.energy_wraps_at_j else used_j))
+        if self.energy_wraps_at_j:
+            used_j %= self.energy_wraps_at_j
+        return round(1000 * used_j)
 
 
 def _at(power_w: float | Callable[[float], float], now_s: float) -> float:
@@ -138,18 +134,19 @@ _READINGS: dict[str, Callable[..., Any]] = {
         1000 * _at(gpu.power_w if gpu.average_power_w is None else gpu.average_power_w, now_s)
     ),
     "TotalEnergyConsumption": lambda gpu, now_s: gpu.energy_mj(now_s),
-    "MaxClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_limit_mhz, 2: gpu.memory_clock_limit_mhz}[
-        kind.value
-    ],
-    "ClockInfo": lambda gpu, _, kind: {1: gpu.sm_clock_mhz, 2: gpu.memory_clock_mhz}[kind.value],
+    # Clock 1 is the multiprocessors', clock 2 the memory's.
+    "MaxClockInfo": lambda gpu, _, kind: (
+        gpu.sm_clock_limit_mhz if kind.value == 1 else gpu.memory_clock_limit_mhz
+    ),
+    "ClockInfo": lambda gpu, _, kind: gpu.sm_clock_mhz if kind.value == 1 else gpu.memory_clock_mhz,
     "Temperature": lambda gpu, *_: gpu.temperature_c,
 }
-"""Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time, and an
+"""Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time and an
 argument."""
 
 
 class FakeDriver:
-    """The C library: a method for each function, with ctypes arguments, that returns NVML's code."""
+    """The C library: a method for each function, of ctypes arguments, that returns NVML's code."""
 
     def __init__(
         self,
@@ -167,7 +164,7 @@ class FakeDriver:
         self._handles: dict[int, tuple[Any, FakeGpu]] = {}
 
     def load(self) -> ModuleType:
-        """Return a fresh copy of the real pynvml that has this as its library, and put it in
+        """Return a fresh copy of the real pynvml with this as its library, and put it in
         sys.modules.
         """
         source = importlib.metadata.distribution("nvidia-ml-py").locate_file("pynvml.py")
@@ -199,14 +196,11 @@ class FakeDriver:
         if name in gpu.errors:
             return gpu.errors[name]
         reading = _READINGS.get(name.removeprefix("nvmlDeviceGet"))
-        *kinds, result = (
-            arguments[1:2] if name.endswith(("Name", "UUID")) else arguments[1:]
-        )  # not a buffer's size
-        return (
-            _put(result, reading(gpu, self.clock(), *kinds))
-            if reading
-            else getattr(self, name)(gpu, *kinds, result)
-        )
+        if reading is None:
+            return getattr(self, name)(gpu, *arguments[1:])
+        # The last argument takes the result, but for a buffer's, whose size comes after it.
+        given = arguments[1:2] if name.endswith(("Name", "UUID")) else arguments[1:]
+        return _put(given[-1], reading(gpu, self.clock(), *given[:-1]))
 
     def nvmlInitWithFlags(self, flags: int) -> int:
         self.running += self.init_code == SUCCESS
@@ -233,9 +227,6 @@ class FakeDriver:
     def nvmlDeviceGetIndex(self, gpu: FakeGpu, index: Any) -> int:
         return _put(index, self.gpus.index(gpu))
 
-    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu, major: Any, minor: Any) -> int:
-        return _put(major, gpu.capability[0]) or _put(minor, gpu.capability[1])
-
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, info: Any) -> int:
         # The first version counts the driver's own reserve as used.
         info._obj.total, info._obj.used = gpu.memory_total, gpu.memory_used + gpu.memory_reserved
@@ -243,12 +234,13 @@ class FakeDriver:
         return SUCCESS
 
     def nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, info: Any) -> int:
-        info._obj.total, info._obj.used, info._obj.reserved = (
+        memory = info._obj
+        memory.total, memory.used, memory.reserved = (
             gpu.memory_total,
             gpu.memory_used,
             gpu.memory_reserved,
         )
-        info._obj.free = gpu.memory_total - gpu.memory_used - gpu.memory_reserved
+        memory.free = memory.total - memory.used - memory.reserved
         return SUCCESS
 
     def nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, info: Any) -> int:
@@ -292,24 +284,17 @@ class FakeDriver:
             return NOT_FOUND
         if not samples:
             return INSUFFICIENT_SIZE
-        for number, (time_us, pid, sm_pct) in enumerate(fresh):
-            samples[number].timeStamp, samples[number].pid, samples[number].smUtil = (
-                time_us,
-                pid,
-                sm_pct,
-            )
+        for sample, work in zip(samples, fresh, strict=False):
+            sample.timeStamp, sample.pid, sample.smUtil = work
         return SUCCESS
 
     def nvmlDeviceGetProcessesUtilizationInfo(self, gpu: FakeGpu, info: Any) -> int:
-        info, count, since = (
-            info._obj,
-            ctypes.c_uint(),
-            ctypes.c_ulonglong(info._obj.lastSeenTimeStamp),
-        )
+        asked, count = info._obj, ctypes.c_uint()
+        since = ctypes.c_ulonglong(asked.lastSeenTimeStamp)
         code = self.nvmlDeviceGetProcessUtilization(
-            gpu, info.procUtilArray, ctypes.byref(count), since
+            gpu, asked.procUtilArray, ctypes.byref(count), since
         )
-        info.processSamplesCount = count.value
+        asked.processSamplesCount = count.value
         return code
 
     def _point(self, device: Any, gpu: FakeGpu) -> int:
@@ -333,17 +318,8 @@ class _Library:
 
 
 def forget(monkeypatch: Any) -> None:
-    """Unload pynvml and gpustat until the end of the test, so that what the test imports is fresh."""
-    gpustat = [name for name in sys.modules if name.startswith("gpustat.")]
-    for name in {
-        "pynvml",
-        "gpustat",
-        "gpustat.cli",
-        "gpustat.core",
-        "gpustat.nvml",
-        "gpustat.util",
-        *gpustat,
-    }:
+    """Unload pynvml and gpustat until the end of the test, so that a test imports them fresh."""
+    for name in ("pynvml", *(f"gpustat{part}" for part in ("", ".core", ".nvml", ".util"))):
         # Set before it is taken out, so that monkeypatch also unloads what the test is about to
         # import.
         monkeypatch.setitem(sys.modules, name, None)

@@ -18,20 +18,15 @@ REACHES_CUDA = re.compile(
 
 def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
     modules = [path for path in BENCH.rglob("*.py") if REACHES_CUDA.search(path.read_text())]
-    inside_a_script = {
-        "hook.py",
-        "observe.py",
-    }  # which run in a script's process, and import nothing of ours
-    assert {path.parent.name for path in modules if path.name not in inside_a_script} == {
-        "devices"
-    }, modules
+    # These run in a script's process, and import nothing of ours.
+    inside_a_script = ("hook.py", "observe.py")
+    folders = {path.parent.name for path in modules if path.name not in inside_a_script}
+    assert folders == {"devices"}, modules
 
 
 def test_out_of_memory_is_found_behind_the_error_that_it_led_to():
-    memory, ended = (
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("the capture was invalidated"),
-    )
+    memory = torch.OutOfMemoryError("CUDA out of memory")
+    ended = RuntimeError("the capture was invalidated")
     ended.__context__ = memory  # as of an error that is raised while another is handled
     assert out_of_memory_behind(ended) is memory
     assert out_of_memory_behind(RuntimeError("another")) is None

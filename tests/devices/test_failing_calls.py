@@ -38,22 +38,22 @@ MOST = 60
 
 
 def each_call(monkeypatch, code, use, *, ends=True):
-    """Call ``use`` with a driver whose first call fails, then its second, until it makes fewer; return how many.
+    """Call ``use`` with a driver whose first call fails, then its second, until it makes fewer.
+
+    Returns how many failed.
 
     Unless ``ends`` is false, it must shut down what it has initialised.
     """
     clock = FakeClock()
-    gpu = FakeGpu(
-        "GPU-a", power_w=300.0, processes={os.getpid(): GiB}, work=[(10, os.getpid(), 50)]
-    )
+    pid = os.getpid()
+    gpu = FakeGpu("GPU-a", power_w=300.0, processes={pid: GiB}, work=[(10, pid, 50)])
     driver = FailingDriver([gpu], clock=clock).install(monkeypatch)
     driver.code = code
     for number in range(1, MOST + 1):
         driver.calls, driver.fail_at, driver.running = 0, number, 0
         use(clock)
-        assert (
-            driver.running == 0 or number == 1 or not ends
-        )  # an initialisation that failed is not ended
+        # An initialisation that failed is not ended.
+        assert driver.running == 0 or number == 1 or not ends
         if driver.calls < number:
             return number - 1
     return MOST
@@ -118,13 +118,11 @@ def test_a_watch_names_a_gpu_that_is_lost_and_claims_nothing_else(monkeypatch, c
 
 @CODES
 def test_processes_are_listed_or_unknown(monkeypatch, code):
-    monkeypatch.setattr(
-        time, "sleep", lambda _seconds: None
-    )  # in which gpustat measures the processes' use of the CPU
+    # In which gpustat measures the processes' use of the CPU.
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
 
     def use(_clock):
         assert set(processes.gpu_processes()) <= {"GPU-a"}
 
-    assert (
-        each_call(monkeypatch, code, use, ends=False) > 2
-    )  # gpustat does not shut down after an error
+    # gpustat does not shut down after an error.
+    assert each_call(monkeypatch, code, use, ends=False) > 2

@@ -8,11 +8,13 @@ import pytest
 
 from bench.devices.monitor import (
     DeviceLostError,
+    GpuMeter,
     Monitor,
     ThrottleTimes,
     monitor_problem,
     open_monitor,
 )
+from bench.results.records import Sample
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 
@@ -50,22 +52,6 @@ def test_where_nvml_does_not_start_there_is_none_and_the_problem_is_known(
     assert problem in monitor_problem()
 
 
-def test_gpus_are_described_in_their_units(machine):
-    nvml = machine(
-        FakeGpu("GPU-b", power_limit_w=350.0),
-        FakeGpu("GPU-a"),
-    )
-    assert nvml.driver_version() == "580.65.06"
-    first = nvml.describe("GPU-b")
-    assert (first.pop("uuid"), first.pop("energy")) == ("GPU-b", "power")
-    assert first == {
-        "power_limit_w": 350.0,
-        "power_default_w": 700.0,
-        "sm_clock_limit_mhz": 1980,
-        "memory_clock_limit_mhz": 2619,
-    }
-
-
 def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(machine):
     nvml = machine(
         FakeGpu("GPU-c", sm_clock_mhz=3),
@@ -81,12 +67,9 @@ def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(ma
 
 
 def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(machine):
-    gpu = FakeGpu("GPU-a", memory_used=5 * GiB, memory_reserved=GiB)
-    assert machine(gpu).memory("GPU-a").used == 5 * GiB
-    assert (
-        machine(gpu).memory("GPU-a").free
-        == gpu.memory_total - gpu.memory_used - gpu.memory_reserved
-    )
+    gpu = FakeGpu("GPU-a", memory_total=80 * GiB, memory_used=5 * GiB, memory_reserved=GiB)
+    memory = machine(gpu).memory("GPU-a")
+    assert (memory.used, memory.free) == (5 * GiB, 74 * GiB)
     assert machine(gpu, missing=fake.DRIVER_470).memory("GPU-a").used == 6 * GiB
 
 
@@ -102,10 +85,8 @@ def test_used_memory_leaves_the_reserve_out_where_the_driver_tells_it_apart(mach
 def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown(
     machine, options, power_w
 ):
-    assert (
-        machine(FakeGpu("GPU-a", **{"average_power_w": 120.0, **options})).power_w("GPU-a")
-        == power_w
-    )
+    gpu = FakeGpu("GPU-a", **{"average_power_w": 120.0, **options})
+    assert machine(gpu).power_w("GPU-a") == power_w
 
 
 def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
@@ -115,9 +96,10 @@ def test_a_reading_that_fails_is_none_and_the_others_go_on(machine):
         errors={"nvmlDeviceGetTotalEnergyConsumption": fake.NO_PERMISSION},
     )
     nvml = machine(gpu)
-    assert (nvml.total_energy_j("GPU-a"), nvml.sample("GPU-a", "0").temperature_c) == (None, 50.0)
+    meter = GpuMeter(nvml, "GPU-a")
+    assert (meter.energy_j(), nvml.sample("GPU-a", "0").temperature_c) == (None, 50.0)
     gpu.errors.clear()
-    assert nvml.total_energy_j("GPU-a") == 1000.0
+    assert meter.energy_j() == 1000.0
 
 
 def test_an_old_driver_is_read_like_a_new_one(machine):
@@ -131,22 +113,16 @@ def test_an_old_driver_is_read_like_a_new_one(machine):
     [
         (None, None),
         (0x0, "none"),
-        (0x1, "idle"),
-        (0x44, "sw_power_cap+hw_thermal"),
+        (0x45, "idle+sw_power_cap+hw_thermal"),
         (0x1AA, "applications_clocks+hw_slowdown+sw_thermal+hw_power_brake+display_clock"),
         (0x8004, "sw_power_cap"),
     ],
 )
 def test_clock_event_reasons_have_names_and_none_is_told_from_unknown(machine, bits, names):
-    errors = (
-        {"nvmlDeviceGetCurrentClocksThrottleReasons": fake.NOT_SUPPORTED} if bits is None else {}
-    )
-    assert (
-        machine(FakeGpu("GPU-a", reasons=bits or 0, errors=errors))
-        .sample("GPU-a", "0")
-        .throttle_reasons
-        == names
-    )
+    gpu = FakeGpu("GPU-a", reasons=bits or 0)
+    if bits is None:
+        gpu.errors = {"nvmlDeviceGetCurrentClocksThrottleReasons": fake.NOT_SUPPORTED}
+    assert machine(gpu).sample("GPU-a", "0").throttle_reasons == names
 
 
 def test_a_sample_holds_every_reading(machine):
@@ -154,18 +130,18 @@ def test_a_sample_holds_every_reading(machine):
     before = time.time()
     sample = machine(gpu).sample("GPU-a", "3")
     assert before <= sample.time_s <= time.time()
-    assert (sample.placement, sample.uuid) == ("3", "GPU-a")
-    assert (sample.utilization_pct, sample.memory_used_bytes, sample.power_w) == (
-        90.0,
-        10 * GiB,
-        321.5,
+    assert sample == Sample(
+        time_s=sample.time_s,
+        placement="3",
+        uuid="GPU-a",
+        utilization_pct=90.0,
+        memory_used_bytes=10 * GiB,
+        power_w=321.5,
+        temperature_c=50.0,
+        sm_clock_mhz=1500,
+        memory_clock_mhz=2600,
+        throttle_reasons="sw_power_cap+sw_thermal",
     )
-    assert (sample.temperature_c, sample.sm_clock_mhz, sample.memory_clock_mhz) == (
-        50.0,
-        1500,
-        2600,
-    )
-    assert sample.throttle_reasons == "sw_power_cap+sw_thermal"
 
 
 def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
@@ -178,9 +154,7 @@ def test_a_lost_gpu_is_a_failure_and_does_not_hide_the_others(machine):
     assert nvml.sample("GPU-b", "1").power_w == 200.0
 
 
-def test_a_throttle_counter_that_grows_faster_than_time_is_dropped_and_one_that_begins_anew_counts_on(
-    machine,
-):
+def test_a_throttle_counter_faster_than_time_is_dropped_and_one_that_begins_anew_counts_on(machine):
     gpu = FakeGpu("GPU-a", fields={POWER: 0, THERMAL: 500 * MS})
     times = ThrottleTimes(machine(gpu), "GPU-a")
     gpu.fields = {POWER: 60_000 * MS, THERMAL: 0}

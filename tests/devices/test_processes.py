@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from bench.devices import processes as module
-from bench.devices.processes import GpuProcess, busy, describe, gpu_processes
+from bench.devices.processes import GpuProcess, busy, gpu_processes
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
@@ -29,9 +29,7 @@ def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch
     assert "gpustat" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    ("missing", "held"), [((), 3 * GiB), (fake.DRIVER_470, 3 * GiB), ((), None)]
-)
+@pytest.mark.parametrize(("missing", "held"), [(fake.DRIVER_470, 3 * GiB), ((), None)])
 def test_a_stranger_is_named_with_user_program_and_memory(monkeypatch, stranger, missing, held):
     gpus = [FakeGpu("GPU-b"), FakeGpu("GPU-a", processes={stranger: held, os.getpid(): GiB})]
     FakeDriver(gpus, missing=missing).install(monkeypatch)
@@ -50,15 +48,11 @@ def test_a_display_server_is_left_out(monkeypatch, tmp_path, stranger):
 
 
 def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left_out(monkeypatch):
-    kinds = [
-        f"nvmlDeviceGet{kind}RunningProcesses_{version}"
-        for kind in ("Compute", "Graphics")
-        for version in ("v2", "v3")
-    ]
-    hidden = FakeGpu("GPU-b", errors=dict.fromkeys(kinds, fake.NO_PERMISSION))
-    FakeDriver(
-        [FakeGpu("GPU-a", lost=True), hidden, FakeGpu("GPU-c", processes={2**22 + 1: GiB})]
-    ).install(monkeypatch)
+    lost = FakeGpu("GPU-a", lost=True)
+    names = [f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "Graphics")]
+    hidden = FakeGpu("GPU-b", errors=dict.fromkeys(names, fake.NO_PERMISSION))
+    left = FakeGpu("GPU-c", processes={2**22 + 1: GiB})
+    FakeDriver([lost, hidden, left]).install(monkeypatch)
     assert gpu_processes() == {"GPU-c": []}
 
 
@@ -70,38 +64,23 @@ def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left
 def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(
     monkeypatch, caplog, gpustat, reason
 ):
-    FakeDriver([FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})]).install(
-        monkeypatch
-    )
+    nameless = FakeGpu("GPU-a", errors={"nvmlDeviceGetName": fake.NOT_SUPPORTED})
+    FakeDriver([nameless]).install(monkeypatch)
     if gpustat is None:
         monkeypatch.setitem(sys.modules, "gpustat", None)
     assert gpu_processes() == {}
     assert reason in caplog.text
 
 
-def test_the_description_is_a_sentence_for_each_busy_gpu():
-    bob = GpuProcess(pid=6, user="bob", command="blender", memory_bytes=300 * 2**20)
-    ghost = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
-    names = {"GPU-a": "GPU 1", "GPU-b": "GPU 0", "GPU-c": "GPU 2"}
-    assert describe({"GPU-a": [ANN], "GPU-b": [], "GPU-c": [bob, ghost]}, names) == (
-        "GPU 1 is in use by ann (python, pid 5, 12.5 GiB). "
-        "GPU 2 is in use by bob (blender, pid 6, 0.3 GiB), ? (?, pid 7, memory unknown)."
-    )
-    assert describe({"GPU-a": []}, names) == ""
-
-
-@pytest.fixture
-def seen(monkeypatch):
-    """The processes on each GPU; a test may change them."""
-    known = {"GPU-a": [], "GPU-b": []}
-    monkeypatch.setattr(module, "gpu_processes", lambda: known)
-    return known
-
-
-def test_another_process_on_any_gpu_is_warned_of(machine, seen):
+def test_other_processes_on_a_runs_gpus_are_named_in_one_warning(machine, monkeypatch):
+    seen = {"GPU-a": [], "GPU-b": [], "GPU-other": [ANN]}
+    monkeypatch.setattr(module, "gpu_processes", lambda: seen)
     machine = replace(machine, devices=(PAIR,))
     assert busy(machine) == []
-    seen["GPU-b"] = [ANN]
-    (warning,) = busy(machine)
-    assert warning.startswith("GPU 1 is in use by ann")
+    ghost = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
+    seen |= {"GPU-b": [ANN], "GPU-a": [ANN, ghost]}
+    assert busy(machine) == [
+        "GPU 0 is in use by ann (python, pid 5, 12.5 GiB), ? (?, pid 7, memory unknown). "
+        "GPU 1 is in use by ann (python, pid 5, 12.5 GiB)."
+    ]
     assert busy(replace(machine, devices=(OVER_NODES,))) == []

@@ -45,11 +45,7 @@ def test_its_gpu_is_described_as_torch_knows_it_without_telemetry(rocm):
     environment = survey.survey(None, print)
     (device,) = environment.devices
     assert (environment.cuda, environment.driver) == ("ROCm 6.4.43482", None)
-    assert (device.kind, device.architecture, device.memory_total_bytes) == (
-        "cuda",
-        "gfx942",
-        2**37,
-    )
+    assert (device.kind, device.architecture) == ("cuda", "gfx942")
     assert (device.compute_capability, device.power_limit_w, device.energy) == (None, None, None)
     assert device.native_bf16 is None
     assert backend.unsupported_reason(PRECISIONS["amp-bf16"]) is None
@@ -57,8 +53,6 @@ def test_its_gpu_is_described_as_torch_knows_it_without_telemetry(rocm):
 
 def test_missing_kernels_are_named_in_its_words(rocm):
     rocm("gfx906")
-    with pytest.raises(
-        UsageError,
-        match=r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)",
-    ):
+    message = r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)"
+    with pytest.raises(UsageError, match=message):
         survey.survey(("0",), print)

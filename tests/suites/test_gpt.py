@@ -63,7 +63,7 @@ def test_a_preset_has_its_parameters_and_its_flops(preset):
         - model.positions.weight.numel()
     )
     least = length * (6 * in_products + 12 * layers * length * width)
-    assert least <= training_flops_per_sample(suite, suite.data) <= 1.2 * least
+    assert least <= training_flops_per_sample(suite) <= 1.2 * least
 
 
 def test_a_tied_head_is_counted_and_stored_once():

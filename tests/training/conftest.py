@@ -60,9 +60,16 @@ def make(
     **fields,
 ):
     """Build an arm; ``fields`` are the suite's others."""
-    suite = make_suite(model, optimizer, data, **fields)
-    given = {"seed": seed, "steps": steps, "clip_grad": clip_grad, "techniques": techniques}
-    return build_arm(suite, data, parse_precision(precision), device, **given)
+    return build_arm(
+        make_suite(model, optimizer, data, **fields),
+        data,
+        parse_precision(precision),
+        device,
+        seed=seed,
+        steps=steps,
+        clip_grad=clip_grad,
+        techniques=techniques,
+    )
 
 
 def batches(count=4, shape=(3, 8, 8)):
@@ -75,14 +82,8 @@ def batches(count=4, shape=(3, 8, 8)):
 
 def wide(_data=None):
     """A model of which libraries convert two layers; the last does not fit their kernels."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(192, 64),
-        nn.GELU(),
-        nn.LayerNorm(64),
-        nn.Linear(64, 32, bias=False),
-        nn.Linear(32, 3),
-    )
+    first = (nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64))
+    return nn.Sequential(*first, nn.Linear(64, 32, bias=False), nn.Linear(32, 3))
 
 
 def batch(size=32):
@@ -121,7 +122,5 @@ def same(first, other):
     bits.
     """
     if isinstance(first, dict):
-        return first.keys() == other.keys() and all(
-            torch.equal(value, other[name]) for name, value in first.items()
-        )
-    return all(torch.equal(*pair) for pair in zip(first, other, strict=True))
+        return [*first] == [*other] and same([*first.values()], [*other.values()])
+    return all(map(torch.equal, first, other)) and len(first) == len(other)

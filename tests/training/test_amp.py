@@ -2,6 +2,7 @@
 weights.
 """
 
+from functools import partial
 from operator import attrgetter
 from types import SimpleNamespace
 
@@ -20,11 +21,13 @@ from tests.training.conftest import CPU, same, train
 
 PIXELS = (1, 6, 6)
 NEWER = hasattr(torch.backends, "fp32_precision")
-UNTOUCHED = (
-    {part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS}
-    if NEWER
-    else {}
-)
+
+
+def switches():
+    return [attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS]
+
+
+UNTOUCHED = switches() if NEWER else []
 """torch's switches before any test, as it comes."""
 newer = pytest.mark.skipif(not NEWER, reason="torch has fp32_precision from 2.9 on")
 
@@ -39,9 +42,8 @@ def fp32_afterwards():
 def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on():
     for name, setting in (("tf32", "tf32"), ("fp32", "ieee"), ("amp-bf16", "ieee")):
         amp.apply(PRECISIONS[name])
-        general = [torch.backends, torch.backends.cudnn, torch.backends.mkldnn]
-        parts = [attrgetter(part)(torch.backends) for part in capabilities.PARTS]
-        assert {part.fp32_precision for part in (*general, *parts)} == {setting}
+        general = (torch.backends, torch.backends.cudnn, torch.backends.mkldnn)
+        assert {part.fp32_precision for part in general} == {setting} == {*switches()}
         read = amp.read_back(PRECISIONS[name], CPU)
         assert {read.fp32_matmul, read.fp32_conv, read.fp32_rnn} == {setting}
 
@@ -51,12 +53,9 @@ def test_default_is_the_state_in_which_torch_comes():
     for before in ("tf32", "fp32"):
         amp.apply(PRECISIONS[before])
         amp.apply(PRECISIONS["default"])
-        assert {
-            part: attrgetter(part)(torch.backends).fp32_precision for part in capabilities.PARTS
-        } == UNTOUCHED
+        assert switches() == UNTOUCHED
         assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("ieee", "tf32", "tf32")
-        read = amp.read_back(PRECISIONS["default"], CPU)
-        assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == ("ieee", "ieee", "ieee")
+        assert backend_of(CPU).fp32_switches() == ("ieee", "ieee", "ieee")
 
 
 def test_cudnn_tries_its_algorithms_at_every_precision_but_torchs_own():
@@ -82,27 +81,22 @@ def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
     matmul_switch, cudnn_switch = SimpleNamespace(allow_tf32=None), SimpleNamespace(allow_tf32=None)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul_switch), cudnn=cudnn_switch)
     monkeypatch.setattr(capabilities, "_backends", backends)
-    for name, switches in {
-        "tf32": (True, True),
-        "default": (False, True),
-        "fp32": (False, False),
-    }.items():
+    for name, matmul, cudnn in (
+        ("tf32", "tf32", "tf32"),
+        ("default", "ieee", "tf32"),
+        ("fp32", "ieee", "ieee"),
+    ):
         amp.apply(PRECISIONS[name])
-        assert (matmul_switch.allow_tf32, cudnn_switch.allow_tf32) == switches
-        read = amp.read_back(PRECISIONS[name], CPU)
-        matmul, cudnn = ("tf32" if on else "ieee" for on in switches)
-        assert (read.fp32_matmul, read.fp32_conv, read.fp32_rnn) == (matmul, cudnn, cudnn)
+        assert matmul_switch.allow_tf32 is (matmul == "tf32")
+        assert cudnn_switch.allow_tf32 is (cudnn == "tf32")
+        assert backend_of(CPU).fp32_switches() == (matmul, cudnn, cudnn)
 
 
 def test_only_fp16_precisions_scale_their_loss_and_with_torchs_own_defaults():
-    scalers = {name: amp.grad_scaler(p, CPU) for name, p in PRECISIONS.items()}
-    assert [name for name, scaler in scalers.items() if scaler.is_enabled()] == [
-        "amp-fp16",
-        "fp16-master",
-    ]
-    assert {str(scaler.state_dict()) for scaler in scalers.values() if scaler.is_enabled()} == {
-        str(torch.amp.GradScaler("cpu").state_dict())
-    }
+    usual = torch.amp.GradScaler("cpu").state_dict()
+    for name, precision in PRECISIONS.items():
+        scales = name in ("amp-fp16", "fp16-master")
+        assert amp.grad_scaler(precision, CPU).state_dict() == (usual if scales else {})
 
 
 def test_options_reach_the_scaler():
@@ -118,22 +112,12 @@ def test_autocast_caches_its_copies_of_weights_unless_told_not_to():
 
 
 def layers(_data=None):
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.LayerNorm(64),
-        nn.Linear(64, 3),
-    )
+    convolution = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*convolution, nn.LayerNorm(64), nn.Linear(64, 3))
 
 
-def make(name, **given):
-    usual = {
-        "model": layers,
-        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-    }
-    return conftest.make(name, **{**usual, **given})
+def make(name, model=layers, **given):
+    return conftest.make(name, model=model, **given)
 
 
 def batches(count=4):
@@ -163,13 +147,12 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     assert seen["forward"] == torch.float16  # 2: forward in fp16
     assert seen["loss"] == (torch.float32, torch.float32)  # 3: loss in fp32
     assert seen["backward"] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
-    gradient = (
-        seen["raw"].float() / scale
-    )  # 4, 6 and 7: times the scale, to fp32, and divided by the scale
+    # 4, 6 and 7: times the scale, to fp32, and divided by the scale.
+    gradient = seen["raw"].float() / scale
     plain = make("fp32")
     training_step(plain, batch)
     assert torch.allclose(gradient, plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
-    assert torch.equal(master, before - 0.05 * gradient)  # 8: the fp32 master is updated
+    assert torch.equal(master, before.sub(gradient, alpha=0.1))  # 8: the fp32 master is updated
     assert torch.equal(conv.weight, master.half())
     assert {norm.weight.dtype, norm.running_var.dtype} == {torch.float32}
     assert conv.weight.grad is None  # what was widened is not kept twice
@@ -186,13 +169,12 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
 )
 def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, clip_grad, after):
     arm, (inputs, targets) = make(name, clip_grad=clip_grad), batches(1)[0]
-    before = [
-        weight.detach().clone() for weight in (*arm.weights.trained(), *arm.model.parameters())
-    ]
+    trained = [*arm.weights.trained(), *arm.model.parameters()]
+    before = [weight.detach().clone() for weight in trained]
     assert train_epoch(arm, iter([(inputs * 1e30, targets)])).skipped_steps == 1
-    assert same(before, (*arm.weights.trained(), *arm.model.parameters()))
+    assert same(before, trained)
     assert train_epoch(arm, iter([(inputs, targets)])).skipped_steps == 0
-    assert not same(before, (*arm.weights.trained(), *arm.model.parameters()))
+    assert not same(before, trained)
     assert arm.loss_scale == after
 
 
@@ -230,16 +212,13 @@ def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
 
 
 def test_masters_count_as_parameters_in_memory():
-    result = []
-    for name in ("fp16", "fp16-master"):
-        arm, data = make(name), batches(1)
-        train(arm, data)
-        step = lambda arm=arm, data=data: train(arm, data)  # noqa: E731
-        result.append(
-            tensor_bytes(step, CPU, modules=[arm.model, arm.criterion], optimizers=[arm.optimizer])
-        )
-    plain, master = result
-    assert (
-        master["parameter_bytes"] > 2.5 * plain["parameter_bytes"]
-    )  # 6 bytes a weight and not 2, but for batch norm
+    def counted(name):
+        arm = make(name)
+        train(arm, batches(1))
+        step = partial(train, arm, batches(1))
+        return tensor_bytes(step, CPU, modules=[arm.model], optimizers=[arm.optimizer])
+
+    plain, master = counted("fp16"), counted("fp16-master")
+    # 6 bytes a weight and not 2, but for batch norm.
+    assert master["parameter_bytes"] > 2.5 * plain["parameter_bytes"]
     assert master["gradient_bytes"] == 2 * plain["gradient_bytes"]

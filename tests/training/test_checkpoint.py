@@ -63,7 +63,7 @@ def suite(marker: str = "") -> Suite:
         name="killed",
         title="is killed in the second step of its second epoch, once",
         data=Data(input_shape=(3, 8, 8), classes=2, crop_padding=2, flip=True),
-        model=lambda data: nn.Sequential(Deadly(), nn.Linear(192, 16), nn.Dropout(0.5), nn.Linear(16, data.classes)),
+        model=lambda: nn.Sequential(Deadly(), nn.Linear(192, 9), nn.Dropout(0.5), nn.Linear(9, 2)),
         optimizer=lambda parameters: optim.SGD(parameters, lr=0.01, momentum=0.9),
         schedule=optim.lr_scheduler.CosineAnnealingLR,
         batch_size=4,
@@ -90,7 +90,7 @@ EPOCH = EpochResult(**dict.fromkeys(EpochResult.__dataclass_fields__, 1))
 def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
     arm, other = make(precision), make(precision, seed=5)
     train(arm, DATA[:4])
-    scale = 2.0**15 if arm.scaled else None
+    scale = 2.0**15 if arm.scaler.is_enabled() else None
     if scale:
         arm.scaler.update(scale)  # as after a step that overflowed
     Checkpoint.of(arm, "abc", [EPOCH]).write(tmp_path / "deep" / "a.pt")
@@ -106,7 +106,7 @@ def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision
 
 def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
     def drawn():
-        return random.random(), random.gauss(), np.random.rand(), np.random.standard_normal()
+        return random.gauss(), np.random.standard_normal()
 
     arm = make(seed=3)
     first = drawn()  # a generator of normal values keeps the second of a pair
@@ -118,33 +118,25 @@ def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
     assert drawn() == after
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("fp32", "fp32"),
-        ("amp-fp16", "amp-fp16"),
-        ("fp32", "amp-fp16"),
-        ("amp-fp16", "fp32"),
-        ("fp32", "fp16-master"),
-        ("fp16-master", "fp32"),
-    ],
-)
-def test_a_training_that_continues_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
+@pytest.mark.parametrize("first", ["fp32", "amp-fp16", "fp16-master"])
+@pytest.mark.parametrize("second", ["fp32", "amp-fp16", "fp16-master"])
+def test_a_training_from_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
     tmp_path, tiny_trial, cpu, first, second
 ):
     def losses(name, folder, start=None):
-        trial = replace(
-            tiny_trial, phase="train", epochs=4, arms=arms(name), start=start, keep_checkpoints=True
-        )
+        trial = replace(tiny_trial, phase="train", epochs=4, arms=arms(name), start=start)
+        trial = replace(trial, keep_checkpoints=True)
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
+        rows = [message for message in messages if isinstance(message, EpochResult)]
         kept = str(tmp_path / folder / kept_checkpoint(trial.id, 2))
-        return {row.epoch: row.train_loss for row in messages if isinstance(row, EpochResult)}, kept
+        return [(row.epoch, row.train_loss) for row in rows], kept
 
     whole, kept = losses(first, "whole")
     rest, _ = losses(second, "rest", start=kept)
     tolerance = 0 if first == second else 0.03
-    assert rest == pytest.approx({epoch: whole[epoch] for epoch in (3, 4)}, rel=tolerance, abs=0)
+    for expected, row in zip(whole[2:], rest, strict=True):
+        assert row == pytest.approx(expected, rel=tolerance, abs=0)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +195,7 @@ def test_a_damaged_file_or_one_with_code_is_not_loaded(tmp_path):
 
 @pytest.fixture
 def deadly(tiny_trial, tmp_path):
-    """A training of three epochs whose process is killed in the second, unless the marker is there."""
+    """A training whose process is killed in the second of three epochs, unless marked."""
     (tmp_path / "killed.py").write_text(KILLED)
     parameters = (("marker", str(tmp_path / "marker")),)
     suite = SuiteRef(name="killed", file=str(tmp_path / "killed.py"), parameters=parameters)
@@ -222,20 +214,22 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
         launcher.workspace = folder
         store = Store(folder)
         store.write_run({})
-        parts = {"launcher": launcher, "sampler": Sampler(()), "display": Display()}
-        run_plan(
-            Plan(trials=(trial,), seconds=(None,)),
-            Session(store=store, devices={"cpu": cpu}, **parts),
+        session = Session(
+            store=store,
+            devices={"cpu": cpu},
+            launcher=launcher,
+            sampler=Sampler(()),
+            display=Display(),
         )
+        run_plan(Plan(trials=(trial,), seconds=(None,)), session)
         return (folder / trial.checkpoint).exists()
 
     assert run(folder)
     (killed,) = trial_rows(folder)
     assert (killed["status"], "SIGKILL" in killed["detail"]) == ("failed", True)
     assert not run(folder)
-    (
-        folder / "checkpoints"
-    ).mkdir()  # as if killed after the result was stored and before the checkpoint was removed
+    # As if killed after the result was stored and before the checkpoint was removed.
+    (folder / "checkpoints").mkdir()
     (folder / trial.checkpoint).touch()
     assert not run(folder)
     assert not (folder / "checkpoints").exists()

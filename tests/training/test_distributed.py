@@ -22,26 +22,12 @@ from bench.training.step import evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
 from tests.rows import trial_figures, trial_rows
-from tests.training.conftest import make, make_suite
+from tests.training.conftest import make, same
 
 BATCH = 8
 LATE_S = 0.2
 COUNTS = (7, 3, 1)
 """Samples of the test set's batches: of the last, one of two ranks has none."""
-
-
-def normed(data):
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64, 3),
-        nn.BatchNorm1d(3),
-    )
-
-
-SUITE = make_suite(normed, data=Data(input_shape=(3, 6, 6), classes=3))
 
 
 def values(shape, seed):
@@ -56,8 +42,16 @@ def classes(count, seed):
 
 
 def run_rank(rank):
-    shard = Shard(rank=rank, ranks=2)
-    return {**collectives(rank), "evaluation": evaluate_shard(shard)}
+    clock = distributed.clock()
+    start = clock()
+    time.sleep(LATE_S if rank == 1 else 0.0)
+    took_s = (clock() - start) / 1e9
+    evaluation = evaluate_shard(Shard(rank=rank, ranks=2))
+    return {
+        "took_s": took_s,
+        "gathered": distributed.gathered(rank),
+        "evaluation": evaluation,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -65,23 +59,12 @@ def ranks(tmp_path_factory):
     return together(tmp_path_factory.mktemp("ranks"), run_rank)
 
 
-def collectives(rank):
-    clock = distributed.clock()
-    start = clock()
-    time.sleep(LATE_S if rank == 1 else 0.0)
-    return {"took_s": (clock() - start) / 1e9, "gathered": distributed.gathered(rank)}
-
-
 def evaluated_arm(regression):
-    data = (
-        Data(input_shape=(6,), target_shape=(3,))
-        if regression
-        else Data(input_shape=(6,), classes=3)
-    )
-    model = lambda data: nn.Sequential(
-        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
-    )
-    return make(data=data, model=model)
+    def model(_data):
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+
+    targets = {"target_shape": (3,)} if regression else {"classes": 3}
+    return make(data=Data(input_shape=(6,), **targets), model=model)
 
 
 def held_out(regression, counts, shard):
@@ -113,11 +96,11 @@ def test_ranks_agree_on_values_and_on_a_clock_that_waits_for_the_slowest(ranks):
 
 
 def test_batch_norms_become_torchs_synchronised_ones_with_their_weights_and_statistics():
-    model = normed(None)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.BatchNorm1d(3))
     state = model.state_dict()
     synchronised = synchronised_norms(model)
-    assert [type(synchronised[index]) for index in (1, 5)] == [nn.SyncBatchNorm] * 2
-    assert all(torch.equal(value, state[name]) for name, value in synchronised.state_dict().items())
+    assert [type(synchronised[index]) for index in (1, 3)] == [nn.SyncBatchNorm] * 2
+    assert same(synchronised.state_dict(), state)
 
 
 class Activated(nn.BatchNorm2d):
@@ -140,10 +123,9 @@ def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts
     arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
     loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
     for rank in ranks:
-        assert rank["evaluation"][regression, counts] == (
-            pytest.approx(loss, rel=1e-6),
-            accuracy,
-        )  # counts are exact
+        # Counts are exact.
+        expected = (pytest.approx(loss, rel=1e-6), accuracy)
+        assert rank["evaluation"][regression, counts] == expected
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
@@ -154,10 +136,8 @@ def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
 
 
 def test_memory_is_the_largest_of_the_devices_and_their_sum():
-    devices = [
-        MemoryPeak(peak_allocated_bytes=10, model_bytes=3),
-        MemoryPeak(peak_allocated_bytes=14),
-    ]
+    first = MemoryPeak(peak_allocated_bytes=10, model_bytes=3)
+    devices = [first, MemoryPeak(peak_allocated_bytes=14)]
     measured = MemoryPeak(peak_allocated_bytes=14, model_bytes=3, all_devices_bytes=24)
     assert MemoryPeak.of_all(devices) == measured
     nodes = [replace(measured, all_devices_bytes=size) for size in (17, 8)]
@@ -174,36 +154,22 @@ def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_tr
 
 @pytest.mark.parametrize("name", ["compile", "cuda-graphs", "grad-accumulation=2", "checkpointing"])
 def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
-    cell = replace(
-        tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=("channels-last", name)
-    )
-    assert "is not offered on devices that train together" in refusal_reason(
-        replace(tiny_trial, cell=cell), cpu
-    )
+    both = Placement(name="cpu+cpu")
+    cell = replace(tiny_trial.cell, placement=both, techniques=("channels-last", name))
+    reason = refusal_reason(replace(tiny_trial, cell=cell), cpu)
+    assert "is not offered on devices that train together" in reason
 
 
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
-    words = [
-        "--suite",
-        tiny_file,
-        "--gpus",
-        "cpu,cpu+cpu",
-        "--precisions",
-        "fp32",
-        "--quick",
-        "--epochs",
-        "1",
-    ]
-    measured = call(*words, "--batch-sizes", "4", "--time-budget", "0.2s", cwd=tmp_path)
+    words = "--gpus cpu,cpu+cpu --precisions fp32 --quick --epochs 1 --batch-sizes 4"
+    measured = call("--suite", tiny_file, *words.split(), "--time-budget", "0.2s", cwd=tmp_path)
     assert measured.returncode in (0, 1), measured.stderr
     (folder,) = (tmp_path / "results").iterdir()
     done = {(row["placement"], row["phase"]): row for row in trial_rows(folder)}
     alone, both = done["cpu", "speed"], done["cpu+cpu", "speed"]
-    for figure in (
-        "compute_dtypes",
-        "flops_per_step",
-    ):  # of all parts of a batch, which is as large
+    # Of all parts of a batch, which is as large.
+    for figure in ("compute_dtypes", "flops_per_step"):
         assert both[figure] == alone[figure] != ""
     assert done["cpu+cpu", "memory"]["all_devices_bytes"] != ""
     figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}

@@ -8,7 +8,8 @@ from bench.measure.operations import observe
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.estimates import count_flops, footprint, training_flops_per_sample
-from tests.training.conftest import make_suite
+from bench.training.step import leave_gradients
+from tests.training.conftest import batch, make, make_suite
 
 WIDE = """
 from torch import nn, optim
@@ -33,17 +34,13 @@ def convolutional(data):
     )
 
 
-def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_gradients_as_they_run():
+def test_a_samples_flops_counted_on_shapes_are_those_of_forward_and_both_gradients_as_they_run():
     first, second, last = 64 * 9 * 3 * 4, 64 * 9 * 4, 256 * 5
     by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient
-    model, inputs, targets = (
-        convolutional(IMAGES),
-        torch.randn(4, 3, 8, 8),
-        torch.zeros(4, dtype=torch.int64),
-    )
-    ran = observe(lambda: nn.functional.cross_entropy(model(inputs), targets).backward())
+    arm = make(model=convolutional, data=IMAGES)
+    ran = observe(lambda: leave_gradients(arm, batch(4)))
     assert (
-        training_flops_per_sample(make_suite(convolutional), IMAGES)
+        training_flops_per_sample(make_suite(convolutional, data=IMAGES))
         == by_hand
         == ran.flops_per_step / 4
     )
@@ -51,9 +48,8 @@ def test_a_samples_flops_counted_on_shapes_alone_are_those_of_forward_and_both_g
 
 def test_a_model_that_is_compiled_by_its_suite_is_counted_as_the_plain_one():
     compiled = make_suite(lambda data: torch.compile(convolutional(data)))
-    assert training_flops_per_sample(compiled, IMAGES) == training_flops_per_sample(
-        make_suite(convolutional), IMAGES
-    )
+    plain = make_suite(convolutional)
+    assert training_flops_per_sample(compiled) == training_flops_per_sample(plain)
 
 
 class Fails(nn.Linear):
@@ -71,14 +67,13 @@ class Trilinear(nn.Bilinear):
     [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")],
 )
 def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, capsys):
-    assert training_flops_per_sample(make_suite(model), IMAGES) is None
+    assert training_flops_per_sample(make_suite(model)) is None
     assert reason in capsys.readouterr().out
 
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
-    assert count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print) == 2 * (
-        2 * 192 * 16 + 3 * 16 * 2
-    )
+    counted = count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print)
+    assert counted == 2 * (2 * 192 * 16 + 3 * 16 * 2)
 
 
 def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(

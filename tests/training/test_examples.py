@@ -2,6 +2,7 @@
 loop.
 """
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,24 +18,11 @@ EXAMPLES = sorted(ROOT.glob("docs/examples/*.py"))
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
     (tmp_path / "docs").symlink_to(ROOT / "docs")  # one of them trains on it
-    words = (
-        "--precisions",
-        "fp32,amp-bf16",
-        "--quick",
-        "--epochs",
-        1,
-        "--gpus",
-        "cpu",
-        "--time-budget",
-        0.5,
-    )
-    done = call(
-        "--suite", file, *words, "--batch-sizes", 4, "--out", tmp_path / "run", cwd=tmp_path
-    )
+    words = "--precisions fp32,amp-bf16 --quick --epochs 1 --gpus cpu --time-budget 0.5"
+    options = ("--batch-sizes", 4, "--out", tmp_path / "run")
+    done = call("--suite", file, *words.split(), *options, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     trials = trial_rows(tmp_path / "run")
     statuses = {(row["phase"], row["precision"]): row["status"] for row in trials}
-    assert set(statuses) == {
-        (p, a) for p in ("memory", "speed", "train") for a in ("fp32", "amp-bf16")
-    }
+    assert set(statuses) == {*product(("memory", "speed", "train"), ("fp32", "amp-bf16"))}
     assert set(statuses.values()) <= {"ok", "unconverged"}

@@ -106,17 +106,8 @@ def test_on_the_meta_device_no_weights_are_looked_for(hub):
 
 
 def test_weights_that_cannot_be_had_end_the_program_before_anything_is_measured(tmp_path):
-    words = (
-        "--suite",
-        "intel_resnet18",
-        "--gpus",
-        "cpu",
-        "--out",
-        "out",
-        "--weights",
-        "nowhere.pt",
-    )
-    done = call(*words, cwd=tmp_path)
+    words = "--suite intel_resnet18 --gpus cpu --out out --weights nowhere.pt"
+    done = call(*words.split(), cwd=tmp_path)
     assert done.returncode == 2
     assert f"There is no weights file '{tmp_path / 'nowhere.pt'}'" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,6 @@
 """The step, the loop and the evaluation."""
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
 from bench.training.step import evaluate, train_epoch, training_step
-from tests.training.conftest import batches, layers, make, momentum, plain_sgd, train, weights
+from tests.training.conftest import batches, layers, make, momentum, plain_sgd, same, train, weights
 
 
 def test_the_step_is_plain_sgd_in_fp32():
@@ -25,9 +24,7 @@ def test_the_step_is_plain_sgd_in_fp32():
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
-    assert torch.equal(
-        weights(arm), torch.cat([weight.detach().flatten() for weight in model.parameters()])
-    )
+    assert same(list(arm.model.parameters()), list(model.parameters()))
 
 
 @pytest.mark.parametrize("precision", ["amp-fp16", "amp-bf16"])
@@ -60,17 +57,17 @@ def test_a_schedule_of_epochs_goes_on_after_each_and_on_a_plateau_by_the_loss():
         train_epoch(arm, iter(batches(3)))
     assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(before / 4)
 
-    plateau = partial(
-        torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0, threshold=1e9, threshold_mode="abs"
-    )
-    arm = make(
-        schedule=lambda optimizer, _epochs: plateau(optimizer), schedule_every="epoch", steps=2
-    )
+    def plateau(optimizer, _epochs):
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, patience=0, threshold=1e9, threshold_mode="abs"
+        )
+
+    arm = make(schedule=plateau, schedule_every="epoch", steps=2)
     for _ in range(2):
         train_epoch(arm, iter(batches(3)))
     assert arm.optimizer.param_groups[0]["lr"] == pytest.approx(before / 10)
     with pytest.raises(UsageError, match="schedule_every='epoch'"):
-        make(schedule=lambda optimizer, _steps: plateau(optimizer), steps=2)
+        make(schedule=plateau, steps=2)
 
 
 def test_the_wait_for_data_includes_the_end_of_the_epoch(monkeypatch):
@@ -97,10 +94,10 @@ def test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_
     def distance(clip_grad):
         """Return how far a step of plain SGD at rate 1 moves the trained weights."""
         arm = make(precision, clip_grad=clip_grad, optimizer=plain_sgd(1.0))
-        trained = lambda: nn.utils.parameters_to_vector(arm.weights.trained()).detach()  # noqa: E731
-        before = trained()
+        before = nn.utils.parameters_to_vector(arm.weights.trained()).detach()
         train(arm, batches(1))
-        return float((trained() - before).norm())
+        after = nn.utils.parameters_to_vector(arm.weights.trained()).detach()
+        return float((after - before).norm())
 
     unclipped = distance(None)
     assert unclipped > 0.1
@@ -130,8 +127,6 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
 
 
 def test_regression_has_a_loss_of_mean_squares_and_no_accuracy():
-    arm = make(
-        data=Data(input_shape=(6,), target_shape=(3,)),
-        model=lambda data: nn.Linear(6, 3, bias=False),
-    )
+    data = Data(input_shape=(6,), target_shape=(3,))
+    arm = make(data=data, model=lambda data: nn.Linear(6, 3, bias=False))
     assert evaluate(arm, iter([(torch.zeros(4, 6), torch.ones(4, 3))])) == (1.0, None)

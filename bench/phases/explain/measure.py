@@ -227,6 +227,6 @@ class _Arm:
         arm = self.runner.arm
         try:
             for optimizer in arm.optimizers.values():
-                fused(optimizer, scaled=arm.scaled)
+                fused(optimizer)
         except UnsupportedError:
             self.send_figure(kind="refused", name="fused-optimizer", value=1)

@@ -21,7 +21,6 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
-from bench.training.step import arranged
 
 # Single samples that are not timed, and those that are.
 LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
@@ -43,7 +42,7 @@ class ForwardRunner(TrainingRunner):
         # decomposed.
         without_gradients = torch.no_grad() if self.arm.conversion else torch.inference_mode()
         with without_gradients, self.arm.autocast():
-            output: Tensor = self.arm.forward(arranged(inputs, self.arm.techniques))
+            output: Tensor = self.arm.forward(self.arm.arranged(inputs))
         return output
 
     def compute(self) -> None:

@@ -103,7 +103,7 @@ def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
     and where ``step_s``, the time of a step, is so long that launching cannot limit it.
     """
     step_s = max(distributed.gathered(step_s))  # all processes decide alike
-    if not runner.asynchronous or runner.arm.scaled or step_s > LONGEST_STEP_S:
+    if not runner.asynchronous or runner.arm.scaler.is_enabled() or step_s > LONGEST_STEP_S:
         return None
     runner.activate()
     backend = backend_of(runner.arm.device)
