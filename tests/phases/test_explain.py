@@ -212,7 +212,7 @@ def test_a_planted_cause_is_found_and_no_other(cause, tiny_trial, cpu, use_suite
     use_suite(planted.model, data=data, loss=Summed, optimizer=planted.optimizer)
     cell = replace(tiny_trial.cell, batch_size=planted.batch, data=DataSource(kind="synthetic"))
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", planted.precision, cell=cell)
-    fired = {reason.rule for reason in explanation.reasons}
+    fired = {reason.name for reason in explanation.reasons}
     rule = cause.partition(",")[0]
     assert rule in fired, explanation
     assert fired - EMULATED - {rule} == set()
@@ -258,7 +258,7 @@ def test_a_cause_in_a_step_of_ones_own_is_named(rule, tiny_trial, cpu, use_suite
     use_suite(model, batches=batches, step=step)
     cell = replace(tiny_trial.cell, batch_size=batch, data=DataSource(kind="synthetic"))
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16", cell=cell)
-    sentences = {reason.rule: reason.sentence for reason in explanation.reasons}
+    sentences = {reason.name: reason.sentence for reason in explanation.reasons}
     assert rule in sentences
     assert named in sentences[rule]
 
@@ -274,7 +274,7 @@ def test_a_loader_that_waits_is_found(tiny_trial, cpu, monkeypatch):
     monkeypatch.setattr(explain, "is_synthetic", lambda *_: False)
     monkeypatch.setattr(explain.Context, "open_batches", lambda _self: Sleeping())
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
-    assert "loader" in {reason.rule for reason in explanation.reasons}
+    assert "loader" in {reason.name for reason in explanation.reasons}
 
 
 @pytest.mark.slow
@@ -341,7 +341,7 @@ def test_a_healthy_model_has_none_of_the_causes_that_are_built_in(name, tiny_tri
     use_suite(lambda _data: HEALTHY[name](), data=data, loss=Summed)
     cell = replace(tiny_trial.cell, batch_size=256, data=DataSource(kind="synthetic"))
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16", cell=cell)
-    assert {reason.rule for reason in explanation.reasons} & STRUCTURAL == set()
+    assert {reason.name for reason in explanation.reasons} & STRUCTURAL == set()
 
 
 @pytest.mark.slow
@@ -360,8 +360,8 @@ def test_an_optimizer_that_multiplies_in_16_bits_is_no_fp32_and_has_no_fused_ker
     cell = replace(tiny_trial.cell, batch_size=4, data=DataSource(kind="synthetic"))
     _, _, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16", cell=cell)
     assert explanation.arm.ms["optimizer"] > 0.3 * explanation.arm.profiled_ms
-    assert "optimizer-bound" in {reason.rule for reason in explanation.reasons}
-    assert "left in fp32" not in {reason.rule for reason in explanation.reasons}
+    assert "optimizer-bound" in {reason.name for reason in explanation.reasons}
+    assert "left in fp32" not in {reason.name for reason in explanation.reasons}
     assert explanation.techniques == []
 
 

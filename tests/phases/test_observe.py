@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.phases.explain.observe import NonFinite, PeakHolders
+from bench.phases.explain.observe import PeakHolders, watch_finite
 
 BATCH = 32
 
@@ -163,13 +163,13 @@ def test_the_first_module_that_makes_no_number_is_named(broken, direction, modul
     if isinstance(broken, nn.Linear):
         nn.init.constant_(broken.weight, float("inf"))
     model = nn.Sequential(nn.Linear(4, 4), broken, nn.Linear(4, 4))
-    with NonFinite() as watch:
+    with watch_finite() as rows:
         train(model, torch.randn(2, 4), "fp32")
-    found = {row["detail"]: row["module"] for row in watch.rows()}
+    found = {row["detail"]: row["module"] for row in rows}
     assert found[direction] == module
 
 
 def test_a_healthy_step_is_finite():
-    with NonFinite() as watch:
+    with watch_finite() as rows:
         train(Expanded(), torch.randn(BATCH, 16, 64), "fp32")
-    assert list(watch.rows()) == []
+    assert rows == []
