@@ -1,4 +1,4 @@
-"""The layers phase: which modules a precision must keep in fp32, found by their gradients' errors."""
+"""The layers phase: which modules a precision must keep in fp32, by their gradients' errors."""
 
 from __future__ import annotations
 

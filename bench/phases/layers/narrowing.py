@@ -1,4 +1,4 @@
-"""Which modules of a model autocast harms: gradients with any set of modules in fp32, and the search.
+"""Which modules autocast harms: gradients with any set of modules in fp32, and the search.
 
 ``Narrowing`` runs a forward and backward pass in which the own operations of each module have a
 state: kept in fp32, or narrow as autocast computes them. ``Narrowing.score`` is the error of
@@ -86,7 +86,7 @@ class Narrowing:
         batches: Sequence[Any],
         dtype: torch.dtype,
     ) -> None:
-        """Copy ``model``, in fp32, with dropout off, and take the reference gradients of each batch.
+        """Copy ``model``, in fp32, with dropout off, and take the exact gradients of each batch.
 
         The ``loss`` of (model, batch) is computed inside autocast's region, which narrows to
         ``dtype``. A float16 loss is scaled.
@@ -222,7 +222,7 @@ class Narrowing:
         return math.inf if math.inf in errors else min(errors)
 
     def score(self, gradients: Gradients, batch: int) -> float:
-        """Return the larger of the error of all gradients as one vector and the mean over parameters.
+        """Return the larger of the error of all gradients as a vector and the mean over parameters.
 
         The vector sees the sums of large gradients, and the mean those that are small throughout.
         The mean is over parameters whose fp32 gradient is more than rounding.

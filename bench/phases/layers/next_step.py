@@ -37,7 +37,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 def in_fp32(forward, kind):
-    wide = lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+    def wide(leaf):
+        is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.float() if is_float else leaf
     def run(*args, **kwargs):
         with torch.autocast(kind, enabled=False):
             return tree_map(wide, forward(*tree_map(wide, args), **tree_map(wide, kwargs)))

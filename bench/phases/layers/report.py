@@ -66,7 +66,7 @@ def kept(of_model: pd.DataFrame) -> str:
 
 
 def kept_names(numerics: pd.DataFrame) -> dict[str, str]:
-    """Return the names of the precisions that keep what was found, each with its name without the option."""
+    """Return the precisions that keep what was found, each with its name without the option."""
     names = {}
     for key, arm in searched(numerics).groupby(KEY, sort=False):
         precision, patterns = str(key[-1]), kept(arm)
