@@ -1,4 +1,4 @@
-"""A suite whose gradients of a layer's outputs are known: 60 % zeros, 30 % zero in float16 alone."""
+"""A suite whose gradients of outputs are known: 60 % zeros, 30 % zero in float16 alone."""
 
 import torch
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from bench.phases.explain.reasons import explanations
-from bench.phases.explain.trace import decompose, rows_of
+from bench.phases.explain.trace import decompose
 from tests.phases.test_explain_reasons import cell
 from tests.traces import FP16, FP32, Trace
 
@@ -54,7 +54,7 @@ CASES = {
         step_of(
             "aten::mm", FP16, ["maxwell_fp16_sgemm_fp16_64x64_nn"], sizes=((513, 64), (64, 513))
         ),
-        "mm in video.0 (0.10 ms, with a size of 513, no multiple of 8)",
+        "mm in video.0 with a size of 513, no multiple of 8 (0.10 ms)",
     ),
     # cuDNN has no algorithm for it: torch unfolds the input and multiplies
     "no matrix units, fallback": (
@@ -77,12 +77,12 @@ def reasons_of(arm):
     rows = []
     baseline = step_of("aten::mm", FP32, [KERNELS[FP32]], us=250)
     for name, trace in (("fp32", baseline), ("amp-fp16", arm)):
-        figures = list(rows_of(decompose(trace.document(), gpu=True)))
+        figures = decompose(trace.document(), gpu=True)
         total_ms = sum(row["value"] for row in figures if row["kind"] == "class")
         rows += [{"precision": name, **row} for row in figures]
         rows.append({"precision": name, "kind": "step", "name": "timed", "value": total_ms})
     (explanation,) = explanations(pd.DataFrame(rows).fillna("").assign(**cell()))
-    return {reason.rule: reason.sentence for reason in explanation.reasons}
+    return {reason.name: reason.sentence for reason in explanation.reasons}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -103,20 +103,11 @@ def test_memory_of_the_run_that_grows_beyond_its_tensors_is_named_with_the_opera
     run = RunBuilder(tmp_path)
     run.memory("fp32", 10).memory("amp-bf16", arm_mib)
     trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
-    rows = [
-        Explained(trial=trial.id, **row)
-        for row in [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]
-    ]
-    run.add(
-        trial,
-        *(TrialResult(precision=name, status="ok") for name in trial.precisions),
-        records=rows,
-    )
+    figures = [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]
+    results = [TrialResult(precision=name, status="ok") for name in trial.precisions]
+    run.add(trial, *results, records=[Explained(trial=trial.id, **row) for row in figures])
     ((finding,),) = [group.findings for group in findings(load([tmp_path]))]
     sentence = "Peak memory grows from 10 to 60 MiB, and 50 MiB of that are in no tensor"
-    named = [
-        each
-        for each in finding.reasons
-        if each.startswith(sentence) and "_to_copy in body.0" in each
-    ]
-    assert len(named) == is_named
+    grown = [reason for reason in finding.reasons if reason.startswith(sentence)]
+    assert len(grown) == is_named
+    assert all("_to_copy in body.0" in reason for reason in grown)

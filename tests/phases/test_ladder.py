@@ -82,26 +82,9 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     text = tiny_file.read_text().replace("optim.SGD", "optim.RMSprop")  # which has no fused kernel
     text = text.replace("    def model(data):\n        from torch import nn\n", GREEDY, 1)
     tiny_file.write_text(text.replace("def suite", "built = []\n\n\ndef suite", 1))
-    words = (
-        "--suite",
-        "tiny.py",
-        "--gpus",
-        "cpu",
-        "--ladder",
-        "--precisions",
-        "fp32",
-        "--batch-sizes",
-        "4",
-    )
-    more = (
-        "--techniques",
-        "fused-optimizer,grad-accumulation=2",
-        "--time-budget",
-        "0.1",
-        "--out",
-        "run",
-    )
-    done = call(*words, *more, cwd=tmp_path)
+    words = "--suite tiny.py --gpus cpu --ladder --precisions fp32 --batch-sizes 4 --out run"
+    more = "--techniques fused-optimizer,grad-accumulation=2 --time-budget 0.1"
+    done = call(*f"{words} {more}".split(), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the steps do not fit together; each is measured on its own, unpaired" in done.stdout
     assert "Ladder of tiny on " in done.stdout

@@ -159,17 +159,12 @@ def test_a_verdict_over_an_fp32_that_computed_in_another_type_is_marked(tmp_path
 def test_among_many_steps_of_few_rounds_one_that_barely_clears_the_noise_is_chance(
     tmp_path, steps, advice
 ):
-    techniques = [
-        "set-to-none",
-        "non-blocking",
-        "prefetcher",
-        "channels-last",
-        "fused-optimizer",
-        "compile",
-    ]
-    names = ["+".join([AMP, *techniques[:count]]) for count in range(1, steps)]
+    techniques = "set-to-none non-blocking prefetcher channels-last fused-optimizer compile"
     speeds = {"fp32": [[1.0] * 5], AMP: [[1.05, 1.17, 1.1, 1.08, 1.12]]}
-    speeds |= {name: [[0.9, 1.1, 1.0, 1.05, 0.95]] for name in names}
+    name = AMP
+    for technique in techniques.split()[: steps - 1]:
+        name += f"+{technique}"
+        speeds[name] = [[0.9, 1.1, 1.0, 1.05, 0.95]]
     text = verdict(together(RunBuilder(tmp_path / "run"), speeds))
     assert text.startswith(advice)
     assert ("(FASTER, one process)" in text) == (steps == 1)

@@ -11,6 +11,7 @@ from bench.report.reading.load import load
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder, material_of
 from tests.report.fleet import edit_rows
+from tests.report.tables.lines import lines
 
 KEPT = "amp-bf16:keep=blocks.*.norm"
 DETAIL = (
@@ -26,30 +27,20 @@ def run(tmp_path):
     """
     builder = RunBuilder(tmp_path / "searched")
     trial = builder.trial("layers", ["amp-bf16"], 128)
-    modules = {"blocks.0.norm": (0.9, 0.7), "blocks.1.norm": (math.inf, 1.0)} | {
-        f"f{n}": (0.01, 0.0) for n in range(20)
-    }
-    figures = [
-        ("concentrated", 1.0, ""),
-        ("error", 0.8, ""),
-        ("kept", 0.03, ""),
-        ("limit", 0.125, ""),
-    ]
-    figures += [("keep", 1.0, "blocks.*.norm")]
+    modules = {"blocks.0.norm": (0.9, 0.7), "blocks.1.norm": (math.inf, 1.0)}
+    modules |= {f"f{n}": (0.01, 0.0) for n in range(20)}
+    records = []
+
+    def add(name, value, layer=""):
+        of_arm = {"trial": trial.id, "precision": "amp-bf16", "kind": "module", "step": 0}
+        records.append(Numeric(**of_arm, layer=layer, name=name, value=value))
+
+    for name, value in (("concentrated", 1.0), ("error", 0.8), ("kept", 0.03), ("limit", 0.125)):
+        add(name, value)
+    add("keep", 1.0, "blocks.*.norm")
     for module, (error, share) in modules.items():
-        figures += [("error", error, module), ("share", share, module)]
-    records = [
-        Numeric(
-            trial=trial.id,
-            precision="amp-bf16",
-            kind="module",
-            step=0,
-            layer=layer,
-            name=figure,
-            value=value,
-        )
-        for figure, value, layer in figures
-    ]
+        add("error", error, module)
+        add("share", share, module)
     result = TrialResult(
         precision="amp-bf16", status="ok", detail=DETAIL, row=Layers(gradient_error=0.8)
     )
@@ -59,25 +50,18 @@ def run(tmp_path):
 
 def test_tables_have_the_answer_and_the_worst_modules_first(run):
     answers, modules = tables(material_of(run))
-    (row,) = (dict(zip(answers.headers, row, strict=True)) for row in answers.rows)
+    (row,) = lines(answers)
     assert (row["which modules need fp32"], row["keep"]) == ("these", "blocks.*.norm")
-    assert (row["error of the gradients (%)"], row["with these kept (%)"], row["limit (%)"]) == (
-        "80",
-        "3.0",
-        "12",
-    )
-    first, second, *rest = (dict(zip(modules.headers, row, strict=True)) for row in modules.rows)
-    assert (first["module"], first["error (%)"], second["module"]) == (
-        "blocks.1.norm",
-        "inf",
-        "blocks.0.norm",
-    )
-    assert [second[name] for name in ("error (%)", "share (%)")] == ["90", "70"]
-    assert len(rest) == 10
-    assert kept_names(run.details["layers_figures"]) == {KEPT: "amp-bf16"}
-    diffuse = run.details["layers_figures"].assign(
-        name=run.details["layers_figures"]["name"].replace("concentrated", "diffuse")
-    )
+    headers = ("error of the gradients (%)", "with these kept (%)", "limit (%)")
+    assert [row[header] for header in headers] == ["80", "3.0", "12"]
+    assert [row[3:] for row in modules.rows[:2]] == [
+        ["blocks.1.norm", "inf", "100"],
+        ["blocks.0.norm", "90", "70"],
+    ]
+    assert len(modules.rows) == 12
+    found = run.details["layers_figures"]
+    assert kept_names(found) == {KEPT: "amp-bf16"}
+    diffuse = found.assign(name=found["name"].replace("concentrated", "diffuse"))
     assert kept_names(diffuse) == {}  # what was found is no advice
 
 
@@ -104,8 +88,5 @@ def test_a_report_of_both_runs_has_the_speed_with_and_without_the_modules(run, t
     report = compose(load([run.runs[0].folder, timed.folder]), tmp_path, figures="none")
     assert report.sentences
     (timings,) = report.architectures
-    speedups = {}
-    for row in timings.rows:
-        cells = dict(zip(timings.headers, row, strict=True))
-        speedups[cells["precision"]] = cells["speedup [95 % interval]"][:3]
+    speedups = {row["precision"]: row["speedup [95 % interval]"][:3] for row in lines(timings)}
     assert (speedups["amp-bf16"], speedups[KEPT]) == ("2.0", "1.5")

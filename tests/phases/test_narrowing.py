@@ -78,7 +78,7 @@ def test_a_model_that_casts_to_float32_itself_is_searched():
 
 
 class Unaware(torch.autograd.Function):
-    """Multiplies by a weight, and its gradient by the input as it was: in two types under autocast."""
+    """Multiplies by a weight, and its gradient by the input as it was: two types in autocast."""
 
     @staticmethod
     def forward(ctx, inputs, weight):

@@ -3,6 +3,7 @@ finite.
 """
 
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 import pandas as pd
@@ -34,6 +35,15 @@ def values(rows, kind, name):
     }
 
 
+def counted(rows):
+    """Return how many gradients were counted, by step."""
+    numbers = Counter()
+    for row in rows:
+        if row.kind == "gradient":
+            numbers[row.step] += row.value
+    return numbers
+
+
 def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_trial, cpu):
     rows, result = watch(tiny_trial, cpu, steps=20, arms=arms("amp-fp16"))
     losses = values(rows, "step", "loss")
@@ -43,11 +53,7 @@ def test_every_step_is_told_and_gradients_of_the_first_and_the_last_five(tiny_tr
     assert set(values(rows, "step", "loss_scale").values()) == {65536.0}
     assert set(values(rows, "step", "skipped").values()) == {0.0}
     size = 192 * 16 + 16 + 16 * 2 + 2
-    counted = {}
-    for row in rows:
-        if row.kind == "gradient":
-            counted[row.step] = counted.get(row.step, 0) + row.value
-    assert counted == dict.fromkeys((0, 15, 16, 17, 18, 19), size)
+    assert counted(rows) == dict.fromkeys((0, 15, 16, 17, 18, 19), size)
     assert {row.layer for row in rows if row.kind == "activation"} == {"0", "1", "2", "3"}
 
 
@@ -84,10 +90,8 @@ def test_updates_that_rounding_loses_are_in_the_table_and_in_the_sentence(
     steps, _ = report_tables.numerics(framed(rows, name))
     (line,) = lines(steps)
     assert list(values(rows, "step", "lost_updates")) == [0, 3, 4, 5, 6, 7]
-    assert (float(line["updates lost (%)"]) > 90, float(line["updates lost (%)"]) < 10) == (
-        are_lost,
-        not are_lost,
-    )
+    lost_pct = float(line["updates lost (%)"])
+    assert lost_pct > 90 if are_lost else lost_pct < 10
     assert ("updates were lost to rounding" in result.detail) == are_lost
 
 
@@ -103,9 +107,7 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(
     tiny_trial, cpu, use_suite, name, shown
 ):
     suite = planted.suite()
-    use_suite(
-        suite.model, **{field: getattr(suite, field) for field in ("data", "loss", "optimizer")}
-    )
+    use_suite(suite.model, data=suite.data, loss=suite.loss, optimizer=suite.optimizer)
     rows, _ = watch(tiny_trial, cpu, arms=arms(name))
     _, table = report_tables.numerics(framed(rows, name))
     _, line = lines(table)
@@ -116,7 +118,7 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(
 
 @pytest.fixture
 def breaking(use_suite):
-    """A suite whose second layer of three gives what it is told to, from its third forward pass on."""
+    """A suite whose second layer of three gives what it is told to, from its third pass on."""
 
     def use(broken_output=1.0, broken_gradient=1.0):
         class Break(torch.autograd.Function):
@@ -133,12 +135,9 @@ def breaking(use_suite):
 
             def forward(self, inputs):
                 self.passes += self.weight.dtype == torch.float32
-                late = self.passes > 3  # the first pass is the comparison's with float64, on a copy
-                return (
-                    Break.apply(super().forward(inputs), broken_output)
-                    if late
-                    else super().forward(inputs)
-                )
+                outputs = super().forward(inputs)
+                # The first pass is the comparison's with float64, on a copy.
+                return Break.apply(outputs, broken_output) if self.passes > 3 else outputs
 
         use_suite(
             lambda data: nn.Sequential(nn.Linear(4, 4), Second(4, 4), nn.Linear(4, 2)),
@@ -148,22 +147,21 @@ def breaking(use_suite):
     return use
 
 
-def test_an_output_that_is_not_finite_is_found_with_its_step_and_layer(tiny_trial, cpu, breaking):
-    breaking(broken_output=math.inf)
+@pytest.mark.parametrize(
+    ("broken", "text"),
+    [
+        ("broken_output", "the loss became nan at step 3, first in the output of layer 1"),
+        ("broken_gradient", "gradients became infinite or NaN at step 3, first in layer 1"),
+    ],
+)
+def test_what_is_not_finite_is_found_with_its_step_and_the_layer_that_it_was_met_in_first(
+    tiny_trial, cpu, breaking, broken, text
+):
+    breaking(**{broken: math.inf})
     rows, result = watch(tiny_trial, cpu)
-    assert result.status == "nonfinite"
-    assert "at step 3, first in the output of layer 1" in result.detail
+    assert (result.status, result.detail) == ("nonfinite", text)
     assert list(values(rows, "step", "loss")) == [0, 1, 2, 3]
     assert values(rows, "gradient", "nonfinite")[3] > 0
-
-
-def test_a_gradient_that_is_not_finite_is_found_where_the_backward_pass_met_it_first(
-    tiny_trial, cpu, breaking
-):
-    breaking(broken_gradient=math.inf)
-    _, result = watch(tiny_trial, cpu)
-    assert result.status == "nonfinite"
-    assert result.detail == "gradients became infinite or NaN at step 3, first in layer 1"
 
 
 def test_with_loss_scaling_such_a_step_is_skipped_and_training_goes_on(tiny_trial, cpu, breaking):
@@ -234,7 +232,4 @@ def test_complex_weights_have_errors_and_two_gradients_each(tiny_trial, cpu, use
     rows, result = watch(tiny_trial, cpu, arms=arms("amp-bf16"))
     assert result.status == "ok"
     assert 1e-4 < values(rows, "error", "gradient")[0] < 0.1
-    assert (
-        sum(row.value for row in rows if (row.kind, row.step) == ("gradient", 0))
-        == 8 * 8 + 8 + 2 * 5
-    )
+    assert counted(rows)[0] == 8 * 8 + 8 + 2 * 5

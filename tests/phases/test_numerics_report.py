@@ -10,7 +10,6 @@ from bench.phases.numerics.report import charts, numerics
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.figures.chart import Bar, Line, Rule
-from bench.report.format import error
 from bench.report.reading.load import load
 from bench.results.records import Numeric, TrialResult
 from tests.report.builders import RunBuilder, material_of
@@ -51,17 +50,13 @@ def steps_of(run):
 @pytest.fixture
 def run(tmp_path):
     builder = RunBuilder(tmp_path / "run")
-    for name, more in (
-        ("fp32", {}),
-        ("amp-fp16", {"scale": 1024.0, "zero": 100.0, "skipped": (1,)}),
-        ("fp16", {"losses": (2.0, math.nan)}),
+    for name, status, more in (
+        ("fp32", "ok", {}),
+        ("amp-fp16", "ok", {"scale": 1024.0, "zero": 100.0, "skipped": (1,)}),
+        ("fp16", "nonfinite", {"losses": (2.0, math.nan)}),
     ):
         trial = builder.trial("numerics", [name], 128)
-        lost = name == "fp16"
-        detail = "the loss became nan at step 1" if lost else ""
-        builder.add(
-            trial, TrialResult(precision=name, status="nonfinite" if lost else "ok", detail=detail)
-        )
+        builder.add(trial, TrialResult(precision=name, status=status))
         builder.append(*figures(trial.id, name, **more))
     return load([builder.folder])
 
@@ -80,42 +75,45 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
         ["parameters", "50.0", "12.5", "37.5", "1,024", "12.5", "0.00"],
         ["parameters", "0.00", "25.0", "75.0", "65,536", "25.0", "0.00"],
     ]
-    assert [error(value) for value in (1.5e-7, 0.069, 1.0, math.nan)] == [
-        "1.5e−7",
-        "0.069",
-        "1",
-        "–",
-    ]
+
+
+def histogram(run):
+    """Return the panel, and the points of amp-fp16 that are drawn: its line's, and its zeros."""
+    ((_, chart),) = charts(material_of(run))
+    (panel,) = chart.panels
+    points = []
+    for mark in panel.marks:
+        if isinstance(mark, Line) and mark.tint == "amp-fp16":
+            points.append([(x, y) for x, y in mark.points if y > 0])
+    return panel, *points
 
 
 def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
-    ((_, chart),) = charts(material_of(run))
-    (panel,) = chart.panels
-    drawn = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == "amp-fp16"]
-    line, zeros = ({x: y for x, y in mark.points if y > 0} for mark in drawn)
-    assert line == {-29.5: pytest.approx(12.5), -19.5: pytest.approx(37.5)}
-    assert list(zeros.values()) == [pytest.approx(50.0)]
+    panel, line, zeros = histogram(run)
+    assert line == [(-29.5, pytest.approx(12.5)), (-19.5, pytest.approx(37.5))]
+    assert [share for _, share in zeros] == [pytest.approx(50.0)]
     assert [mark.x[1] for mark in panel.marks if isinstance(mark, Bar)] == [-25, -14]
-    assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [
-        -25 - 16
-    ]  # at fp32's, GradScaler's first
+    # At fp32's scale, GradScaler's first.
+    assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [-25 - 16]
 
 
 def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
     rows = run.details["numerics_figures"]
     run.details["numerics_figures"] = rows[(rows["kind"] != "gradient") | (rows["name"] == "zero")]
-    ((_, chart),) = charts(material_of(run))
-    drawn = [
-        mark for mark in chart.panels[0].marks if isinstance(mark, Line) and mark.tint == "amp-fp16"
-    ]
-    line, zeros = ([y for _, y in mark.points if y > 0] for mark in drawn)
+    _, line, zeros = histogram(run)
     assert line == []
-    assert zeros == [pytest.approx(100.0)]
+    assert [share for _, share in zeros] == [pytest.approx(100.0)]
 
 
-@pytest.mark.parametrize("kind", ["gradient", "output_gradient"])
-@pytest.mark.parametrize("scale", [1.0, 2.0**10, 2.0**24])
-def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind):
+@pytest.mark.parametrize(
+    ("scale", "kind", "of"),
+    [
+        (1.0, "gradient", "parameters"),
+        (2.0**10, "gradient", "parameters"),
+        (2.0**24, "output_gradient", "layers' outputs"),
+    ],
+)
+def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind, of):
     chance = np.random.default_rng(0)
     values = np.exp2(chance.uniform(-45, 14, 4000)).astype(np.float32)
     with np.errstate(over="ignore"):
@@ -133,10 +131,7 @@ def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind):
     assert [float(line[each]) for each in headers] == pytest.approx(
         [100 * part.mean() for part in expected], abs=0.1
     )
-    assert (
-        line["gradients of"]
-        == {"gradient": "parameters", "output_gradient": "layers' outputs"}[kind]
-    )
+    assert line["gradients of"] == of
 
 
 def test_where_only_numerics_were_looked_at_there_is_no_answer(run):

@@ -43,19 +43,17 @@ def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
 CHOICES = ("overview", "all")
 
 
-def test_storage_is_shown_in_its_unit(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("amp-bf16", [90.0, 91.0], checkpoint_bytes=90 * 2**20)
-    _, cost = training(run.summary())
-    assert column(cost, "checkpoint (MiB)") == ["90.00"]
-    assert column(cost, "total time (s)") == ["6.000"]
-
-
-def test_where_the_data_were_stands_next_to_the_waiting(tmp_path):
+def test_what_training_cost_is_in_its_units_and_where_the_data_were(tmp_path):
     run = RunBuilder(tmp_path / "run").train(
-        "fp32", [90.0], data_storage="file", data_wait_pct=12.0
+        "amp-bf16",
+        [90.0, 91.0],
+        checkpoint_bytes=90 * 2**20,
+        data_storage="file",
+        data_wait_pct=12.0,
     )
     _, cost = training(run.summary())
-    assert (column(cost, "data from"), column(cost, "waiting for data (%)")) == (["disk"], ["12"])
+    headers = ("checkpoint (MiB)", "total time (s)", "data from", "waiting for data (%)")
+    assert [column(cost, header) for header in headers] == [["90.00"], ["6.000"], ["disk"], ["12"]]
 
 
 def test_nothing_trained_is_no_table(tmp_path):
@@ -85,10 +83,9 @@ def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, r
     )
     pages = [(tmp_path / "report" / name).read_text() for name in ("report.md", "report.html")]
     for shown in (terminal(contents, tmp_path), *pages):
-        assert (text in shown) == (reached_pct is not None)
-        assert (f"and reached {reached_pct} % of the throughput" in shown) == (
-            reached_pct is not None
-        )
+        is_named = reached_pct is not None
+        assert (text in shown) == is_named
+        assert (f"and reached {reached_pct} % of the throughput" in shown) == is_named
 
 
 # Its figures.

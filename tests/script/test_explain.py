@@ -100,7 +100,7 @@ def explained(tmp_path, monkeypatch):
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_cause_that_is_planted_in_a_script_is_named(explained, cause):
     text, named = PLANTED[cause]
-    reasons = {reason.rule: reason.sentence for reason in explained(START + text).reasons}
+    reasons = {reason.name: reason.sentence for reason in explained(START + text).reasons}
     assert cause in reasons
     assert named in reasons[cause]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from bench.phases.speed import conduct
 from bench.results.records import Name, WorkClass
 from bench.spec.phase import Phase
+
+CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The command ``explain``: measures why each precision gains or does not, or says it of earlier runs."""
+"""The command ``explain``: measures why a precision gains or does not, or says it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observes single training steps: where their time goes, what holds memory at the peak, what is cast or not finite.
+"""Observes single training steps: their time, what holds memory, what is cast or not finite.
 
 It needs torch alone: a script's own process, in which this package cannot be imported, has a copy
 of it. There ``LoopObserver`` follows the steps of a loop that it does not run.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class ModuleStack:
         return self._running[-1][0] if self._running else ""
 
     def name(self, module: nn.Module) -> str:
-        """Return a module's name within the outermost module that was called; that one has the name of its class."""
+        """Return a module's name within the outermost one, which has the name of its class."""
         if module not in self._names:
             for path, each in module.named_modules():
                 parts = [part for part in path.split(".") if part not in WRAPPERS]
@@ -103,7 +103,7 @@ def open_profiler(*, gpu: bool) -> torch.profiler.profile:
 
 
 class PeakHolders(TorchDispatchMode):
-    """Groups the bytes that are alive by the operator and module that made them, at the peak of a step.
+    """Groups the bytes that are alive at the peak of a step by the operator that made them.
 
     Tensors are counted storage by storage, below autocast and autograd. On CUDA, the allocator's
     own peak around an operator shows what it takes beyond its result: workspaces, and copies that
@@ -114,8 +114,10 @@ class PeakHolders(TorchDispatchMode):
         """Begin with the tensors that are there before the step, by what they are."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = ModuleStack()
-        self.peak_bytes, self.running = 0, ("", "")
-        self._device, self._cuda = device.type, device.type == "cuda"
+        self.peak_bytes = 0
+        self.running = ("", "")
+        """The operator that ran at the peak, and its module."""
+        self._device = device.type
         self._bytes = 0
         self._alive: Counter[Group] = Counter()
         self._at_peak: Counter[Group] = Counter()
@@ -127,7 +129,9 @@ class PeakHolders(TorchDispatchMode):
         self._widened: list[Group] = []
         """Casts to a wider type since the last one to a narrower type."""
         self._module_of: dict[int, str] = {}
+        """By the sequence number of the node that autograd recorded."""
         self._known: set[int] = set()
+        """Storages that are counted."""
         for what, tensors in there.items():
             for tensor in tensors:
                 self._see(tensor, (what, "", ""))
@@ -143,23 +147,22 @@ class PeakHolders(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do an operator, and note the storages that it makes."""
         before = 0
-        if self._cuda:
+        if self._device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
         result = func(*args, **(kwargs or {}))
-        tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        tensors = _tensors(result)
         name, module = func.overloadpacket.__name__, self._module()
         group = name, module, _shape(tensors[0]) if tensors else ""
-        if self._cuda:
+        if self._device == "cuda":
             kept = max(0, torch.cuda.memory_allocated() - before)
             inside = torch.cuda.max_memory_allocated() - before - kept
-            operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            operands = _tensors((args, kwargs))
             if inside > UNFOLDED * sum(tensor.nbytes for tensor in (*operands, *tensors)):
-                self._noted["unfolded"][group] = max(self._noted["unfolded"][group], inside)
+                self._noted["unfolded"] |= Counter({group: inside})
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
-            if args[0].is_floating_point() and tensors[0].is_floating_point():
-                self._note_widening(group, args[0], tensors[0])
+            self._note_widening(group, args[0], tensors[0])
         for tensor in tensors:
             self._see(tensor, (name, module, _shape(tensor)))
         return result
@@ -182,19 +185,20 @@ class PeakHolders(TorchDispatchMode):
         return self.modules.innermost
 
     def _note_copy(self, group: Group, source: Tensor, result: Tensor) -> None:
-        """Note a copy of a tensor that was a view of less memory, and a tensor that is cast more than once."""
+        """Note a copy of a view of less memory, and a tensor that is cast more than once."""
         stored = source.untyped_storage()
         if 2 * stored.nbytes() // source.element_size() < result.numel():
             self._noted["expanded"][group] += result.nbytes
         if source.dtype != result.dtype:
             self._casts[stored._cdata] += 1
-            if self._casts[stored._cdata] > 1:
-                self._noted["repeated"][group] = max(
-                    self._noted["repeated"][group], self._casts[stored._cdata]
-                )
+            times = self._casts[stored._cdata]
+            if times > 1:
+                self._noted["repeated"] |= Counter({group: times})
 
     def _note_widening(self, group: Group, source: Tensor, result: Tensor) -> None:
-        """Note a cast to a wider type in the forward pass once a later one narrows again: wide work among narrow."""
+        """Note a cast to a wider type in the forward pass once a later one narrows again."""
+        if not (source.is_floating_point() and result.is_floating_point()):
+            return
         if torch._C._current_autograd_node() is not None:
             # what was widened last, such as the output for the loss, led to no narrow work
             self._widened.clear()
@@ -237,9 +241,7 @@ def held_before(
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             parameters += group["params"]
-        state += [
-            leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)
-        ]
+        state += _tensors(list(optimizer.state.values()))
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
 
@@ -263,34 +265,34 @@ class LoopObserver:
             profiled: steps that are profiled then.
         """
         self.rows: list[Row] = []
-        self._trace, self._recorded = trace, recorded
-        self._plain, self._profiled = plain, profiled
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._course = self._observe()
+        self._course = self._observe(trace, recorded, plain, profiled)
 
     def ended(self, optimizer: torch.optim.Optimizer) -> None:
         """Go on after a step of an optimizer."""
         self._optimizers.add(optimizer)
         next(self._course, None)
 
-    def _observe(self) -> Iterator[None]:
+    def _observe(
+        self, trace: str, recorded: Sequence[Mapping[str, Any]], plain: int, profiled: int
+    ) -> Iterator[None]:
         """Yield until the next optimizer's step has ended."""
-        for _ in range(self._plain):
+        for _ in range(plain):
             yield
         # torch.compile would compile anew with hooks on its modules, or under a dispatch mode.
-        is_compiled = any("compile" in step["marks"] for step in self._recorded)
+        is_compiled = any("compile" in step["marks"] for step in recorded)
         modules = ModuleStack(marked=True)
         with open_profiler(gpu=torch.cuda.is_initialized()) as profiler:
             if not is_compiled:
                 modules.__enter__()
             yield  # the profiler's first step is slower
             _synchronize()
-            for _ in range(self._profiled):
+            for _ in range(profiled):
                 yield
             _synchronize()
             yield  # the range in which the last of them ended is whole now
             modules.__exit__()
-        profiler.export_chrome_trace(self._trace)
+        profiler.export_chrome_trace(trace)
         if is_compiled:
             return
         optimizers = list(self._optimizers)
@@ -300,11 +302,11 @@ class LoopObserver:
             for _ in optimizers:
                 yield
         self.rows += holders.rows()
-        if not all(bool(torch.isfinite(loss)) for loss in self._recorded[-1]["losses"]):
-            with NonFinite() as watch:
+        if not all(bool(torch.isfinite(loss)) for loss in recorded[-1]["losses"]):
+            with watch_finite() as rows:
                 for _ in optimizers:
                     yield
-            self.rows += watch.rows()
+            self.rows += rows
 
 
 def _synchronize() -> None:
@@ -312,61 +314,56 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-class NonFinite:
-    """Finds the first modules whose output, or the gradient that they pass on, is not finite though all before it was.
+@contextmanager
+def watch_finite() -> Iterator[list[Row]]:
+    """Find the first modules that make numbers that are not finite of numbers that are.
 
-    Reading each tensor waits for the device.
+    They are those of their output, and of the gradient that they pass on; reading each tensor
+    waits for the device. The list has a row for each of the two at the end.
     """
+    modules = ModuleStack()
+    rows: list[Row] = []
+    first: dict[str, nn.Module] = {}
 
-    def __init__(self) -> None:
-        self.modules = ModuleStack()
-        self.found: dict[str, tuple[str, str]] = {}
-        """The module and its class, by the direction: forward or backward."""
-        self._handle: Any = None
-
-    def __enter__(self) -> NonFinite:
-        self.modules.__enter__()
-        self._handle = register_module_forward_hook(self._look)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._handle.remove()
-        self.modules.__exit__(*error)
-
-    def rows(self) -> Iterator[Row]:
-        """Yield the modules."""
-        for direction, (name, kind) in self.found.items():
-            yield _row("nonfinite", kind, name, direction, 1)
-
-    def _look(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        name, kind = self.modules.name(module), type(module).__name__
-        if "forward" not in self.found and _is_finite(inputs) and not _is_finite(output):
-            self.found["forward"] = (name, kind)
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        if _is_finite(inputs) and not _is_finite(output):
+            first.setdefault("forward", module)
         arrived = []
 
         def arrive(gradient: Tensor) -> None:
             arrived.append(_is_finite(gradient))
 
         def leave(gradient: Tensor) -> None:
-            if "backward" not in self.found and all(arrived) and not _is_finite(gradient):
-                self.found["backward"] = (name, kind)
+            if all(arrived) and not _is_finite(gradient):
+                first.setdefault("backward", module)
 
-        for tensors, hook in ((output, arrive), (inputs, leave)):
-            for tensor in tree_leaves(tensors):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    with suppress(
-                        RuntimeError
-                    ):  # a view that a later operator has changed in place
+        for values, hook in ((output, arrive), (inputs, leave)):
+            for tensor in _tensors(values):
+                if tensor.requires_grad:
+                    # A view that a later operator has changed in place takes no hook.
+                    with suppress(RuntimeError):
                         tensor.register_hook(hook)
 
+    handle = register_module_forward_hook(look)
+    try:
+        with modules:
+            yield rows
+    finally:
+        handle.remove()
+    for direction, module in first.items():
+        name = modules.name(module)
+        rows.append(_row("nonfinite", type(module).__name__, name, direction, 1))
 
-def _is_finite(tensors: Any) -> bool:
-    leaves = [
-        leaf
-        for leaf in tree_leaves(tensors)
-        if isinstance(leaf, Tensor) and leaf.is_floating_point()
-    ]
-    return all(bool(torch.isfinite(leaf.detach()).all()) for leaf in leaves)
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _is_finite(values: Any) -> bool:
+    for tensor in _tensors(values):
+        if tensor.is_floating_point() and not torch.isfinite(tensor.detach()).all():
+            return False
+    return True
 
 
 def _shape(tensor: Tensor) -> str:

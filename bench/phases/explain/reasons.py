@@ -1,17 +1,19 @@
-"""Why a precision gains or does not: the figures of the explain phase, and the rules that name causes."""
+"""Why a precision gains or does not: figures of the explain phase, and rules that name causes."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, get_args
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 
-from bench.report.format import at_batch, number
+from bench.phases.explain import CLASSES
+from bench.report.format import MIB, at_batch, number
 from bench.report.reading.load import CELL
 from bench.results.columns import LIST
 from bench.results.records import WorkClass
@@ -19,12 +21,9 @@ from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE, find_precision
 from bench.spec.techniques import refusal
 
-CLASSES: tuple[WorkClass, ...] = get_args(WorkClass)
-PRODUCTS: tuple[WorkClass, ...] = ("matrix units", "other products")
+PRODUCTS: list[WorkClass] = ["matrix units", "other products"]
 # What reads and writes memory, and computes little.
-MOVING: tuple[WorkClass, ...] = ("normalisation and softmax", "elementwise")
-# Of a step in operators of unknown kind above which no reason is given.
-MOST_UNKNOWN_PCT = 10
+MOVING: list[WorkClass] = ["normalisation and softmax", "elementwise"]
 # Operators whose time, or memory at the peak, changed most.
 CHANGED = 10
 # Most operators that a reason names.
@@ -36,20 +35,18 @@ LARGE = 0.05
 # MiB, and share of fp32's memory, by which the peak grows outside tensors before that is a reason:
 # a process' resident set scatters by some MiB.
 OUTSIDE_MIB, OUTSIDE = 5, 0.1
-MIB = 2**20
-# Kinds of figures that are bytes of copies, and of what operators take inside.
-IN_BYTES = ("expanded", "unfolded")
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
-    """One cause, with its figures."""
+class Rule:
+    """A cause, when it applies, and its sentence."""
 
-    rule: str
-    """The name of the cause."""
+    name: str
+    applies: Callable[[SimpleNamespace], bool]
     sentence: str
+    """With places for the figures of ``_figures``, or in an explanation with these."""
     techniques: tuple[str, ...] = ()
-    """Techniques that may remove it."""
+    """Techniques that may remove the cause."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +55,23 @@ class Step:
 
     precision: str
     figures: pd.DataFrame
-    """Its rows of explain_figures.csv."""
+    """Its rows of explain_figures.csv, with ``place``: the operator and its module."""
 
-    @property
-    def timed_ms(self) -> float:
-        """The time without the profiler."""
-        return self.figure("timed")
+    @cached_property
+    def ms(self) -> pd.Series[float]:
+        """The time of each class under the profiler."""
+        values = self.of("class").groupby("name")["value"].sum()
+        return values.reindex([*CLASSES], fill_value=0.0)
 
     @cached_property
     def profiled_ms(self) -> float:
-        """The time under it: the sum of the classes."""
-        return sum(self.ms.values())
+        """The time under the profiler."""
+        return float(self.ms.sum())
 
-    @cached_property
-    def ms(self) -> dict[WorkClass, float]:
-        """The time of each class."""
-        return {work: self.figure(work, kind="class") for work in CLASSES}
+    @property
+    def timed_ms(self) -> float:
+        """The time without it."""
+        return self.figure("timed")
 
     @cached_property
     def peak_bytes(self) -> float:
@@ -81,31 +79,26 @@ class Step:
         return float(self.of("peak")["value"].sum())
 
     @property
-    def memory_bytes(self) -> float:
-        """The peak of the memory phase, as its table shows it; 0 if that did not run."""
-        return max(self.of("memory")["value"], default=0.0)
+    def peak_at(self) -> str:
+        """The operator that ran at the peak, with its module; empty if it was not observed."""
+        return "".join(self.of("peak")["place"])
 
     @property
-    def peak_at(self) -> str:
-        """The operator that ran at the peak, with its module."""
-        (row,) = self.of("peak").to_dict("records")
-        return in_module(row["name"], row["module"])
+    def memory_mib(self) -> float:
+        """The peak of the memory phase, as its table shows it; 0 if that did not run."""
+        return max(self.of("memory")["value"], default=0.0) / MIB
 
-    def in_ms(self, *classes: WorkClass) -> float:
-        """Return the time that classes take."""
-        return sum(self.ms[work] for work in classes)
-
-    def pct(self, *classes: WorkClass) -> float:
-        """Return the share of the step that classes take, in per cent."""
-        return 100 * self.in_ms(*classes) / self.profiled_ms
+    def pct(self, ms: float) -> float:
+        """Return a time as a share of the step under the profiler, in per cent."""
+        return 100 * ms / self.profiled_ms
 
     def of(self, kind: str) -> pd.DataFrame:
         """Return the figures of a kind."""
         return self.figures[self.figures["kind"] == kind]
 
-    def figure(self, name: str, kind: str = "step") -> float:
+    def figure(self, name: str) -> float:
         """Return a figure of the step; 0 if it was not measured."""
-        rows = self.of(kind)
+        rows = self.of("step")
         return float(rows["value"][rows["name"] == name].sum())
 
     @property
@@ -115,7 +108,7 @@ class Step:
 
     @property
     def launching_pct(self) -> float:
-        """The share of the step without the profiler in which a GPU waits for the host to launch kernels.
+        """The share of the step without the profiler in which a GPU waits for launches of kernels.
 
         What the profiler adds lies between operators, so in the time in which nothing runs. On a
         CPU it is 0: an operator's time has that of calling it.
@@ -126,33 +119,21 @@ class Step:
         waiting_ms = self.ms["idle"] - added_ms - self.figure("scaling wait")
         return 100 * max(0.0, waiting_ms) / (self.profiled_ms - added_ms)
 
-    def by_operator(self, *classes: WorkClass, types: tuple[str, ...] = ()) -> pd.Series[float]:
-        """Return the ms of operators of some classes, or those with inputs of these types, by their name and module."""
+    def operators(self, *classes: WorkClass) -> pd.DataFrame:
+        """Return the figures of operators of some classes."""
         rows = self.of("operator")
-        rows = rows[rows["work"].isin(classes)]
-        if types:
-            rows = rows[rows["dtype"].isin(types)]
-        return rows.groupby(["name", "module"])["value"].sum()
+        return rows[rows["work"].isin(classes)]
 
-    def in_fp32(self) -> pd.Series[float]:
-        """Return the ms of operators in fp32 that are narrower elsewhere, by their name and module.
+    def in_fp32(self) -> pd.DataFrame:
+        """Return the figures of operators in fp32 that are narrower elsewhere.
 
         They are products, and what runs in modules that cast to fp32 and whose results are cast
         back.
         """
-        others = self.by_operator("elementwise", types=WIDE)
-        are_between = others.index.get_level_values("module").isin(self.of("widened")["module"])
-        return pd.concat([self.by_operator(*PRODUCTS, types=WIDE), others[are_between]])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    """A figure of an operator in both steps."""
-
-    operator: str
-    """With the module that called it, and sizes."""
-    before: float
-    after: float
+        rows = self.operators("elementwise", *PRODUCTS)
+        is_between = rows["module"].isin(self.of("widened")["module"])
+        is_wide = rows["dtype"].isin(WIDE)
+        return rows[is_wide & (is_between | rows["work"].isin(PRODUCTS))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +144,7 @@ class Explanation:
     """The columns ``CELL``, ``workload`` and ``where``."""
     baseline: Step
     arm: Step
-    reasons: list[Reason]
+    reasons: list[Rule]
 
     @property
     def speedup(self) -> float:
@@ -171,61 +152,59 @@ class Explanation:
         return self.baseline.timed_ms / self.arm.timed_ms
 
     @property
-    def workload(self) -> str:
-        """The name of its recipe in the summary."""
-        return str(self.cell["workload"])
-
-    @property
-    def where(self) -> str:
-        """The name of its device in the summary."""
-        return str(self.cell["where"])
-
-    @property
     def subject(self) -> str:
         """Its precision, device and batch size."""
-        return f"{self.arm.precision} on {self.where}{at_batch(self.cell)}"
+        return f"{self.arm.precision} on {self.cell['where']}{at_batch(self.cell)}"
 
     @property
     def techniques(self) -> list[str]:
-        """Techniques that may remove the causes, without those that it was measured with or cannot have."""
+        """Techniques that may remove the causes, and that were not measured and can be."""
         used = [name.partition("=")[0] for name in str(self.cell["techniques"]).split(LIST)]
         refused = [*self.arm.of("refused")["name"]]
         kind = "cuda" if self.arm.runs_on_gpu else "cpu"
         devices = len(Placement(name=str(self.cell["placement"])).members)
-        possible = []
-        for name in dict.fromkeys(name for reason in self.reasons for name in reason.techniques):
-            if name not in (*used, *refused) and refusal((name,), kind, "speed", devices) is None:
-                possible.append(name)
+        possible: list[str] = []
+        for reason in self.reasons:
+            for name in reason.techniques:
+                is_new = name not in (*used, *refused, *possible)
+                if is_new and refusal((name,), kind, "speed", devices) is None:
+                    possible.append(name)
         return possible
 
-    def changed(self, kind: str, *, shapes: bool = True) -> list[Change]:
-        """Return the operators of a kind of figure that changed most between the two steps, in both directions.
+    def changed(self, kind: str, *, by_size: bool = True) -> pd.DataFrame:
+        """Return the operators of a kind of figure that changed most between the two steps.
 
-        Those of a module count by the sizes of their tensors, or together.
+        Those of a module count by the sizes of their tensors, or together. The columns are those
+        of ``side_by_side``.
         """
-        values: dict[str, list[float]] = {}
-        for place, step in enumerate((self.baseline, self.arm)):
-            for row in step.of(kind).to_dict("records"):
-                sizes = row["detail"]
-                if kind == "held":  # the type differs where the tensors are the same
-                    sizes = sizes.rpartition(" ")[0]
-                name = in_module(row["name"], row["module"], sizes if shapes else "")
-                values.setdefault(name, [0.0, 0.0])[place] += row["value"]
-        changes = [
-            Change(operator=name, before=before, after=after)
-            for name, (before, after) in values.items()
-        ]
-        return sorted(changes, key=lambda it: abs(it.after - it.before), reverse=True)[:CHANGED]
+        values = []
+        for step in (self.baseline, self.arm):
+            rows = step.of(kind)
+            names = rows["place"]
+            if by_size:
+                # Without the type, which differs where the tensors are the same.
+                sizes = rows["detail"].str.replace(r" [a-z]\w*$", "", regex=True)
+                names = (names + " " + sizes).str.rstrip()
+            values.append(rows["value"].groupby(names).sum())
+        changes = side_by_side(*values)
+        return changes.sort_values("change", key=abs, ascending=False, kind="stable").head(CHANGED)
 
 
-def in_module(operator: str, module: str, sizes: str = "") -> str:
-    """Write an operator with the module that called it and its sizes."""
-    place = f" in {module}" if module else ""
-    return f"{operator.removeprefix('aten::')}{place} {sizes}".rstrip()
+def side_by_side(before: pd.Series[float], after: pd.Series[float]) -> pd.DataFrame:
+    """Return figures of two steps by name: ``name``, ``before``, ``after`` and ``change``."""
+    rows = pd.DataFrame({"before": before, "after": after}).fillna(0.0)
+    rows["change"] = rows["after"] - rows["before"]
+    return rows.rename_axis("name").reset_index()
 
 
 def explanations(figures: pd.DataFrame) -> list[Explanation]:
-    """Return an explanation of each precision of each cell; ``figures`` have the columns ``workload`` and ``where``."""
+    """Return an explanation of each precision of each cell.
+
+    ``figures`` are rows of explain_figures.csv with the columns ``workload`` and ``where``.
+    """
+    module = figures["module"]
+    in_module = (" in " + module).where(module != "", "")
+    figures = figures.assign(place=figures["name"].str.removeprefix("aten::") + in_module)
     explained = []
     for _, rows in figures.groupby(CELL, sort=False, dropna=False):
         cell = dict(rows[[*CELL, "workload", "where"]].iloc[0])
@@ -235,61 +214,57 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
             if step.timed_ms and step.profiled_ms:
                 steps[step.precision] = step
         baseline = steps.pop(BASELINE, None)
-        if baseline is not None:
-            for arm in steps.values():
-                why = reasons(baseline, arm)
-                explained.append(Explanation(cell=cell, baseline=baseline, arm=arm, reasons=why))
+        if baseline is None:
+            continue
+        for arm in steps.values():
+            why = reasons(baseline, arm)
+            explained.append(Explanation(cell=cell, baseline=baseline, arm=arm, reasons=why))
     return explained
 
 
 # The rules. Each reads measured figures alone, and is silent where they do not show its cause.
-
-Figures = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A cause, when it applies, and its sentence with places for the figures of ``_figures``."""
-
-    name: str
-    applies: Callable[[Figures], bool]
-    sentence: str
-    techniques: tuple[str, ...] = ()
 
 
 # Per cent of a step in which a GPU waits for launches, from which they limit it: kernels that take
 # twice as long would make the step at most 1.3 times as long.
 LAUNCH_BOUND = 35
 RULES = (
+    # Alone where it applies: the others would judge by a part of the step.
+    Rule(
+        "unknown",
+        lambda it: it.unknown > 10,
+        "{unknown:.0f} % of the step are operators of unknown kind{unknown_operators}, so no "
+        "reason is given",
+    ),
     Rule(
         "not finite",
-        lambda it: bool(it["nonfinite"]),
+        lambda it: bool(it.nonfinite),
         "the first module with a result that is no finite number, from finite ones, is "
         "{nonfinite}: keep it in fp32, or let the command layers say which parts cannot be "
         "narrow",
     ),
     Rule(
         "launch-bound",
-        lambda it: it["launching"] >= LAUNCH_BOUND,
+        lambda it: it.launching >= LAUNCH_BOUND,
         "launching kernels limits it: the GPU waits for the host in {launching:.0f} % of the "
         "step, and there is one kernel every {kernel_us:.1f} µs",
         ("cuda-graphs", "compile"),
     ),
     Rule(
         "loss scaling",
-        lambda it: it["scaling"] + it["scaling_wait"] >= 5 and it["launching"] < LAUNCH_BOUND,
+        lambda it: it.scaling + it.scaling_wait >= 5 and it.launching < LAUNCH_BOUND,
         "loss scaling takes {scaling:.0f} % of the step, and its waits leave the GPU idle for "
         "{scaling_wait:.0f} % of it: each step checks whether gradients overflowed",
         ("fused-optimizer",),
     ),
     Rule(
         "skipped steps",
-        lambda it: it["skipped"] >= 2,
+        lambda it: it.skipped >= 2,
         "{skipped:.1f} % of the steps were skipped, because their gradients overflowed",
     ),
     Rule(
         "loader",
-        lambda it: it["waiting"] >= 10,
+        lambda it: it.waiting >= 10,
         (
             "training waits for batches {waiting:.0f} % of its time: give the loader more workers, "
             "or less to do"
@@ -297,24 +272,20 @@ RULES = (
     ),
     Rule(
         "communication",
-        lambda it: it["communication"] >= 15,
+        lambda it: it.communication >= 15,
         "communication between the devices takes {communication:.0f} % of the step "
         "({fp32_communication:.0f} % in fp32){collectives}; no precision here shortens it, "
         "but larger batches make it rarer",
     ),
     Rule(
         "no gain from products",
-        lambda it: (
-            it["fp32_products"] >= 15 and it["ratio"] > 1 / 1.1 and it["launching"] < LAUNCH_BOUND
-        ),
+        lambda it: it.fp32_products >= 15 and it.ratio > 1 / 1.1 and it.launching < LAUNCH_BOUND,
         "its matrix products and convolutions take {ratio:.2f} times as long as in fp32, where "
         "they are {fp32_products:.0f} % of the step",
     ),
     Rule(
         "no matrix units",
-        lambda it: (
-            it["is_narrow"] and it["on_gpu"] and it["products"] >= 15 and it["off_units"] >= 50
-        ),
+        lambda it: it.is_narrow and it.on_gpu and it.products >= 15 and it.off_units >= 50,
         (
             "{off_units:.0f} % of the time of its matrix products and convolutions ran without "
             "tensor cores{off_operators}"
@@ -322,14 +293,14 @@ RULES = (
     ),
     Rule(
         "left in fp32",
-        lambda it: it["is_narrow"] and it["in_fp32"] >= 10,
+        lambda it: it.is_narrow and it.in_fp32 >= 10,
         "{in_fp32:.0f} % of its step is computed in fp32{in_fp32_operators}: look there for "
         ".float(), autocast(enabled=False), or an operator that autocast leaves in fp32; casts "
         "before and after it come on top",
     ),
     Rule(
         "memory-bound",
-        lambda it: it["fp32_moving"] >= 50 and it["fp32_launching"] < LAUNCH_BOUND,
+        lambda it: it.fp32_moving >= 50 and it.fp32_launching < LAUNCH_BOUND,
         "in fp32 {fp32_moving:.0f} % of the step are norms, activations and other operators "
         "that wait for memory{moving_operators}, and {fp32_products:.0f} % are matrix "
         "products and convolutions, which gain most",
@@ -337,9 +308,7 @@ RULES = (
     ),
     Rule(
         "casts",
-        lambda it: (
-            it["casts"] >= 15 and it["launching"] < LAUNCH_BOUND
-        ),  # many small ones are launches
+        lambda it: it.casts >= 15 and it.launching < LAUNCH_BOUND,  # many small ones are launches
         (
             "casts and changes of layout that it adds take {casts:.0f} % of its "
             "step{cast_operators}{repeated}"
@@ -347,27 +316,28 @@ RULES = (
     ),
     Rule(
         "expanded",
-        lambda it: bool(it["expanded"]),
+        lambda it: bool(it.expanded),
         "a tensor that only repeats a smaller one, as expand() makes it, is written in full when "
         "it is cast: {expanded}; cast it before it is expanded",
     ),
     Rule(
         "workspace",
-        lambda it: bool(it["unfolded"]),
+        lambda it: bool(it.unfolded),
         "an operator takes several times the memory of its tensors while it runs: {unfolded}; a "
         "library that has no algorithm of its own for it unfolds its input, and another version "
         "of torch or cuDNN may have one",
     ),
     Rule(
         "outside tensors",
-        lambda it: it["outside"] >= OUTSIDE_MIB and it["outside"] >= OUTSIDE * it["fp32_memory"],
-        "peak memory grows from {fp32_memory:.0f} to {memory:.0f} MiB, and {outside:.0f} "
-        "MiB of that are in no tensor: torch and its libraries keep them, as kernels compiled for "
-        "each shape and as workspaces; where tensors hold most, {peak_at} runs",
+        lambda it: it.outside_mib >= max(OUTSIDE_MIB, OUTSIDE * it.fp32_memory_mib),
+        "peak memory grows from {fp32_memory_mib:.0f} to {memory_mib:.0f} MiB, and "
+        "{outside_mib:.0f} MiB of that are in no tensor: torch and its libraries keep them, as "
+        "kernels compiled for each shape and as workspaces; where tensors hold most, {peak_at} "
+        "runs",
     ),
     Rule(
         "optimizer-bound",
-        lambda it: it["optimizer"] >= 30,
+        lambda it: it.optimizer >= 30,
         (
             "the optimizer takes {optimizer:.0f} % of the step: {optimizer_ms} ms, and "
             "{fp32_optimizer_ms} ms in fp32"
@@ -376,132 +346,133 @@ RULES = (
     ),
     Rule(
         "recomputation",
-        lambda it: it["recomputed"] >= 15,
+        lambda it: it.recomputed >= 15,
         "activation checkpointing computes {recomputed:.0f} % of the step a second time",
     ),
     Rule(
         "copies",
-        lambda it: it["copies"] >= 10,
+        lambda it: it.copies >= 10,
         "copies between host and device take {copies:.0f} % of the step",
     ),
 )
 
 
-def _figures(baseline: Step, arm: Step) -> Figures:
-    """Return what the rules read: shares of the arm's step in per cent, or of the baseline's (``fp32_``), and names."""
+def _figures(baseline: Step, arm: Step) -> SimpleNamespace:
+    """Return what the rules read, names of operators among it.
+
+    Figures without a unit in their name are shares in per cent: of the arm's step, or with
+    ``fp32_`` of the baseline's.
+    """
     precision = find_precision(arm.precision)
+    products_ms = arm.ms[PRODUCTS].sum()
+    fp32_products_ms = baseline.ms[PRODUCTS].sum()
     in_fp32 = arm.in_fp32()
+    casts, fp32_casts = (step.operators("casts and layout") for step in (arm, baseline))
+    added_casts = pd.concat([casts, fp32_casts.assign(value=-fp32_casts["value"])])
     casts_ms = arm.ms["casts and layout"] - baseline.ms["casts and layout"]
-    before = baseline.by_operator("casts and layout")
-    added_casts = arm.by_operator("casts and layout").sub(before, fill_value=0.0)
+    off_units = arm.operators("other products")
+    misaligned = off_units["detail"].map(_misaligned)
     repeated = _added("repeated", baseline, arm)
-    products_ms = arm.in_ms(*PRODUCTS)
-    return {
-        "on_gpu": arm.runs_on_gpu,
-        "is_narrow": precision is None or precision.compute != "float32",
-        "nonfinite": _added("nonfinite", baseline, arm),
-        "launching": arm.launching_pct,
-        "fp32_launching": baseline.launching_pct,
-        "kernel_us": 1e3 * arm.timed_ms / (arm.figure("kernels") or math.inf),
-        "scaling": arm.pct("loss scaling"),
-        "scaling_wait": 100 * arm.figure("scaling wait") / arm.profiled_ms,
-        "skipped": arm.figure("skipped"),
-        "waiting": arm.figure("waiting"),
-        "communication": arm.pct("communication"),
-        "fp32_communication": baseline.pct("communication"),
-        "collectives": _longest(arm.by_operator("communication")),
-        "products": arm.pct(*PRODUCTS),
-        "fp32_products": baseline.pct(*PRODUCTS),
-        "ratio": products_ms / (baseline.in_ms(*PRODUCTS) or math.inf),
-        "off_units": 100 * arm.ms["other products"] / (products_ms or math.inf),
-        "off_operators": _off_units(arm),
-        "in_fp32": 100 * in_fp32.sum() / arm.profiled_ms,
-        "in_fp32_operators": _longest(in_fp32),
-        "fp32_moving": baseline.pct(*MOVING),
-        "moving_operators": _longest(baseline.by_operator(*MOVING)),
-        "casts": 100 * casts_ms / arm.profiled_ms,
-        "cast_operators": _longest(added_casts),
-        "repeated": repeated
-        and f"; some tensors are cast again and again, as each autocast context does: {repeated}",
-        "expanded": _added("expanded", baseline, arm),
-        "unfolded": _added("unfolded", baseline, arm),
-        **_outside_tensors(baseline, arm),
-        "optimizer": arm.pct("optimizer"),
-        "optimizer_ms": number(arm.ms["optimizer"], 3),
-        "fp32_optimizer_ms": number(baseline.ms["optimizer"], 3),
-        "recomputed": 100 * arm.figure("recomputed") / arm.profiled_ms,
-        "copies": arm.pct("copies"),
-    }
+    if repeated:
+        repeated = f"; each autocast context casts some tensors again: {repeated}"
+    unknown = [step.operators("unknown") for step in (baseline, arm)]
+    return SimpleNamespace(
+        unknown=max(step.pct(step.ms["unknown"]) for step in (baseline, arm)),
+        unknown_operators=_longest(pd.concat(unknown)),
+        on_gpu=arm.runs_on_gpu,
+        is_narrow=precision is None or precision.compute != "float32",
+        nonfinite=_added("nonfinite", baseline, arm),
+        launching=arm.launching_pct,
+        fp32_launching=baseline.launching_pct,
+        kernel_us=1e3 * arm.timed_ms / (arm.figure("kernels") or math.inf),
+        scaling=arm.pct(arm.ms["loss scaling"]),
+        scaling_wait=arm.pct(arm.figure("scaling wait")),
+        skipped=arm.figure("skipped"),
+        waiting=arm.figure("waiting"),
+        communication=arm.pct(arm.ms["communication"]),
+        fp32_communication=baseline.pct(baseline.ms["communication"]),
+        collectives=_longest(arm.operators("communication")),
+        products=arm.pct(products_ms),
+        fp32_products=baseline.pct(fp32_products_ms),
+        ratio=products_ms / (fp32_products_ms or math.inf),
+        off_units=100 * arm.ms["other products"] / (products_ms or math.inf),
+        off_operators=_longest(off_units.assign(place=off_units["place"] + misaligned)),
+        in_fp32=arm.pct(in_fp32["value"].sum()),
+        in_fp32_operators=_longest(in_fp32),
+        fp32_moving=baseline.pct(baseline.ms[MOVING].sum()),
+        moving_operators=_longest(baseline.operators(*MOVING)),
+        casts=arm.pct(casts_ms),
+        cast_operators=_longest(added_casts),
+        repeated=repeated,
+        expanded=_added("expanded", baseline, arm),
+        unfolded=_added("unfolded", baseline, arm),
+        fp32_memory_mib=baseline.memory_mib,
+        memory_mib=arm.memory_mib,
+        outside_mib=_outside_tensors_mib(baseline, arm),
+        peak_at=arm.peak_at,
+        optimizer=arm.pct(arm.ms["optimizer"]),
+        optimizer_ms=number(arm.ms["optimizer"], 3),
+        fp32_optimizer_ms=number(baseline.ms["optimizer"], 3),
+        recomputed=arm.pct(arm.figure("recomputed")),
+        copies=arm.pct(arm.ms["copies"]),
+    )
 
 
-def _longest(ms: pd.Series[float]) -> str:
+def _longest(operators: pd.DataFrame) -> str:
     """Name the operators that take most time, of those that take some."""
+    ms = operators.groupby("place")["value"].sum()
     parts = []
-    for row in ms[ms > LARGE * ms.sum()].nlargest(NAMED).reset_index().to_dict("records"):
-        parts.append(f"{in_module(row['name'], row['module'])} ({number(row['value'], 2)} ms)")
+    for place, value in ms[ms > LARGE * ms.sum()].nlargest(NAMED).items():
+        parts.append(f"{place} ({number(value, 2)} ms)")
     return f", most of all {', '.join(parts)}" if parts else ""
 
 
 def _added(kind: str, baseline: Step, arm: Step) -> str:
-    """Name what the arm has of a kind and fp32 has not, with its module and detail, and how often or how large it is.
+    """Name what the arm has of a kind and fp32 has not, with how often or how large it is.
 
     What is counted in bytes is left out where it is small.
     """
-    before = {(row["name"], row["module"]) for row in baseline.of(kind).to_dict("records")}
+    rows = arm.of(kind)
+    rows = rows[~rows["place"].isin(baseline.of(kind)["place"])]
+    is_bytes = kind in ("expanded", "unfolded")
+    if is_bytes:
+        rows = rows[rows["value"] >= LARGE * arm.peak_bytes]
     parts = []
-    for row in arm.of(kind).to_dict("records"):
-        place, value = in_module(row["name"], row["module"], row["detail"]), row["value"]
-        is_small = kind in IN_BYTES and value < LARGE * arm.peak_bytes
-        if (row["name"], row["module"]) in before or is_small:
-            continue
-        if kind in IN_BYTES:
-            place += f" ({number(value / MIB, 3)} MiB)"
+    for row in rows.head(NAMED).to_dict("records"):
+        text = f"{row['place']} {row['detail']}".rstrip()
+        if is_bytes:
+            text += f" ({number(row['value'] / MIB, 3)} MiB)"
         elif kind == "repeated":
-            place += f" ({value:.0f} times)"
-        parts.append(place)
-    return "; ".join(parts[:NAMED])
+            text += f" ({row['value']:.0f} times)"
+        parts.append(text)
+    return "; ".join(parts)
 
 
-def _outside_tensors(baseline: Step, arm: Step) -> Figures:
-    """Return the peaks of the memory phase, and by how much the arm's grows beyond what tensors do, in MiB."""
-    if not (baseline.memory_bytes and arm.memory_bytes and baseline.peak_bytes and arm.peak_bytes):
-        return {"fp32_memory": 0.0, "memory": 0.0, "outside": 0.0, "peak_at": ""}
-    by_tensors = max(0.0, arm.peak_bytes - baseline.peak_bytes)
-    return {
-        "fp32_memory": baseline.memory_bytes / MIB,
-        "memory": arm.memory_bytes / MIB,
-        "outside": (arm.memory_bytes - baseline.memory_bytes - by_tensors) / MIB,
-        "peak_at": arm.peak_at,
-    }
+def _outside_tensors_mib(baseline: Step, arm: Step) -> float:
+    """Return by how much the memory phase's peak grows beyond what tensors do; 0 if unknown."""
+    if not (baseline.memory_mib and arm.memory_mib and baseline.peak_bytes and arm.peak_bytes):
+        return 0.0
+    by_tensors_mib = max(0.0, arm.peak_bytes - baseline.peak_bytes) / MIB
+    return arm.memory_mib - baseline.memory_mib - by_tensors_mib
 
 
-def _off_units(arm: Step) -> str:
-    """Name products on no matrix units, with a size that is no multiple of 8, as tensor cores want them in 16 bits."""
-    rows = arm.of("operator")
-    parts = []
-    for row in rows[rows["work"] == "other products"].nlargest(NAMED, "value").to_dict("records"):
-        sizes = [int(size) for size in re.findall(r"\d+", row["detail"])]
-        odd = max((size for size in sizes if size > 8 and size % 8), default=0)
-        why = f", with a size of {odd}, no multiple of 8" if odd else ""
-        parts.append(f"{in_module(row['name'], row['module'])} ({number(row['value'], 2)} ms{why})")
-    return f", most of all {'; '.join(parts)}" if parts else ""
+def _misaligned(sizes: str) -> str:
+    """Name the largest size that is no multiple of 8, as tensor cores want them in 16 bits."""
+    largest = 0
+    for digits in re.findall(r"\d+", sizes):
+        size = int(digits)
+        if size > 8 and size % 8:
+            largest = max(largest, size)
+    return f" with a size of {largest}, no multiple of 8" if largest else ""
 
 
-def reasons(baseline: Step, arm: Step) -> list[Reason]:
-    """Return the causes that hold a precision back; one sentence alone where too much is unknown."""
-    unknown_pct = max(baseline.pct("unknown"), arm.pct("unknown"))
-    if unknown_pct > MOST_UNKNOWN_PCT:
-        operators = pd.concat([baseline.of("operator"), arm.of("operator")])
-        longest = operators[operators["work"] == "unknown"].nlargest(3, "value")
-        names = ", ".join(dict.fromkeys(longest["name"]))
-        sentence = (
-            f"{unknown_pct:.0f} % of the step are operators of unknown kind ({names}), so no "
-            "reason is given"
-        )
-        return [Reason("unknown", sentence)]
+def reasons(baseline: Step, arm: Step) -> list[Rule]:
+    """Return the causes that hold a precision back, with their figures."""
     figures = _figures(baseline, arm)
-    return [
-        Reason(it.name, it.sentence.format(**figures), it.techniques)
-        for it in RULES
-        if it.applies(figures)
-    ]
+    causes = []
+    for rule in RULES:
+        if rule.applies(figures):
+            causes.append(replace(rule, sentence=rule.sentence.format(**vars(figures))))
+            if rule.name == "unknown":
+                break
+    return causes

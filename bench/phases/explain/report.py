@@ -1,24 +1,24 @@
-"""The section "Why?": where a step's time and memory go in each precision, and what holds it back."""
+"""The section "Why?": where a step's time and memory go, and what holds a precision back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from bench.phases.explain.reasons import CLASSES, NAMED, Change, Explanation, Step, explanations
+from bench.phases.explain import CLASSES
+from bench.phases.explain.reasons import NAMED, Explanation, Step, explanations, side_by_side
 from bench.report.figures import chart
 from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
 from bench.report.format import (
     at_batch,
     capital,
     change,
-    known,
     memory_unit,
     number,
     percent,
+    records,
     signed,
 )
 from bench.report.parts import Finding, Findings, PhaseReport
@@ -33,6 +33,8 @@ from bench.spec.precisions import BASELINE
 HEADING = "Why?"
 # Share of the peak up to which a change of memory is not reported.
 SAME = 0.01
+# So that the rows add up to the step: negative unless steps were faster under the profiler.
+PROFILER = "the profiler's own time, taken off"
 REST = "other"
 # The tints of a step's parts, in their order: what was there before it, and classes of work.
 PARTS: dict[str, str] = {
@@ -46,20 +48,18 @@ PARTS: dict[str, str] = {
 
 def explained(runs: Runs) -> list[Explanation]:
     """Return why each precision gains or does not, of all recipes that were explained."""
-    if runs.details["explain_figures"].empty:
+    rows = runs.details["explain_figures"]
+    if rows.empty:
         return []
-    trials = runs.trials
-    measured = trials[(trials["phase"] == "explain") & trials["status"].isin(MEASURED)]
-    sound = runs.details["explain_figures"].merge(
-        measured[["run", *PAIR]].drop_duplicates(), on=["run", *PAIR]
-    )
-    peaks = trials[(trials["phase"] == "memory") & trials["status"].isin(MEASURED)]
-    peaks = peaks.assign(
-        kind="memory", value=peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"])
-    )
-    every = pd.concat([sound, peaks[[*KEY, "kind", "value"]]], ignore_index=True)
-    named = every.merge(subjects(trials)[[*SUBJECT, "workload", "where"]], on=SUBJECT)
-    return explanations(named)
+    trials = runs.trials[runs.trials["status"].isin(MEASURED)]
+    measured = trials.loc[trials["phase"] == "explain", ["run", *PAIR]].drop_duplicates()
+    peaks = trials[trials["phase"] == "memory"]
+    # As the memory phase's table: of a CPU the resident set, which torch's allocator does not show.
+    peak_bytes = peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"])
+    peaks = peaks[KEY].assign(kind="memory", value=peak_bytes)
+    every = pd.concat([rows.merge(measured, on=["run", *PAIR]), peaks], ignore_index=True)
+    names = subjects(runs.trials)[[*SUBJECT, "workload", "where"]]
+    return explanations(every.merge(names, on=SUBJECT))
 
 
 def explain(folders: list[Path]) -> list[Findings]:
@@ -68,107 +68,104 @@ def explain(folders: list[Path]) -> list[Findings]:
     Raises:
         UsageError: a folder is no run, or none of the runs was explained.
     """
-    found = findings(load(folders))
-    if not any(group.heading for group in found):
+    groups = findings(load(folders))
+    if not any(group.heading for group in groups):
         raise UsageError(
             "There is nothing to explain: no run there measured the phase explain in fp32 and "
             "another precision. python run_bench.py explain --suite NAME measures it."
         )
-    return found
+    return groups
 
 
 def findings(runs: Runs) -> list[Findings]:
     """Return the findings of each recipe, or why there are none although they were asked for."""
     by_workload: dict[str, list[Explanation]] = {}
     for explanation in explained(runs):
-        by_workload.setdefault(explanation.workload, []).append(explanation)
+        by_workload.setdefault(explanation.cell["workload"], []).append(explanation)
     if not by_workload:
         return _unexplained(runs.trials)
-    found = []
-    for name, (workload, group) in zip(slugs([*by_workload]), by_workload.items(), strict=True):
+    groups = []
+    for name, workload in zip(slugs([*by_workload]), by_workload, strict=True):
         answers, tables = [], []
-        for explanation in group:
+        for explanation in by_workload[workload]:
             classes = time_by_class(explanation)
-            reasons = list(sentences(explanation))
-            result = f"{number(explanation.speedup, 3)}× in the steps of this phase"
-            answers.append(
-                Finding(subject=explanation.subject, result=result, reasons=reasons, table=classes)
+            answer = Finding(
+                subject=explanation.subject,
+                result=f"{number(explanation.speedup, 3)}× in the steps of this phase",
+                reasons=list(sentences(explanation)),
+                table=classes,
             )
+            answers.append(answer)
             tables += [classes, *operators_changed(explanation)]
-        charts = [chart_of(f"{name}-why", group)]
-        found.append(
-            Findings(
-                heading=HEADING, title=workload, findings=answers, charts=charts, tables=tables
-            )
+        group = Findings(
+            heading=HEADING,
+            title=workload,
+            findings=answers,
+            charts=[chart_of(f"{name}-why", by_workload[workload])],
+            tables=tables,
         )
-    return found
+        groups.append(group)
+    return groups
 
 
 def _unexplained(trials: pd.DataFrame) -> list[Findings]:
     rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
     if rows.empty:
         return []
-    details = [str(detail) for detail in rows["detail"] if known(detail) and detail]
-    reason = details[0] if details else f"it takes {BASELINE} and another precision"
-    return [Findings(findings=[Finding(subject="No explanation", result=reason)])]
+    details = rows["detail"].dropna()
+    reasons = [*details[details != ""], f"it takes {BASELINE} and another precision"]
+    return [Findings(findings=[Finding(subject="No explanation", result=reasons[0])])]
 
 
 def time_by_class(explanation: Explanation) -> Table:
     """Return the time of one precision's step by class of work, and of the baseline's."""
-    baseline, arm = explanation.baseline, explanation.arm
-    rows = []
-    for work in CLASSES:
-        if baseline.ms[work] or arm.ms[work]:
-            rows.append(Change(operator=work, before=baseline.ms[work], after=arm.ms[work]))
-    extra_ms = [step.timed_ms - step.profiled_ms for step in (baseline, arm)]
-    rows.append(Change(operator="the profiler's own time", before=extra_ms[0], after=extra_ms[1]))
-    rows.append(Change(operator="the step", before=baseline.timed_ms, after=arm.timed_ms))
-    return _compared(explanation, ("", "class of work"), rows)
+    times = []
+    for step in (explanation.baseline, explanation.arm):
+        rest_ms = {PROFILER: step.timed_ms - step.profiled_ms, "the step": step.timed_ms}
+        times.append(pd.concat([step.ms, pd.Series(rest_ms)]))
+    rows = side_by_side(*times)
+    rows = rows[(rows["before"] != 0) | (rows["after"] != 0)]
+    return _compared(explanation, "", "class of work", rows)
 
 
 def operators_changed(explanation: Explanation) -> Iterator[Table]:
     """Yield the operators whose time, and whose memory at the peak, changed most."""
-    if rows := explanation.changed("operator"):
-        headings = (
-            ": operators whose time changed most",
-            "operator, its module, sizes of its inputs",
-        )
-        yield _compared(explanation, headings, rows)
-    if rows := explanation.changed("held"):
-        unit, size, _ = memory_unit(
-            max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes)
-        )
-        headings = (
-            ": memory at the peak that changed most",
-            "what holds it: operator, its module, shape",
-        )
-        yield _compared(explanation, headings, rows, unit, size)
+    times = explanation.changed("operator")
+    if not times.empty:
+        what = "operator, its module, sizes of its inputs"
+        yield _compared(explanation, ": operators whose time changed most", what, times)
+    held = explanation.changed("held")
+    if not held.empty:
+        title = ": memory at the peak that changed most"
+        what = "what holds it: operator, its module, shape"
+        peak_bytes = max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes)
+        yield _compared(explanation, title, what, held, memory_unit(peak_bytes)[:2])
 
 
 def _compared(
     explanation: Explanation,
-    headings: tuple[str, str],
-    changes: Sequence[Change],
-    unit: str = "ms",
-    size: float = 1.0,
+    title: str,
+    what: str,
+    changes: pd.DataFrame,
+    in_unit: tuple[str, float] = ("ms", 1.0),
 ) -> Table:
     """Return a table of figures in fp32 and in the precision, with their difference.
 
-    ``headings`` are what the title adds to the subject, and that of the first column.
+    Args:
+        explanation: both steps.
+        title: what is added to the subject.
+        what: the header of the names.
+        changes: the rows, as of ``side_by_side``.
+        in_unit: the unit of the table, and how large it is in that of the rows.
     """
-    title, what = headings
+    unit, size = in_unit
     columns = [
-        words(what, attrgetter("operator"), wrap=True),
-        figures(f"{explanation.baseline.precision} ({unit})", attrgetter("before"), 3, per=size),
-        figures(f"{explanation.arm.precision} ({unit})", attrgetter("after"), 3, per=size),
-        figures(
-            f"change ({unit})",
-            lambda row: row.after - row.before,
-            lambda value: signed(value, 3),
-            per=size,
-        ),
+        words(what, "name", wrap=True),
+        figures(f"{explanation.baseline.precision} ({unit})", "before", 3, per=size),
+        figures(f"{explanation.arm.precision} ({unit})", "after", 3, per=size),
+        figures(f"change ({unit})", "change", lambda value: signed(value, 3), per=size),
     ]
-    shown = table(explanation.subject + title, changes, columns)
+    shown = table(explanation.subject + title, records(changes), columns)
     assert shown is not None  # there are changes
     return shown
 
@@ -179,13 +176,14 @@ def sentences(explanation: Explanation) -> Iterator[str]:
         yield f"{capital(reason.sentence)}."
     if not explanation.reasons:
         yield _largest_part(explanation)
-    yield from _memory(explanation)
-    if tries := ",".join(explanation.techniques):
-        is_script = explanation.cell["data"] == "script"
-        measures = (
-            "" if is_script else f" The same run with --ladder --techniques {tries} measures it."
-        )
-        yield f"Worth trying: {tries}.{measures}"
+    if explanation.baseline.peak_bytes and explanation.arm.peak_bytes:
+        yield _memory(explanation)
+    techniques = ",".join(explanation.techniques)
+    if techniques:
+        text = f"Worth trying: {techniques}."
+        if explanation.cell["data"] != "script":  # which has no ladder
+            text += f" The same run with --ladder --techniques {techniques} measures it."
+        yield text
 
 
 def _largest_part(explanation: Explanation) -> str:
@@ -194,16 +192,14 @@ def _largest_part(explanation: Explanation) -> str:
     work = max(CLASSES, key=lambda work: arm.ms[work])
     return (
         f"Nothing was found that holds it back. The largest part of its step is {work}: "
-        f"{arm.pct(work):.0f} %, {number(arm.ms[work], 3)} ms, and {number(baseline.ms[work], 3)} "
-        "ms in fp32."
+        f"{arm.pct(arm.ms[work]):.0f} %, {number(arm.ms[work], 3)} ms, and "
+        f"{number(baseline.ms[work], 3)} ms in fp32."
     )
 
 
-def _memory(explanation: Explanation) -> Iterator[str]:
-    """Yield how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
+def _memory(explanation: Explanation) -> str:
+    """Say how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
     was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
-    if not was or not now:
-        return
     unit, size, _ = memory_unit(max(was, now))
     text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
     if abs(now - was) < SAME * was:
@@ -211,63 +207,65 @@ def _memory(explanation: Explanation) -> Iterator[str]:
     else:
         text += f", and {number(was / size, 3)} {unit} in fp32 ({change((now - was) / was)})"
     parts = []
-    for held in explanation.changed("held", shapes=False)[:NAMED]:
-        more = held.after - held.before
-        if abs(more) >= SAME * max(was, now):
-            parts.append(f"{held.operator} {signed(more / size, 1)} {unit}")
-    by = f": {'; '.join(parts)}" if parts else ""
-    yield f"{text}{by}. The peak comes at {explanation.arm.peak_at}."
+    for part in records(explanation.changed("held", by_size=False).head(NAMED)):
+        if abs(part["change"]) >= SAME * max(was, now):
+            sign = "+" if part["change"] > 0 else ""
+            parts.append(f"{part['name']} {sign}{number(part['change'] / size, 3)} {unit}")
+    if parts:
+        text += f": {'; '.join(parts)}"
+    return f"{text}. The peak comes at {explanation.arm.peak_at}."
 
 
 # The figure.
 
 
 def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
-    """Describe the steps of one workload: two panels, time and memory, for each device and batch size."""
+    """Describe the steps of one workload: time and memory for each device and batch size."""
     cells: dict[str, list[Step]] = {}
     for explanation in explained:
-        title = f"{explanation.where}{at_batch(explanation.cell)}"
+        title = f"{explanation.cell['where']}{at_batch(explanation.cell)}"
         cells.setdefault(title, [explanation.baseline]).append(explanation.arm)
-    panels, shown = [], set[str]()
+    panels = []
+    shown = set[str]()
     for title, steps in cells.items():
         unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
-        times = {step.precision: {str(work): ms for work, ms in step.ms.items()} for step in steps}
-        memory = {step.precision: _held(step, size) for step in steps}
+        times = {step.precision: step.ms.reindex([*PARTS], fill_value=0.0) for step in steps}
+        memory = {step.precision: _held(step) / size for step in steps}
         panels.append(_panel(f"{title}: time", "ms a step", times))
         panels.append(_panel(f"{title}: memory at the peak", unit, memory))
         for parts in (*times.values(), *memory.values()):
-            shown.update(part for part, value in parts.items() if value)
+            shown.update(parts.index[parts != 0])
     return Chart(
         name=name,
-        caption=f"Where a step's time and memory go: {explained[0].workload}",
-        about="Time under torch.profiler, each instant in one class of work; tensors at the peak of "
-        "a step, by the class of the operator that made them. Panels have axes of their own.",
+        caption=f"Where a step's time and memory go: {explained[0].cell['workload']}",
+        about="Time under torch.profiler, each instant in one class of work; tensors at the peak "
+        "of a step, by the class of the operator that made them. Panels have axes of their own.",
         panels=panels,
         legend=[(part, tint) for part, tint in PARTS.items() if part in shown],
     )
 
 
-def _held(step: Step, size: float) -> dict[str, float]:
-    """Return what holds memory at the peak, in a unit; what has no class of work, such as views, is the rest."""
+def _held(step: Step) -> pd.Series[float]:
+    """Return the bytes of each part at the peak; without a class, such as views, is the rest."""
     held = step.of("held")
     parts = held["work"].where(held["work"] != "", held["name"])
-    amounts = held["value"].groupby(parts.where(parts.isin([*PARTS]), REST)).sum() / size
-    rest = step.peak_bytes / size - amounts.drop(REST, errors="ignore").sum()
-    return {**amounts, REST: rest}
+    amounts = held["value"].groupby(parts).sum().reindex([*PARTS], fill_value=0.0)
+    amounts[REST] += step.peak_bytes - amounts.sum()
+    return amounts
 
 
-def _panel(title: str, unit: str, steps: Mapping[str, Mapping[str, float]]) -> Panel:
-    """Describe a stacked bar for each precision."""
+def _panel(title: str, unit: str, steps: dict[str, pd.Series[float]]) -> Panel:
+    """Describe a stacked bar of parts for each precision."""
     marks: list[Mark] = []
+    longest = 0.0
     for place, parts in enumerate(steps.values()):
         start = 0.0
-        for part, tint in PARTS.items():
-            value = parts.get(part, 0.0)
-            if value > 0:
-                ends = (start, start + value)
-                marks.append(Bar(x=ends, low=place + 0.15, high=place + 0.85, tint=tint))
-                start += value
-    longest = max(sum(parts.values()) for parts in steps.values())
+        for part, value in parts[parts > 0].items():
+            ends = (start, start + value)
+            bar = Bar(x=ends, low=place + 0.15, high=place + 0.85, tint=PARTS[str(part)])
+            marks.append(bar)
+            start += value
+        longest = max(longest, start)
     return chart.rows_panel(title, Axis(label=unit, low=0.0, high=1.03 * longest), [*steps], marks)
 
 

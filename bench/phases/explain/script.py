@@ -1,4 +1,4 @@
-"""Where the steps of a training script spend their time and memory: figures of what its hook observed."""
+"""Where the steps of a training script spend time and memory: figures of what its hook saw."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.phases.explain.trace import STEP, Figure, decompose, rows_of, work_of
+from bench.phases.explain.observe import STEP, Row
+from bench.phases.explain.trace import decompose, work_of
 
 # Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or
 # 6.
@@ -20,7 +21,7 @@ OPTIMIZER = "Optimizer.step#"
 
 def figures_of(
     record: Mapping[str, Any], *, step_ms: float, wait_pct: float | None, length: int, gpu: bool
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """Yield the figures of an arm, as ``Explained`` has them.
 
     Args:
@@ -35,25 +36,23 @@ def figures_of(
     """
     profile = decompose({"traceEvents": _marked(record["trace"]["traceEvents"], length)}, gpu=gpu)
     yield {"kind": "step", "name": "timed", "value": step_ms}
-    yield from rows_of(profile)
-    steps = record["steps"]
-    yield {
-        "kind": "step",
-        "name": "skipped",
-        "value": 100 * sum(step["skipped"] for step in steps) / len(steps),
-    }
+    yield from profile
+    skipped = sum(step["skipped"] for step in record["steps"])
+    yield {"kind": "step", "name": "skipped", "value": 100 * skipped / len(record["steps"])}
     if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
-        classes_ms = [ms for figure, ms in profile.items() if figure.kind == "class"]
-        most_pct = 100 * profile[Figure("class", "idle")] / sum(classes_ms) if gpu else 100.0
-        yield {"kind": "step", "name": "waiting", "value": min(wait_pct, most_pct)}
+        classes_ms = {row["name"]: row["value"] for row in profile if row["kind"] == "class"}
+        if gpu:
+            wait_pct = min(wait_pct, 100 * classes_ms["idle"] / sum(classes_ms.values()))
+        yield {"kind": "step", "name": "waiting", "value": wait_pct}
     for row in record["observed"]:
         yield {**row, "work": work_of(row)}
 
 
 def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any]]:
-    """Return the events of whole iterations, with a range for each: from the end of an optimizer's step to a later one.
+    """Return the events of whole iterations, with a range for each.
 
+    It is from the end of an optimizer's step to that of a later one.
     The device has done its work at both ends of the profiled steps, so nothing of an iteration
     begins after it.
     """

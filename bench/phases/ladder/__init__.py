@@ -1,4 +1,4 @@
-"""An ablation: from fp32 to all techniques, each step on top of the one before, batches in host memory."""
+"""An ablation from fp32 to all techniques, each on top of those before, from host memory."""
 
 from __future__ import annotations
 

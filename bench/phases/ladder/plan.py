@@ -1,4 +1,4 @@
-"""The trials of an ablation: arms of the memory phase and of the speed phase, each with one technique more."""
+"""The trials of an ablation: arms of memory and speed, each with one technique more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.spec.trial import Trial
 
 
 def trials(question: Question) -> list[Trial]:
-    """Return the trials: memory of each step that the device supports, their speed together, all others alone."""
+    """Return the trials: memory of each supported step, their speed together, all others alone."""
     mixed = _mixed(question)
     supported = unsupported_reason(question.device, mixed) is None
     more = question.cell.techniques
@@ -27,7 +27,7 @@ def trials(question: Question) -> list[Trial]:
 
 
 def _mixed(question: Question) -> str:
-    """Return the mixed precision that the ablation adds to fp32: the one named, else the device's; fp32 is none."""
+    """Return the mixed precision to add, fp32 for none: the one named, else the device's."""
     names, device = question.request.precisions, question.device
     if names:
         return named_mixed(names)
@@ -69,8 +69,10 @@ def build_ablation(
     steps = [AblationStep(precision=BASELINE)]
     unsupported: list[AblationStep] = []
     if mixed != BASELINE:
-        (steps if supported else unsupported).append(AblationStep(precision=mixed))
-    for name in (*FIXED, *(name for name in more if name not in FIXED)):
+        place = steps if supported else unsupported
+        place.append(AblationStep(precision=mixed))
+    for name in dict.fromkeys((*FIXED, *more)):
         step = replace(steps[-1], techniques=(*steps[-1].techniques, name))
-        (unsupported if refusal(step.techniques, kind, "speed") else steps).append(step)
+        place = unsupported if refusal(step.techniques, kind, "speed") else steps
+        place.append(step)
     return steps, unsupported

@@ -1,4 +1,4 @@
-"""A table of each ablation, with the gain of each technique over those below it, and the step to stop at."""
+"""A table of each ablation, with the gain of each technique, and the step to stop at."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from bench.spec.techniques import AblationStep
 
 SECTION = "Ladders"
 ABOUT = (
-    "Each ablation step adds one technique to the highest step below it that works. Steps are timed in turn in one "
-    "process, on batches in host memory; where they do not fit into memory together, each by itself, "
-    '"apart". Intervals are 95 %, over processes, or within the only one. Peak memory is of each alone, without an '
-    "interval. The verdict advises the lowest step that is faster than fp32 and that no higher one is "
-    "shown to beat. Of the gains that a ladder shows at most 5 % are expected to be chance. A gain is shown where the "
-    "whole interval clears the A/A noise"
+    "Each ablation step adds one technique to the highest step below it that works. Steps are "
+    "timed in turn in one process, on batches in host memory; where they do not fit into memory "
+    'together, each by itself, "apart". Intervals are 95 %, over processes, or within the only '
+    "one. Peak memory is of each alone, without an interval. The verdict advises the lowest step "
+    "that is faster than fp32 and that no higher one is shown to beat. Of the gains that a ladder "
+    "shows at most 5 % are expected to be chance. A gain is shown where the whole interval clears "
+    "the A/A noise"
 )
 # The keys of a row that the JSON document has, too.
 IN_DOCUMENT = (
@@ -74,10 +75,11 @@ class Ladder:
 
     def gain(self, lower: AblationStep | None, higher: AblationStep) -> Contrast | None:
         """Return the speed of one step against a lower one's; None where one was not timed."""
-        arm, against = (
-            self.arms.get((*self.cell, step.name)) if step else None for step in (higher, lower)
-        )
-        contrast = estimate(SPEED, arm, against) if arm and against else None
+        arm = self.arms.get((*self.cell, higher.name))
+        against = self.arms.get((*self.cell, lower.name)) if lower else None
+        if not (arm and against):
+            return None
+        contrast = estimate(SPEED, arm, against)
         return contrast and replace(contrast, noise=self.noise)
 
 
@@ -90,15 +92,15 @@ def ladders(runs: Runs) -> list[Ladder]:
     # batch size.
     noise = noises(numbered(runs.trials.assign(techniques="")))
     trials = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
-    timed, peaks = (
-        {arm.key: arm for arm in arms(trials, metric).values()} for metric in (SPEED, MEMORY)
-    )
+    timed = {arm.key: arm for arm in arms(trials, SPEED).values()}
+    peaks = {arm.key: arm for arm in arms(trials, MEMORY).values()}
     found = []
     for cell, rows in trials.groupby(CELL, sort=False):
         first = rows.iloc[0]
         types = other_types(rows.assign(precision=rows["arm_precision"]))
+        subject = f"{first['workload']} on {first['where']}"
         ladder = Ladder(
-            title=f"{first['workload']} on {first['where']} at batch size {first['batch_size']:.0f}",
+            title=f"{subject} at batch size {first['batch_size']:.0f}",
             cell=cell,
             arms=timed,
             noise=noise.get(cell),
@@ -120,26 +122,23 @@ def _row(
     ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mapping[tuple[Any, ...], Arm]
 ) -> Row:
     """Return what a step's trials say; ``peaks`` are the arms of memory, as ``Ladder.arms``."""
-    speed = trials[trials["phase"] == "speed"]
-    timed = speed[speed["status"].isin(MEASURED) & speed["step_ms"].gt(0)]
+    is_measured = trials["status"].isin(MEASURED)
+    is_speed = trials["phase"] == "speed"
+    timed = trials[is_speed & is_measured & trials["step_ms"].gt(0)]
     over_fp32 = ladder.gain(FP32, step) if step != FP32 else None
-    # One unconverged process makes a step unconverged. One that was not timed has the status of its
-    # last failure.
-    is_lost = ~trials["status"].isin(MEASURED) & (trials["phase"] == "memory")
-    tried = pd.concat([trials[is_lost], speed])
-    tried = tried.assign(order=tried["status"].map({"ok": 1, "unconverged": 2}).fillna(0))
-    status, detail = UNKNOWN, ""
-    if len(tried):
-        last = tried.sort_values("order", kind="stable").iloc[-1]
-        status, detail = str(last["status"]), str(last["detail"])
-    asked, width = timed["target_ci"].max(), over_fp32.change.half_width if over_fp32 else None
-    if status == "ok" and width is not None and math.expm1(width) > asked:
-        status, detail = (
-            "unconverged",
-            f"the interval over processes is wider than ±{100 * asked:g} %",
-        )
-    peak, of_fp32 = (peaks.get((*ladder.cell, name)) for name in (step.name, BASELINE))
-    change = estimate(MEMORY, peak, of_fp32) if peak and of_fp32 else None
+    status, detail = _outcome(trials[is_speed | ~is_measured & (trials["phase"] == "memory")])
+    if status == "ok" and over_fp32 is not None and over_fp32.change.half_width is not None:
+        asked = timed["target_ci"].max()
+        if math.expm1(over_fp32.change.half_width) > asked:
+            status = "unconverged"
+            detail = f"the interval over processes is wider than ±{100 * asked:g} %"
+    peak = peaks.get((*ladder.cell, step.name))
+    of_fp32 = peaks.get((*ladder.cell, BASELINE))
+    memory_change = math.nan
+    if peak and of_fp32:
+        change = estimate(MEMORY, peak, of_fp32)
+        if change and change.is_resolvable:
+            memory_change = change.shown.center - 1
     return {
         "step": step,
         "added": step.added,
@@ -151,22 +150,32 @@ def _row(
         "over_previous": ladder.gain(step.previous, step),
         "word": "",
         "peak_memory_bytes": peak.values.max() if peak else math.nan,
-        "memory_change_ratio": change.shown.center - 1
-        if change and change.is_resolvable
-        else math.nan,
+        "memory_change_ratio": memory_change,
     }
 
 
+def _outcome(trials: pd.DataFrame) -> tuple[str, str]:
+    """Return the status and the detail of a step's processes.
+
+    One unconverged process makes a step unconverged. One that was not timed has the status of its
+    last failure.
+    """
+    if trials.empty:
+        return UNKNOWN, ""
+    # Memory's failures, which come first in the plan, count where the speed phase was left out.
+    order = trials["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
+    last = trials.assign(order=order).sort_values(["order", "phase"], kind="stable").iloc[-1]
+    return str(last["status"]), str(last["detail"])
+
+
 def _judge(rows: list[Row]) -> None:
-    """Add the words; gains over fp32 and over the step below, where that is not fp32, are judged together."""
+    """Add the words; gains over fp32 and over a step below that is not fp32 count together."""
     judged = [row for row in rows if row["over_fp32"]]
-    below = [
-        row["over_previous"]
-        for row in rows
-        if row["over_previous"] and row["step"].previous != FP32
-    ]
-    words = judge_speedups([*(row["over_fp32"] for row in judged), *below])
-    for row, word in zip(judged, words, strict=False):
+    gains = [row["over_fp32"] for row in judged]
+    for row in rows:
+        if row["over_previous"] and row["step"].previous != FP32:
+            gains.append(row["over_previous"])
+    for row, word in zip(judged, judge_speedups(gains), strict=False):
         row["word"] = word
 
 
@@ -188,11 +197,9 @@ def _over_fp32(row: Row) -> str:
 def _status(row: Row) -> str:
     """Return the status, with the cause of a failure; the notes have the traceback."""
     cause = row["detail"].partition(" | ")[0]
-    return (
-        f"{row['status']}: {cause}"
-        if cause and row["status"] not in MEASURED
-        else str(row["status"])
-    )
+    if cause and row["status"] not in MEASURED:
+        return f"{row['status']}: {cause}"
+    return str(row["status"])
 
 
 COLUMNS = (
@@ -211,10 +218,10 @@ def full(ladder: Ladder) -> Table | None:
     """Return an ablation's table."""
     noise = f"assumed to be {100 * stats.ASSUMED_NOISE:.1f} %"
     if ladder.noise is not None:
-        measured = (
-            "how far fp32 measured against itself was from 1, on batches already on the device"
+        noise = (
+            f"here {100 * ladder.noise:.1f} %: how far fp32 measured against itself was from 1, "
+            "on batches already on the device"
         )
-        noise = f"here {100 * ladder.noise:.1f} %: {measured}"
     return table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS, f"{ABOUT}, {noise}.")
 
 
@@ -235,18 +242,16 @@ def verdict(ladder: Ladder) -> str:
             gain = _gain(ladder.gain(advised["step"], fastest["step"]))
             text += f"; the fastest, {fastest['added']}, is not shown to beat it ({gain}×)"
         return text
-    ends = [row["over_fp32"].gain.high for row in timed]
-    nothing_gains = all(end is not None and end <= 1 + stats.MARGIN for end in ends)
-    why = (
-        "stay with fp32 — nothing gains"
-        if nothing_gains
-        else "no verdict — the intervals are too wide"
-    )
+    why = "stay with fp32 — nothing gains"
+    for row in timed:
+        high = row["over_fp32"].gain.high
+        if high is None or high > 1 + stats.MARGIN:
+            why = "no verdict — the intervals are too wide"
     return f"{why}: the fastest, {fastest['added']}, is {_evidence(ladder, fastest)}"
 
 
 def _lowest_unbeaten(ladder: Ladder, faster: list[Row]) -> Row:
-    """Return the lowest step faster than fp32 that no higher one is shown to beat, at the latest the last."""
+    """Return the lowest step faster than fp32 that no higher one is shown to beat."""
     for place, lower in enumerate(faster):
         gains = [ladder.gain(lower["step"], higher["step"]) for higher in faster[place + 1 :]]
         if not any(gain and gain.word == "FASTER" for gain in gains):
@@ -258,12 +263,10 @@ def _evidence(ladder: Ladder, row: Row) -> str:
     """Write how fast a step is, with the caveats of ``marked``, and how much memory it takes."""
     word = row["word"] + (" ≠" if ladder.other_types else "")
     marks = marked(word, measured_in(row["over_fp32"]), row["status"])
-    memory = (
-        f" at {signed(100 * row['memory_change_ratio'], 0)} % peak memory"
-        if known(row["memory_change_ratio"])
-        else ""
-    )
-    return f"{_gain(row['over_fp32'])}× as fast as fp32 ({marks}){memory}"
+    text = f"{_gain(row['over_fp32'])}× as fast as fp32 ({marks})"
+    if known(row["memory_change_ratio"]):
+        text += f" at {signed(100 * row['memory_change_ratio'], 0)} % peak memory"
+    return text
 
 
 # What the report takes.
@@ -273,9 +276,8 @@ def findings(material: Material) -> Iterator[Findings]:
     """Yield the verdicts, with the tables."""
     found = []
     for ladder in ladders(material.runs):
-        found.append(
-            Finding(subject=f"ladder of {ladder.title}", result=verdict(ladder), table=full(ladder))
-        )
+        subject = f"ladder of {ladder.title}"
+        found.append(Finding(subject=subject, result=verdict(ladder), table=full(ladder)))
     yield Findings(findings=found)
 
 
@@ -290,11 +292,8 @@ def _document(ladder: Ladder) -> dict[str, Any]:
         step = {"step": row["step"].name, "precision": row["step"].precision}
         for name in IN_DOCUMENT:
             step[name] = row[name] if known(row[name]) else None
-        for key, contrast in (
-            ("speedup", row["over_fp32"]),
-            ("speedup_over_previous", row["over_previous"]),
-        ):
-            step |= interval(key, contrast.gain if contrast else None)
+        for key, over in (("speedup", "over_fp32"), ("speedup_over_previous", "over_previous")):
+            step |= interval(key, row[over].gain if row[over] else None)
         steps.append(step)
     return {"name": ladder.title, "noise_ratio": ladder.noise, "steps": steps}
 

@@ -46,7 +46,7 @@ METRICS = (
 
 
 def trials(question: Question) -> list[Trial]:
-    """Return a trial for each narrow precision, which trains in fp32 for so many epochs before the search."""
+    """Return a trial for each narrow precision; it trains in fp32 before the search if asked to."""
     common = replace(question.trial(), epochs=question.request.epochs or 0)
     return [replace(common, arms=(arm,)) for arm in common.arms if arm.precision != BASELINE]
 

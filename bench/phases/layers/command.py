@@ -1,4 +1,4 @@
-"""The command ``layers``: a run whose only phase is the search for modules that must stay in fp32."""
+"""The command ``layers``: a run whose only phase is the search for modules to keep in fp32."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""The layers phase: which modules a precision must keep in fp32, found by their gradients' errors."""
+"""The layers phase: which modules a precision must keep in fp32, by their gradients' errors."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
+from torch import Tensor, nn
 
+from bench.data.batch import Batch
 from bench.phases.layers import Layers, narrowing
 from bench.phases.layers.narrowing import Findings, Narrowing
 from bench.results.records import Device, Message, Numeric, Progress
@@ -25,7 +27,7 @@ WHOLE = "the model itself"
 
 
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
-    """Search the modules that the trial's only precision must keep; send the figures, then the result."""
+    """Search the modules that the trial's only precision must keep; send figures and the result."""
     context = open_context(trial)
     (name,) = trial.precisions
     dtype = _narrow_type(parse_precision(name))
@@ -38,53 +40,57 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
         opened = context.open_batches()
         for epoch in range(1, trial.epochs + 1):
             train_epoch(reference, opened.train(epoch))
-            send(
-                Progress(
-                    text=f"fp32: epoch {epoch} of {trial.epochs}", done=epoch / trial.epochs / 2
-                )
-            )
+            text = f"fp32: epoch {epoch} of {trial.epochs}"
+            send(Progress(text=text, done=epoch / trial.epochs / 2))
     batches = context.resident_batches(2)
     if len(batches) < 2:
         raise UnsupportedError("layers compares two batches, and an epoch has one")
-    model = Narrowing(
-        reference.model, lambda model, batch: loss_in(reference.loss(model, batch)), batches, dtype
-    )
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return loss_in(reference.loss(model, batch))
+
+    model = Narrowing(reference.model, loss, batches, dtype)
     text = f"{name}: narrowing {len(model.candidates)} modules"
     findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
     patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
-
-    def tell(layer: str, figure: str, value: float | None) -> None:
-        if value is not None:
-            send(
-                Numeric(
-                    trial=trial.id,
-                    precision=name,
-                    kind="module",
-                    step=0,
-                    layer=layer,
-                    name=figure,
-                    value=value,
-                )
-            )
-
-    tell("", findings.answer, 1.0)
-    tell("", "error", findings.error)
-    tell("", "limit", findings.limit)
-    tell("", "kept", findings.error_kept)
-    total = sum(error**2 for error in findings.errors.values())
-    for module, error in findings.errors.items():
-        tell(module or WHOLE, "error", error)
-        tell(module or WHOLE, "share", 1.0 if error == math.inf else error**2 / total)
-    for pattern in patterns:
-        tell(pattern, "keep", 1.0)
+    for layer, figure, value in _figures(findings, patterns):
+        numeric = Numeric(
+            trial=trial.id,
+            precision=name,
+            kind="module",
+            step=0,
+            layer=layer,
+            name=figure,
+            value=value,
+        )
+        send(numeric)
     row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
     runner = context.runner(name, batches)
     detail = describe(findings, name, patterns)
     send(runner.result("ok", detail, switches=runner.read_back(), row=row))
 
 
+def _figures(findings: Findings, patterns: Sequence[str]) -> Iterator[tuple[str, str, float]]:
+    """Yield the layer, empty for the whole model, the name and the value of each figure."""
+    yield "", findings.answer, 1.0
+    yield "", "error", findings.error
+    yield "", "limit", findings.limit
+    if findings.error_kept is not None:
+        yield "", "kept", findings.error_kept
+    total = sum(error**2 for error in findings.errors.values())
+    for module, error in findings.errors.items():
+        yield module or WHOLE, "error", error
+        yield module or WHOLE, "share", 1.0 if error == math.inf else error**2 / total
+    for pattern in patterns:
+        yield pattern, "keep", 1.0
+
+
 def _narrow_type(precision: Precision) -> torch.dtype:
-    """Return the type that autocast narrows to; raise UnsupportedError for what is not autocast alone."""
+    """Return the type that autocast narrows to.
+
+    Raises:
+        UnsupportedError: the precision is not autocast alone.
+    """
     unscaled = precision.autocast == "float16" and not precision.loss_scaling
     if precision.autocast is None or precision.conversion or precision.keep or unscaled:
         raise UnsupportedError(
@@ -95,7 +101,7 @@ def _narrow_type(precision: Precision) -> torch.dtype:
 
 
 def globs(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return patterns for some modules: a glob in place of numbers where it matches no other module, else the name."""
+    """Return patterns for modules: with * for numbers where it matches no other, else the name."""
     chosen = {name or "*" for name in names}
     for name in names:
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
@@ -111,29 +117,22 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
     if findings.raised:
         error = f"the step raises '{findings.raised}'"
-    match findings.answer:
-        case "fine":
-            text = f"no module needs fp32: {error}, within {limit}"
-        case "concentrated":
-            keep = "+".join(patterns)
-            option = shlex.quote(keeping(precision, keep))
-            with_these = f"gradients differ from fp32's by {after} then, within {limit}"
-            text = (
-                f"keep {keep} in fp32, as in --precisions {option}: {with_these}; without, {error}"
-            )
-        case "diffuse":
-            worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
-            text = (
-                f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
-            )
-        case "loss":
-            text = f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
-    return text
+    if findings.answer == "fine":
+        return f"no module needs fp32: {error}, within {limit}"
+    if findings.answer == "loss":
+        return f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
+    if findings.answer == "diffuse":
+        worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
+        return f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
+    keep = "+".join(patterns)
+    option = shlex.quote(keeping(precision, keep))
+    return (
+        f"keep {keep} in fp32, as in --precisions {option}: gradients differ from fp32's by "
+        f"{after} then, within {limit}; without, {error}"
+    )
 
 
 def _percent(error: float | None) -> str:
-    return (
-        "an infinite amount"
-        if error is None or not math.isfinite(error)
-        else f"{100 * error:.3g} %"
-    )
+    if error is None or not math.isfinite(error):
+        return "an infinite amount"
+    return f"{100 * error:.3g} %"

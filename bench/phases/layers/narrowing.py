@@ -1,4 +1,4 @@
-"""Which modules of a model autocast harms: gradients with any set of modules in fp32, and the search.
+"""Which modules autocast harms: gradients with any set of modules in fp32, and the search.
 
 ``Narrowing`` runs a forward and backward pass in which the own operations of each module have a
 state: kept in fp32, or narrow as autocast computes them. ``Narrowing.score`` is the error of
@@ -44,7 +44,8 @@ FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
 PASSES = 50
 # Operators that compute nothing.
 VIEWS = re.compile(
-    "view|t|transpose|expand|permute|_unsafe_view|unsqueeze|slice|select|split|detach|alias|unbind|squeeze|reshape|_reshape_alias|_to_copy|clone|empty|zeros|ones|full|lift_fresh"
+    "view|t|transpose|expand|permute|_unsafe_view|unsqueeze|slice|select|split|detach|alias|unbind"
+    "|squeeze|reshape|_reshape_alias|_to_copy|clone|empty|zeros|ones|full|lift_fresh"
 )
 
 # By parameter, in the model's order.
@@ -52,7 +53,7 @@ Gradients = dict[str, Tensor]
 
 
 class _OwnOperations(TorchDispatchMode):
-    """Collects the modules whose forward computes something itself, by name, apart from the modules in them."""
+    """Collects the modules whose forward computes something itself, not in modules in them."""
 
     def __init__(self, stack: Sequence[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -85,28 +86,28 @@ class Narrowing:
         batches: Sequence[Any],
         dtype: torch.dtype,
     ) -> None:
-        """Copy ``model``, in fp32, with dropout off, and take the reference gradients of each batch.
+        """Copy ``model``, in fp32, with dropout off, and take the exact gradients of each batch.
 
         The ``loss`` of (model, batch) is computed inside autocast's region, which narrows to
         ``dtype``. A float16 loss is scaled.
         """
-        self.model, self.batches, self.dtype = copy.deepcopy(model), batches, dtype
+        self.model = copy.deepcopy(model)
+        self.batches = batches
+        self.dtype = dtype
         self._loss = loss
         stop_dropping(self.model)
         self.references: list[Gradients] = []
         self._signal: list[list[str]] = []
         """For each batch the parameters whose gradients are more than rounding."""
         for batch in batches:
-            reference = self._plain_gradients(batch)
+            exact = self._plain_gradients(batch)
             rounded = self._plain_gradients(batch, torch.finfo(torch.float32).eps)
-            self.references.append(reference)
-            self._signal.append(
-                [
-                    name
-                    for name in reference
-                    if distance([(rounded[name], reference[name])]) <= ROUNDING
-                ]
-            )
+            signal = []
+            for name, gradient in exact.items():
+                if distance([(rounded[name], gradient)]) <= ROUNDING:
+                    signal.append(name)
+            self.references.append(exact)
+            self._signal.append(signal)
         self._device = next(model.parameters()).device.type
         self._buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         self._stack: list[str] = []
@@ -126,13 +127,12 @@ class Narrowing:
         self.candidates = [name for name in self.candidates if name in own.names]
 
     def _plain_gradients(self, batch: Any, change: float = 0.0) -> Gradients:
-        """Return fp32's gradients of a copy of the model, whose weights differ by a random share of this size."""
+        """Return fp32's gradients of a copy whose weights differ by a random share of this size."""
         model = copy.deepcopy(self.model)
         torch.manual_seed(0)
-        if change:
-            with torch.no_grad():
-                for weight in model.parameters():
-                    weight.mul_(1 + change * torch.randn_like(weight))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1 + change * torch.randn_like(weight))
         torch.manual_seed(0)
         self._loss(model, batch).backward()
         return dict(named_gradients(model, model.parameters()))
@@ -144,9 +144,7 @@ class Narrowing:
             if name in self.candidates:
                 inputs, named = self._received(name, (inputs, named))
                 self._stack.append(name)
-                with torch.autocast(
-                    self._device, self.dtype, enabled=name not in self._kept, cache_enabled=False
-                ):
+                with self._autocast(enabled=name not in self._kept):
                     output = forward(*inputs, **named)
                 self._stack.pop()
             else:
@@ -154,6 +152,10 @@ class Narrowing:
             return cast(output, torch.float32) if parent_kept else output
 
         return run
+
+    def _autocast(self, *, enabled: bool = True) -> torch.autocast:
+        # A cached cast of a weight would outlive the state of its module.
+        return torch.autocast(self._device, self.dtype, enabled=enabled, cache_enabled=False)
 
     def _received(self, name: str, inputs: Any) -> Any:
         """Return the inputs of a module's call in the types that it gets them in."""
@@ -164,11 +166,11 @@ class Narrowing:
         if not self._kept:
             self._types[call] = tree_map(lambda leaf: getattr(leaf, "dtype", None), inputs)
         elif self._replay and call in self._types:
-            narrow, types = self.dtype, self._types[call]
-            return tree_map(
-                lambda leaf, dtype: leaf.to(narrow) if dtype == narrow else leaf, inputs, types
-            )
+            return tree_map(self._narrowed, inputs, self._types[call])
         return inputs
+
+    def _narrowed(self, leaf: Any, dtype: torch.dtype | None) -> Any:
+        return leaf.to(dtype) if dtype == self.dtype else leaf
 
     def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
         """Return the error of the gradients with some modules kept: 0 is fp32's own.
@@ -205,14 +207,14 @@ class Narrowing:
         self._calls.clear()
         self._stack.clear()
         torch.manual_seed(0)
-        with torch.autocast(self._device, self.dtype, cache_enabled=False):
+        with self._autocast():
             loss = self._loss(self.model, self.batches[batch])
         (loss * scale).backward()
         gradients = named_gradients(self.model, self.model.parameters())
         return loss, {name: gradient.float() / scale for name, gradient in gradients}
 
     def agreed(self, kept: Collection[str]) -> float:
-        """Return the error that all batches show at least, with some modules kept; infinite where it is on any of them.
+        """Return the least error of the batches; infinite where it is on any of them.
 
         A unit near zero that changes its sign is a large error on a single batch, and no harm.
         """
@@ -220,7 +222,7 @@ class Narrowing:
         return math.inf if math.inf in errors else min(errors)
 
     def score(self, gradients: Gradients, batch: int) -> float:
-        """Return the larger of the error of all gradients as one vector and the mean over parameters.
+        """Return the larger of the error of all gradients as a vector and the mean over parameters.
 
         The vector sees the sums of large gradients, and the mean those that are small throughout.
         The mean is over parameters whose fp32 gradient is more than rounding.
@@ -232,13 +234,11 @@ class Narrowing:
         return max(mean, distance(pairs.values()))
 
     def within(self, names: Collection[str]) -> set[str]:
-        """Return the candidates that are kept where modules of these names are, with all that they hold."""
-        return {each for each in self.candidates if any(holds(name, each) for name in names)}
-
-
-def holds(name: str, other: str) -> bool:
-    """Return whether a module is another or holds it, by their names."""
-    return name == other or lies_in(other, name)
+        """Return the candidates that are kept with these modules: they, and those in them."""
+        kept = {each for each in self.candidates if each in names}
+        for name in names:
+            kept.update(each for each in self.candidates if lies_in(each, name))
+        return kept
 
 
 Answer = Literal["fine", "concentrated", "diffuse", "loss"]
@@ -264,25 +264,25 @@ class Findings:
     """What the step raises with nothing kept; empty where it is computed."""
 
 
-def said(error: RuntimeError | None) -> str:
-    """Return what an error says, in a line, and where it comes from a Function that autocast does not know."""
+def raised_text(error: RuntimeError | None) -> str:
+    """Return what an error says, in a line, and the fault of a Function that raised it."""
     if error is None:
         return ""
     text = " ".join(str(error).split())
-    names, takes_context = set[str](), False
+    is_function = is_decorated = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        names.add(code.co_name)
-        takes_context = takes_context or (
-            code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",)
-        )
-    if takes_context and names.isdisjoint(("decorate_fwd", "decorate_bwd")):
+        if code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",):
+            is_function = True
+        if code.co_name in ("decorate_fwd", "decorate_bwd"):
+            is_decorated = True
+    if is_function and not is_decorated:
         text += "; its torch.autograd.Function lacks torch.amp's custom_fwd and custom_bwd"
     return text
 
 
 def limit_of(errors: Collection[float], enough: float) -> float:
-    """Return the limit of the error, given those of each module narrow alone and the error that is no harm.
+    """Return the limit, given the errors of modules narrow alone and the one that is no harm.
 
     It is twice what the modules without outliers add up to, which is left once the fragile ones are
     kept.
@@ -294,7 +294,7 @@ def limit_of(errors: Collection[float], enough: float) -> float:
 
 
 def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: None) -> Findings:
-    """Find a smallest set of modules to keep so that the gradients' error is within the limit on every batch.
+    """Find a smallest set of modules to keep so that the gradients' error is within the limit.
 
     It takes about as many passes as the model has modules, and 50 more.
 
@@ -317,21 +317,19 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         errors[name] = model.error([other for other in candidates if other != name], replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
-    findings = Findings(
-        answer="diffuse", error=error, limit=limit, errors=errors, raised=said(raised)
-    )
+    findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)
+    findings.raised = raised_text(raised)
     if error <= limit:
         return findings
 
     def fits(kept: Collection[str]) -> bool:
         return model.agreed(model.within(kept)) <= limit
 
-    kept = model.within(_smallest(sorted(candidates, key=errors.__getitem__, reverse=True), fits))
-    findings.kept = tuple(
-        name
-        for name in candidates
-        if name in kept and not any(lies_in(name, each) for each in kept)
-    )
+    worst_first = sorted(candidates, key=errors.__getitem__, reverse=True)
+    kept = model.within(_smallest(worst_first, fits))
+    for name in candidates:
+        if name in kept and not any(lies_in(name, each) for each in kept):
+            findings.kept += (name,)
     findings.error_kept = model.agreed(kept)
     if 2 * len(kept) <= len(candidates) or len(findings.kept) <= FEW:
         findings.answer = "concentrated"

@@ -14,7 +14,7 @@ from bench.spec.precisions import BASELINE, parse_precision
 
 
 def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
-    """Return the code that keeps the modules which a run's search has found, and the command that measures them."""
+    """Return the code that keeps the modules found, and the command that measures their cost."""
     names = kept_names(load([folder]).details["layers_figures"])
     if not names:
         return []
@@ -22,9 +22,8 @@ def advice(folder: Path, request: Mapping[str, Any]) -> list[Advice]:
     for name in names:
         if parse_precision(name).autocast:
             code = snippet(name.partition("keep=")[2])
-            advised.append(
-                Advice(code=f"In a training loop of your own, before torch.compile:\n\n{code}")
-            )
+            text = f"In a training loop of your own, before torch.compile:\n\n{code}"
+            advised.append(Advice(code=text))
     precisions = ",".join(dict.fromkeys((BASELINE, *names.values(), *names)))
     command = repeated(request, "--phases", "memory,speed", "--precisions", precisions)
     return [*advised, Advice(step=f"{command} measures what keeping them costs.")]
@@ -38,7 +37,9 @@ import torch
 from torch.utils._pytree import tree_map
 
 def in_fp32(forward, kind):
-    wide = lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
+    def wide(leaf):
+        is_float = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+        return leaf.float() if is_float else leaf
     def run(*args, **kwargs):
         with torch.autocast(kind, enabled=False):
             return tree_map(wide, forward(*tree_map(wide, args), **tree_map(wide, kwargs)))

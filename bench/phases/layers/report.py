@@ -1,4 +1,4 @@
-"""What the layers phase found: its answer, and how much each module harms the gradients where it is narrow."""
+"""What the layers phase found: its answer, and how much each module harms the gradients."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ MODULE_COLUMNS = (
 
 
 def searched(numerics: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of ``Runs.details`` that a search wrote; those of the whole model have no ``layer``."""
+    """Return the rows that a search wrote; those of the whole model have no ``layer``."""
     return numerics[numerics["kind"] == "module"]
 
 
 def kept(of_model: pd.DataFrame) -> str:
-    """Return the value of the option ``keep`` that was found for an arm; empty where no small set is to blame."""
+    """Return the option ``keep`` that was found for an arm; empty if no small set is to blame."""
     if "concentrated" not in set(of_model["name"]):
         return ""
     return "+".join(of_model.loc[of_model["name"] == "keep", "layer"])
 
 
 def kept_names(numerics: pd.DataFrame) -> dict[str, str]:
-    """Return the names of the precisions that keep what was found, each with its name without the option."""
+    """Return the precisions that keep what was found, each with its name without the option."""
     names = {}
     for key, arm in searched(numerics).groupby(KEY, sort=False):
         precision, patterns = str(key[-1]), kept(arm)
@@ -81,24 +81,19 @@ def answers(rows: pd.DataFrame) -> Table | None:
     for _, arm in rows.groupby(KEY, sort=False):
         of_model = arm[arm["layer"] == ""].set_index("name")["value"].to_dict()
         line = arm.iloc[0].to_dict() | dict.fromkeys(OF_MODEL) | of_model
-        line |= {"answer": "", "keep": kept(arm)}
-        for name, text in ANSWERS.items():
-            if name in of_model:
-                line["answer"] = text
+        line["keep"] = kept(arm)
+        line["answer"] = "".join(text for name, text in ANSWERS.items() if name in of_model)
         lines.append(line)
     return table("Which modules need fp32", lines, ANSWER_COLUMNS, ABOUT_ANSWERS)
 
 
 def worst_modules(rows: pd.DataFrame) -> Table | None:
-    """Return the error and share of the ``SHOWN`` worst modules of each arm, the largest error first."""
+    """Return the error and share of the ``SHOWN`` worst modules of each arm."""
     of_modules = rows[(rows["layer"] != "") & rows["name"].isin(("error", "share"))]
     names = [*KEY, "where", "layer"]
-    wide = of_modules.pivot_table(
-        index=names, columns="name", values="value", sort=False
-    ).reset_index()
-    wide = wide.reindex(columns=[*names, "error", "share"]).sort_values(
-        "error", ascending=False, kind="stable"
-    )
+    wide = of_modules.pivot_table(index=names, columns="name", values="value", sort=False)
+    wide = wide.reindex(columns=["error", "share"]).reset_index()
+    wide = wide.sort_values("error", ascending=False, kind="stable")
     worst = wide.groupby(KEY, sort=False).head(SHOWN)
     return table("Modules narrow alone", records(worst), MODULE_COLUMNS, ABOUT_MODULES)
 

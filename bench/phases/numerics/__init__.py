@@ -25,22 +25,17 @@ def derive(rows: Any, details: Any) -> Any:
     """Return rows with the losses, and the share of zero gradients, of their steps."""
     key = ["trial", "precision"]
     figures = details["numerics_figures.csv"].sort_values("step", kind="stable")
-    losses = figures[(figures["kind"] == "step") & (figures["name"] == "loss")].groupby(key)[
-        "value"
-    ]
-    whole = figures[figures["kind"] == "gradient"]
-    counts = whole.groupby(key)["value"].sum()
-    zeros = (
-        whole[whole["name"] == "zero"]
-        .groupby(key)["value"]
-        .sum()
-        .reindex(counts.index, fill_value=0.0)
-    )
+    is_loss = (figures["kind"] == "step") & (figures["name"] == "loss")
+    losses = figures[is_loss].groupby(key)["value"]
+    gradients = figures[figures["kind"] == "gradient"]
+    zeros = gradients["value"].where(gradients["name"] == "zero", 0.0)
+    sums = gradients.assign(zeros=zeros).groupby(key)[["value", "zeros"]].sum()
+    zeros_pct = 100 * sums["zeros"] / sums["value"]
     named = rows.set_index(key).index
     return rows.assign(
         first_loss=losses.first().reindex(named).to_numpy(),
         last_loss=losses.last().reindex(named).to_numpy(),
-        zero_gradients_pct=(100 * zeros / counts).reindex(named).to_numpy(),
+        zero_gradients_pct=zeros_pct.reindex(named).to_numpy(),
     )
 
 
@@ -54,7 +49,8 @@ PHASE = Phase(
     key="seed",
     refuses={
         "compile": "numerics looks between the layers, which compile fuses",
-        "cuda-graphs": "numerics looks at every step's layers, which a captured graph does not show",
+        "cuda-graphs": "numerics looks at every step's layers, which a captured graph does not "
+        "show",
     },
     trains_on_data=True,
     recipe_batch=True,

@@ -1,11 +1,10 @@
-"""The numerics phase: loss, loss scale, gradients, activations and errors of the first steps of a training."""
+"""The numerics phase: losses, gradients, activations and errors of a training's first steps."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
 
@@ -47,19 +46,19 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
-    failure, losses = observation.train(batches, steps), observation.losses
+    failure = observation.train(batches, steps)
+    first, last = observation.losses[0], observation.losses[-1]
     course = (
-        f"loss {losses[0]:#.4g} in the first step, {losses[-1]:#.4g} in the last of {len(losses)}"
+        f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(observation.losses)}"
     )
     lost = min(observation.lost, default=0.0)
     if lost >= MENTIONED:
         course += f"; {100 * lost:.0f} % of the weights' updates were lost to rounding"
     runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
-    switches = runner.read_back()
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or course,
-        switches=switches,
+        switches=runner.read_back(),
         operations=runner.operations(),
         conversion=arm.conversion,
     )
@@ -82,7 +81,8 @@ class _Observation:
 
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
-        failure, counted = "", {0, *range(max(0, steps - LAST), steps)}
+        failure = ""
+        counted = {0, *range(max(0, steps - LAST), steps)}
         endless = (batch for epoch in count(1) for batch in batches.train(epoch))
         with gradients.watch_activations(self.arm.model) as largest_activations:
             for step, batch in enumerate(islice(endless, steps)):
@@ -90,44 +90,37 @@ class _Observation:
                     self._errors(step, batch)
                     largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
-                before = (
-                    [weight.detach().clone() for weight in self.arm.weights.trained()]
-                    if step in counted
-                    else None
-                )
-                watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
-                with watched if step in counted else nullcontext() as of_outputs:
-                    failure = self._step(step, batch, scale, largest_activations, before)
-                if of_outputs:
+                if step in counted:
+                    before = [weight.detach().clone() for weight in self.arm.weights.trained()]
+                    with gradients.watch_output_gradients(
+                        self.arm.model, scale or 1.0
+                    ) as of_outputs:
+                        failure = self._step(step, batch, scale, largest_activations, before)
                     self._counts("output_gradient", step, of_outputs)
+                else:
+                    failure = self._step(step, batch, scale, largest_activations)
                 if step in counted or failure:  # the scaler has divided them by the scale again
-                    self._counts(
-                        "gradient", step, [gradients.count_bins(each) for _, each in self._named()]
-                    )
+                    bins = [gradients.count_bins(gradient) for _, gradient in self._named()]
+                    self._counts("gradient", step, bins)
                 if failure:
                     break
-                self.send(
-                    Progress(
-                        text=f"{self.arm.precision.name}: step {step + 1}", done=(step + 1) / steps
-                    )
-                )
+                text = f"{self.arm.precision.name}: step {step + 1}"
+                self.send(Progress(text=text, done=(step + 1) / steps))
         for layer, (value, step) in self.largest.items():
             self._send("activation", step, "largest", value, layer)
         return failure
 
     def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
-        trial, precision = self.context.trial.id, self.arm.precision.name
-        self.send(
-            Numeric(
-                trial=trial,
-                precision=precision,
-                kind=kind,
-                step=step,
-                layer=layer,
-                name=name,
-                value=value,
-            )
+        figure = Numeric(
+            trial=self.context.trial.id,
+            precision=self.arm.precision.name,
+            kind=kind,
+            step=step,
+            layer=layer,
+            name=name,
+            value=value,
         )
+        self.send(figure)
 
     def _step(
         self,
@@ -135,9 +128,9 @@ class _Observation:
         batch: Batch,
         scale: float | None,
         largest_activations: Callable[[], dict[str, float]],
-        before: Sequence[Tensor] | None,
+        before: Sequence[Tensor] | None = None,
     ) -> str:
-        """Train on a batch; return which quantity was not finite, unless skipping the step mends it.
+        """Train on a batch; return which quantity was not finite, if skipping does not mend it.
 
         Where the weights as they are ``before`` it are given, it also counts the updates that are
         lost.
@@ -148,7 +141,6 @@ class _Observation:
         values = largest_activations()
         bad = gradients.nonfinite_layers(self._named())
         self.losses.append(loss)
-        is_finite = math.isfinite(loss)
         is_skipped = arm.taken.count <= taken
         figures = {"loss": loss, "loss_scale": scale, "skipped": is_skipped}
         if before is not None and not is_skipped:
@@ -158,19 +150,14 @@ class _Observation:
             if figure is not None:
                 self._send("step", step, name, float(figure))
         for layer, value in values.items():
-            if (
-                not value <= self.largest.get(layer, (-1.0, 0))[0]
-            ):  # a NaN is kept, for it is what is looked for
+            largest, _ = self.largest.get(layer, (-1.0, 0))
+            if not value <= largest:  # a NaN is kept, for it is what is looked for
                 self.largest[layer] = (value, step)
-        if not is_finite:
-            first = next(
-                (layer for layer, value in values.items() if not math.isfinite(value)), None
-            )
-            where = (
-                f"first in the output of layer {first}"
-                if first
-                else "with every layer's output finite"
-            )
+        if not math.isfinite(loss):
+            where = "with every layer's output finite"
+            for layer, value in reversed(values.items()):
+                if not math.isfinite(value):
+                    where = f"first in the output of layer {layer}"
             return f"the loss became {loss} at step {step}, {where}"
         if bad and scale is None:
             # The backward pass runs from the last layer to the first.
@@ -179,31 +166,28 @@ class _Observation:
 
     def _counts(self, kind: Kind, step: int, counts: list[Tensor]) -> None:
         """Send the sums of counts of ``gradients.BINS``; empty bins are left out."""
-        for name, value in zip(
-            gradients.BINS, torch.stack(counts).sum(dim=0).tolist(), strict=True
-        ):
+        if not counts:
+            return
+        sums = torch.stack(counts).sum(dim=0).tolist()
+        for name, value in zip(gradients.BINS, sums, strict=True):
             if value:
                 self._send(kind, step, name, value)
 
     def _errors(self, step: int, batch: Batch) -> None:
-        """Compare with the same step of a model in float64 with the arm's weights, or their master copy."""
+        """Compare with the same step in float64, with the arm's weights or their master copy."""
         arm = self.arm
         with torch.random.fork_rng(devices=[]):
-            exact = (
-                build_model(self.context.suite, self.context.data).to(arm.device).double().train()
-            )
+            exact = build_model(self.context.suite, self.context.data)
+        exact = exact.to(arm.device).double().train()
         for tensor in (*exact.parameters(), *exact.buffers()):
             if tensor.is_complex():  # double() leaves it
                 tensor.data = tensor.data.to(torch.complex128)
         state = arm.weights.state_dict()
-        exact.load_state_dict(
-            {name: state[name] for name in exact.state_dict()}
-        )  # converted layers may hold more
-        exact_loss = (
-            pair_loss(copy.deepcopy(arm.criterion).double())
-            if arm.criterion is not None
-            else arm.loss
-        )
+        # Converted layers may hold more.
+        exact.load_state_dict({name: state[name] for name in exact.state_dict()})
+        exact_loss = arm.loss
+        if arm.criterion is not None:
+            exact_loss = pair_loss(copy.deepcopy(arm.criterion).double())
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             with arm.autocast():

@@ -1,4 +1,4 @@
-"""Numerics of the first steps of a training: tables of each precision, and histograms of its gradients.
+"""Numerics of the first steps of a training: tables, and histograms of gradients.
 
 Of several seeds the lowest is shown: one training, not a mean of several.
 """
@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule
-from bench.report.format import error, known, number
+from bench.report.format import error, known, number, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
 from bench.report.tables.table import (
@@ -93,7 +93,7 @@ ABOUT_GRADIENTS = (
 
 
 def recorded(material: Material) -> pd.DataFrame:
-    """Return the figures of the phase, of the lowest seed of each arm, in the order of the material's rows."""
+    """Return the figures of the lowest seed of each arm, in the order of the material's rows."""
     rows = material.named(material.runs.details["numerics_figures"])
     rows = rows[rows["kind"] != "module"]  # those are another phase's
     return rows[rows["seed"] == rows.groupby(KEY)["seed"].transform("min")]
@@ -101,68 +101,57 @@ def recorded(material: Material) -> pd.DataFrame:
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
     """Return the tables of one recipe, of rows of ``recorded``."""
-    steps = []
-    gradients: dict[str, list[Any]] = {kind: [] for kind in GRADIENTS}
-    for _, arm in rows.groupby(KEY, sort=False):
-        named = {name: arm.iloc[0][name] for name in ("where", "batch_size", "precision")}
-        steps.append(defaultdict(str, named | _course(arm)))
-        for kind, of in GRADIENTS.items():
-            shares = _float16_shares(arm, kind)
-            if shares:
-                gradients[kind].append(named | {"of": of} | shares)
-    lines = [line for of_kind in gradients.values() for line in of_kind]
+    arms = [arm for _, arm in rows.groupby(KEY, sort=False)]
+    steps = [defaultdict(str, _course(arm)) for arm in arms]
+    gradients = []
+    for kind, of in GRADIENTS.items():
+        for arm in arms:
+            of_kind = arm[arm["kind"] == kind]
+            if not of_kind.empty:
+                names = of_kind.iloc[0].to_dict()
+                gradients.append(names | {"of": of} | _float16_shares(of_kind, _scale(arm)))
     return [
         table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
-        table("Numerics: gradients", lines, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
+        table("Numerics: gradients", gradients, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
     ]
 
 
-def _steps(rows: pd.DataFrame, name: str) -> list[float]:
-    """Return a figure of all steps, in their order."""
-    of_steps = rows[(rows["kind"] == "step") & (rows["name"] == name)]
-    return of_steps.sort_values("step")["value"].tolist()
-
-
 def _scale(rows: pd.DataFrame) -> float:
-    scales = _steps(rows, "loss_scale")
-    return scales[-1] if scales else FIRST_SCALE
+    """Return the loss scale of the last step."""
+    scales = rows[rows["name"] == "loss_scale"].sort_values("step")["value"]
+    return float(scales.iloc[-1]) if len(scales) else FIRST_SCALE
 
 
-def _course(arm: pd.DataFrame) -> dict[str, Any]:
+def _course(arm: pd.DataFrame) -> dict[Any, Any]:
     """Return how an arm's steps began and ended, as far as the file has it."""
-    line: dict[str, Any] = {}
-    losses, scales, lost = (
-        _steps(arm, "loss"),
-        _steps(arm, "loss_scale"),
-        _steps(arm, "lost_updates"),
-    )
-    if losses:
-        last = losses[-1] if known(losses[-1]) else "not finite"
-        line |= {"steps": len(losses), "first_loss": losses[0], "last_loss": last}
-    if lost:
-        line |= {"lost_updates": min(lost)}
-    if scales:
-        line |= {"skipped": sum(_steps(arm, "skipped")), "loss_scale": scales[-1]}
-    activations = arm[arm["kind"] == "activation"].sort_values("value", na_position="last")
-    if len(activations):
-        largest = activations.iloc[-1]
+    line: dict[Any, Any] = arm.iloc[0].to_dict()
+    arm = arm.sort_values("step")
+    steps = dict([*arm[arm["kind"] == "step"].groupby("name")["value"]])
+    if "loss" in steps:
+        losses = steps["loss"].to_list()
+        line["steps"] = len(losses)
+        line["first_loss"] = losses[0]
+        line["last_loss"] = losses[-1] if known(losses[-1]) else "not finite"
+    if "lost_updates" in steps:
+        line["lost_updates"] = steps["lost_updates"].min()
+    if "loss_scale" in steps:
+        line["loss_scale"] = _scale(arm)
+        line["skipped"] = arm["value"][arm["name"] == "skipped"].sum()
+    for largest in records(arm[arm["kind"] == "activation"].sort_values("value").tail(1)):
         text = number(largest["value"]) if known(largest["value"]) else "NaN"
-        line |= {"activation": f"{text} ({largest['layer']})", "activation_share": largest["value"]}
-    errors = arm[arm["kind"] == "error"].sort_values("step")
-    for name, values in errors.groupby("name")["value"]:
-        line |= {f"first_{name}_error": values.iloc[0], f"last_{name}_error": values.iloc[-1]}
+        line["activation"] = f"{text} ({largest['layer']})"
+        line["activation_share"] = largest["value"]
+    for name, values in arm[arm["kind"] == "error"].groupby("name")["value"]:
+        line[f"first_{name}_error"] = values.iloc[0]
+        line[f"last_{name}_error"] = values.iloc[-1]
     return line
 
 
-def _float16_shares(arm: pd.DataFrame, kind: str) -> dict[str, float]:
-    """Return the shares of an arm's gradients that float16 loses, with its loss scale and without, in per cent."""
-    rows = arm[arm["kind"] == kind]
-    if rows.empty:
-        return {}
+def _float16_shares(rows: pd.DataFrame, scale: float) -> dict[str, float]:
+    """Return the shares of gradients that float16 loses, with a loss scale and without, in %."""
     rows = rows[rows["step"] == rows["step"].max()]
     powers = rows["name"].map(POWERS).fillna(pd.to_numeric(rows["name"], errors="coerce"))
     percent = 100 * rows["value"] / rows["value"].sum()
-    scale = _scale(arm)
     shift = math.log2(scale)
     ranges = {
         "zero": (-math.inf, BELOW),
@@ -212,12 +201,14 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
 
 
 def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
-    """Return a panel over powers of two; float16's zeros and subnormals are shaded, and zeros stand to the left."""
+    """Return a panel over powers of two; zeros stand to the left, a dot for each precision.
+
+    Where float16 has only zero, or subnormal numbers, it is shaded.
+    """
     arms = chart.arms(rows)
-    powers = pd.to_numeric(
-        rows["name"], errors="coerce"
-    ).dropna()  # where all are zero there are none
-    highest = max([0, *powers.astype(int)])
+    # Where all values are zero there are no powers.
+    named = pd.to_numeric(rows["name"], errors="coerce").dropna().astype(int)
+    powers = range(LOWEST, max([0, *named]) + 1)
     zero = LOWEST - 3 - len(arms)
     low, high = SHARES
     marks: list[Mark] = [
@@ -228,18 +219,17 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     for place, (name, arm) in enumerate(arms):
         counts = arm.groupby("name")["value"].sum()
         shares = (100 * counts / counts.sum()).clip(lower=low)
-        # a bin without any values interrupts the line
-        line = [
-            (power + 0.5, shares.get(str(power), math.nan)) for power in range(LOWEST, highest + 1)
-        ]
-        marks.append(Line(points=line, tint=name))
-        marks.append(Line(points=[(zero + place, shares.get("zero", math.nan))], tint=name))
+        # A bin without any values interrupts the line.
+        line = [(power + 0.5, shares.get(str(power), math.nan)) for power in powers]
+        dot = (zero + place, shares.get("zero", math.nan))
+        marks += [Line(points=line, tint=name), Line(points=[dot], tint=name)]
     ticks = [(zero + (len(arms) - 1) / 2, "zero")]
-    ticks += [(power, f"2^{power}".replace("-", "−")) for power in range(-40, highest + 1, 10)]
+    for power in range(-40, powers.stop, 10):
+        ticks.append((power, f"2^{power}".replace("-", "−")))
     percents = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
     return Panel(
         title="",
-        x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=highest + 1.5),
+        x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=powers.stop + 0.5),
         y=Axis(label="share of all values (%)", scale="log", ticks=percents, low=low, high=high),
         marks=marks,
     )

@@ -66,7 +66,7 @@ class Training:
 
 
 def derive(rows: Any, details: Any) -> Any:
-    """Return rows with the figures that follow from their epochs (``bench.phases.train.figures``)."""
+    """Return rows with the figures that follow from their epochs (``phases.train.figures``)."""
     from bench.phases.train import figures  # with pandas, which planning does without
 
     return figures.derive(rows, details)
@@ -75,15 +75,14 @@ def derive(rows: Any, details: Any) -> Any:
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
     training: Training = result.row
-    tested = (
-        "" if training.test_accuracy_pct is None else f", {training.test_accuracy_pct:.2f} % right"
-    )
+    text = f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:#.4g}"
     if training.quality is not None:
-        tested = (
-            f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
-        )
-    learned = f"{training.time_per_epoch_s:.2f} s/epoch, loss {training.train_loss:#.4g}{tested}"
-    return learned + (f"; {result.detail}" if result.detail else "")
+        text += f", {training.quality_name} {training.quality:.4g} {training.quality_unit}".rstrip()
+    elif training.test_accuracy_pct is not None:
+        text += f", {training.test_accuracy_pct:.2f} % right"
+    if result.detail:
+        text += f"; {result.detail}"
+    return text
 
 
 LEARNED: Any = {
@@ -150,8 +149,11 @@ METRICS = (
         **LEARNED | {"alike": ("epochs", *QUALITY_OF)},
     ),
 )
-MEANS: tuple[str, ...] = ("train_loss", "test_loss", "data_wait_pct", "train_samples_per_s")
-MEANS += (
+MEANS = (
+    "train_loss",
+    "test_loss",
+    "data_wait_pct",
+    "train_samples_per_s",
     "total_s",
     "checkpoint_bytes",
     "entropy_nats",
@@ -178,7 +180,6 @@ PHASE = Phase(
     recipe_batch=True,
     checkpoints=True,
     uses_epochs=True,
-    estimate=lambda work: (
-        1.0 + work.epochs * work.steps_per_epoch * work.step_s
-    ),  # samples are read, models tested
+    # Samples are read, and models tested.
+    estimate=lambda work: 1.0 + work.epochs * work.steps_per_epoch * work.step_s,
 )

@@ -1,4 +1,4 @@
-"""The course of training: loss and accuracy against epochs and against training time, seeds as a band."""
+"""The course of training: loss and accuracy against epochs and time, seeds as a band."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ABOUT = (
 
 
 def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
-    """Describe the training of one subject at one batch size, all precisions together; None where no loss is finite.
+    """Describe the training of one subject at one batch size; None where no loss is finite.
 
     There is a row of panels for the loss, and one for accuracy where there is any. A line is the
     mean over seeds, at the mean of their times; a band reaches from the lowest seed to the highest.
@@ -46,13 +46,7 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
             panels += [panel(epochs, what, "epoch"), panel(epochs, what, "elapsed_s")]
     if not panels:
         return None
-    return Chart(
-        name=name,
-        caption=caption,
-        about=ABOUT,
-        panels=panels,
-        legend=legend(epochs),
-    )
+    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, legend=legend(epochs))
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:
@@ -87,28 +81,22 @@ def _falls_far(losses: pd.DataFrame) -> bool:
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
     """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
     diverged = _diverged(arm)
-    finite = arm[
-        np.isfinite(arm[y]) & ~diverged
-    ]  # NaN weights have an accuracy, which means nothing
+    # NaN weights have an accuracy, which means nothing.
+    finite = arm[np.isfinite(arm[y]) & ~diverged]
     if finite.empty:
         return []
-    seeds = finite.groupby("epoch").agg(
-        x=(x, "mean"), mean=(y, "mean"), low=(y, "min"), high=(y, "max")
-    )
+    epochs = finite.groupby("epoch")
+    at, values = epochs[x].mean(), epochs[y]
+    low, high = values.min(), values.max()
     marks: list[Mark] = []
-    if (seeds["high"] > seeds["low"]).any():
-        marks.append(
-            Bar(x=seeds["x"], low=seeds["low"], high=seeds["high"], tint=precision, faint=True)
-        )
-    points = list(zip(seeds["x"], seeds["mean"], strict=True))
+    if (high > low).any():
+        marks.append(Bar(x=at, low=low, high=high, tint=precision, faint=True))
+    points = list(zip(at, values.mean(), strict=True))
     marks.append(Line(points=points, tint=precision, dashed=dashed))
-    if (diverged := _diverged(arm)).any():
-        ended = finite.sort_values("epoch").groupby("seed").tail(1)
-        ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
-        crosses = zip(ended[x], ended[y], strict=True)
-        marks += [
-            Text(x=float(at), y=float(last), text="✕", tint=precision) for at, last in crosses
-        ]
+    ended = finite.sort_values("epoch").groupby("seed").tail(1)
+    ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
+    for place, last in zip(ended[x], ended[y], strict=True):
+        marks.append(Text(x=place, y=last, text="✕", tint=precision))
     return marks
 
 

@@ -1,4 +1,4 @@
-"""The figures of trainings that follow from their epochs: of one trial for the display, of all for a report."""
+"""The figures of trainings that follow from their epochs, of one trial or of many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_LAST = ["train_loss", "test_loss", "test_accuracy_pct"]
 
 
 def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return rows of the train phase with the figures of their epochs, given epochs.csv (``Phase.derive``)."""
+    """Return rows of the train phase with the figures of their epochs (``Phase.derive``)."""
     epochs = details["epochs.csv"].sort_values("epoch", kind="stable")
     of_arms = epochs.groupby(PAIR, sort=False)
     last = epochs.drop_duplicates(PAIR, keep="last").set_index(PAIR)
@@ -31,13 +31,11 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
         figures=last["figures"],
     )
     measured = rows["total_s"].notna()  # a training that failed may have epochs, too
-    of_rows = (
-        figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index).where(measured)
-    )
+    of_rows = figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index)
+    of_rows = of_rows.where(measured)
     of_rows["test_nats"] = of_rows["test_loss"].where(rows["regression"] != "yes")
-    named = zip(of_rows.pop("figures"), rows["quality_name"], strict=True)
-    quality = [
-        json.loads(text).get(name) if isinstance(text, str) and text else None
-        for text, name in named
-    ]
+    quality = []
+    for text, name in zip(of_rows.pop("figures"), rows["quality_name"], strict=True):
+        has_figures = isinstance(text, str) and text
+        quality.append(json.loads(text).get(name) if has_figures else None)
     return rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))

@@ -1,4 +1,4 @@
-"""The train phase: trains one precision from its initial weights, with an evaluation after each epoch."""
+"""The train phase: trains one precision from its initial weights and evaluates each epoch."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ def run(
     (name,) = trial.precisions
     batches = context.open_batches()
     context = replace(context, data=batches.data)
-    arm = context.build(
-        name, steps=context.suite.schedule_length(trial.epochs, batches.steps_per_epoch)
-    )
+    steps = context.suite.schedule_length(trial.epochs, batches.steps_per_epoch)
+    arm = context.build(name, steps=steps)
     runner = TrainingRunner(name, arm, iter(()))
     runner.compile(context, send)  # outside the first epoch's time
     saves_checkpoints = distributed.from_first(checkpoint is not None)
@@ -89,9 +88,8 @@ def run(
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
                 if trial.keep_checkpoints:
-                    shutil.copyfile(
-                        checkpoint, checkpoint.parent / kept_checkpoint(trial.id, number).name
-                    )
+                    kept = checkpoint.parent / kept_checkpoint(trial.id, number).name
+                    shutil.copyfile(checkpoint, kept)
         send(row)
     runner.batches = itertools.cycle(context.resident_batches(1))
     failure = _nonfinite(rows[-1], context.suite.quality)
@@ -117,16 +115,13 @@ def _heartbeat(
         now = time.monotonic()
         if now - last >= HEARTBEAT_S:
             last = now
-            send(
-                Progress(
-                    text=f"epoch {epoch} of {epochs}, {unit} {number}", done=(epoch - 1) / epochs
-                )
-            )
+            text = f"epoch {epoch} of {epochs}, {unit} {number}"
+            send(Progress(text=text, done=(epoch - 1) / epochs))
         yield batch
 
 
 def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], int, str]:
-    """Restore the arm from the trial's checkpoint, or else from that of another run that it starts from.
+    """Restore the arm from the trial's checkpoint, or else from that of a run that it starts from.
 
     Returns:
         The epochs trained so far, none without a checkpoint of this trial; how many were trained
@@ -145,18 +140,16 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
         return list(state.epochs), state.epochs[0].epoch - 1, ""
     if trial.start is None:
         return [], 0, read_failure
-    begun = distributed.from_first(
-        read_checkpoint(Path(trial.start)) if distributed.rank() == 0 else None
-    )
+    if distributed.rank() == 0:
+        stored = read_checkpoint(Path(trial.start))
+    begun = distributed.from_first(stored)
     if begun is None:
         raise UsageError(
             f"The checkpoint '{trial.start}' cannot be read. Train its run again, or another "
             "epoch's."
         )
-    if not (
-        begun.trial.startswith(f"{trial.cell_id}-train-")
-        and begun.trial.endswith(f"-s{trial.seed}")
-    ):
+    is_of_cell = begun.trial.startswith(f"{trial.cell_id}-train-")
+    if not (is_of_cell and begun.trial.endswith(f"-s{trial.seed}")):
         raise UsageError(f"The checkpoint '{trial.start}' is of another training, {begun.trial}.")
     if begun.epochs[-1].epoch >= trial.epochs:
         raise UsageError(
@@ -179,16 +172,12 @@ def _tested(
         return tested
     distributed.share_buffers(arm.model)
     start = time.monotonic()
+    test = heartbeat("test batch", batches.test())
     if suite.evaluate is not None:
-        tested["figures"] = evaluate_by(suite, arm, heartbeat("test batch", batches.test()))
-        tested["test_s"] = time.monotonic() - start
-        return tested
-    loss, accuracy_pct = evaluate(arm, heartbeat("test batch", batches.test()))
-    tested |= {
-        "test_loss": loss,
-        "test_accuracy_pct": accuracy_pct,
-        "test_s": time.monotonic() - start,
-    }
+        tested["figures"] = evaluate_by(suite, arm, test)
+    else:
+        tested["test_loss"], tested["test_accuracy_pct"] = evaluate(arm, test)
+    tested["test_s"] = time.monotonic() - start
     return tested
 
 
@@ -206,20 +195,21 @@ def _training(
     accuracy.
     """
     has_loss_alone = rows[-1].test_loss is not None and rows[-1].test_accuracy_pct is None
+    columns = {}
+    if quality is not None:
+        columns = {f"quality_{name}": value for name, value in asdict(quality).items()}
     return Training(
         total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
         checkpoint_bytes=stored_bytes(arm.model),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,
         regression=has_loss_alone and not of_classes,
-        **(
-            {f"quality_{name}": value for name, value in asdict(quality).items()} if quality else {}
-        ),
+        **columns,
     )
 
 
 def _nonfinite(last: EpochResult, quality: Quality | None) -> str:
-    """Return a message about a loss, or the figure of quality, that is not finite in the last epoch; empty if none."""
+    """Return a message about a loss, or the quality, that is not finite in the last epoch."""
     for name, loss in (("training", last.train_loss), ("test", last.test_loss)):
         if loss is not None and not math.isfinite(loss):
             return f"the {name} loss became {loss} in epoch {last.epoch}"

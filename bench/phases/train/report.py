@@ -1,4 +1,4 @@
-"""Training: tables of what it learned and cost, its course, and how far what it learned differs from fp32's."""
+"""Training: tables of what it learned and cost, its course, and differences from fp32."""
 
 from __future__ import annotations
 
@@ -85,12 +85,10 @@ def training(rows: pd.DataFrame) -> list[Table | None]:
 
 def waiting(rows: pd.DataFrame) -> list[Finding]:
     """Return the arms, of any workloads, whose training the loader limits."""
-    shares = rows["train_samples_per_s"] / rows["samples_per_s"]
-    limited = rows.assign(reached=shares)[
-        (rows["data_wait_pct"] >= WAITING_PCT) & ~(shares >= OF_THE_STEP)
-    ]
+    reached = rows["train_samples_per_s"] / rows["samples_per_s"]
+    is_limited = (rows["data_wait_pct"] >= WAITING_PCT) & ~(reached >= OF_THE_STEP)
     found = []
-    for row in records(limited):
+    for row in records(rows.assign(reached=reached)[is_limited]):
         arm = f"{row['workload']} on {row['where']}{at_batch(row)}, {row['precision']}"
         text = (
             "the loader limits training, which waited for batches "
@@ -107,6 +105,11 @@ def waiting(rows: pd.DataFrame) -> list[Finding]:
 
 
 def _learned(rows: list[Row]) -> Table | None:
+    differences = []
+    for metric in learned():
+        named = described(metric, rows)
+        header = f"difference ({named.unit or named.label}) [90 % interval]"
+        differences.append(figures(header, partial(_difference, named)))
     columns = [
         *TRAINED,
         *optional(
@@ -116,29 +119,18 @@ def _learned(rows: list[Row]) -> Table | None:
             figures("perplexity", "perplexity"),
             figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
             *quality(rows),
-            *(
-                figures(
-                    f"difference ({metric.unit or metric.label}) [90 % interval]",
-                    partial(_difference, metric),
-                )
-                for metric in (described(metric, rows) for metric in learned())
-            ),
+            *differences,
             words("parity", "accuracy_verdict"),
         ),
     ]
     margins = {}
     for row in rows:
-        metric = judged_by(row)
-        if metric is not None:
-            margins[metric.label] = (
-                f"{metric.margin:g} {metric.unit}".rstrip() + f" of {metric.label}"
-            )
-    return table(
-        "Training",
-        rows,
-        columns,
-        ABOUT_LEARNED.format(margins=", ".join(margins.values()) or "the suite's"),
-    )
+        judge = judged_by(row)
+        if judge is not None:
+            margin = f"{judge.margin:g} {judge.unit}".rstrip()
+            margins[f"{margin} of {judge.label}"] = True
+    about = ABOUT_LEARNED.format(margins=", ".join(margins) or "the suite's")
+    return table("Training", rows, columns, about)
 
 
 def _accuracy(row: Row) -> str:
@@ -147,11 +139,13 @@ def _accuracy(row: Row) -> str:
 
 
 def _difference(metric: Metric, row: Row) -> str:
-    return (
-        "baseline"
-        if row["precision"] == BASELINE
-        else written(metric, [row[name] for name in metric.changes])
-    )
+    if row["precision"] == BASELINE:
+        return "baseline"
+    return written(metric, [row[name] for name in metric.changes])
+
+
+def _epoch_speedup(row: Row) -> str:
+    return over_fp32(row, "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high")
 
 
 def _cost(rows: list[Row]) -> Table | None:
@@ -159,12 +153,7 @@ def _cost(rows: list[Row]) -> Table | None:
         *TRAINED,
         *optional(
             figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
-            figures(
-                "epoch speedup [95 % interval]",
-                lambda row: over_fp32(
-                    row, "epoch_speedup", "epoch_speedup_low", "epoch_speedup_high"
-                ),
-            ),
+            figures("epoch speedup [95 % interval]", _epoch_speedup),
             figures("step speedup [95 % interval]", over_fp32),
             words("data from", lambda row: STORAGE.get(row["data_storage"])),
             figures("waiting for data (%)", "data_wait_pct", 2),
@@ -185,32 +174,27 @@ def _cost(rows: list[Row]) -> Table | None:
 
 
 def charts(material: Material) -> Iterator[tuple[str, Chart | str | None]]:
-    """Describe the trainings of each recipe, device and batch size, and what each metric of what is learned became."""
+    """Describe the trainings of each recipe, device and batch size, and what they learned."""
     for metric in learned():
         yield OVERVIEW, differences(material.summary, metric)
     subjects = material.summary[[*SUBJECT, "workload", "where", "slug"]].drop_duplicates()
-    for name, trained in (
-        material.runs.details["epochs"].merge(subjects, on=SUBJECT).groupby("workload", sort=False)
-    ):
+    epochs = material.runs.details["epochs"].merge(subjects, on=SUBJECT)
+    for name, trained in epochs.groupby("workload", sort=False):
         workload = str(name)
         devices = trained["where"].nunique()
         if material.figures != "all" and devices > MOST_TRAINED:
             drawn = "is drawn by run_bench.py report --figures all."
             yield workload, f"The course of training on {devices} devices {drawn}"
             continue
-        for (where, subject, batch), group in trained.groupby(
-            ["where", "slug", "batch_size"], sort=False
-        ):
+        cells = trained.groupby(["where", "slug", "batch_size"], sort=False)
+        for (where, subject, batch), group in cells:
             caption = f"{workload} on {where}: training at batch size {batch:.0f}"
             file = f"{subject}-training-b{batch:.0f}"
-            yield (
-                workload,
-                course(group, name=file, caption=caption),
-            )
+            yield workload, course(group, name=file, caption=caption)
 
 
 def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
-    """Describe each precision's accuracy or loss less fp32's, with its interval and the margin; None if none has."""
+    """Describe each precision's accuracy or loss less fp32's; None if none has an interval."""
     center, low, high = metric.changes
     compared = summary[summary[center].notna() & summary[low].notna()]
     if compared.empty:
@@ -227,9 +211,8 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
             Rule(at=0.0, axis="x"),
         ]
         for row in lines:
-            marks += chart.estimate(
-                row[center], row[low], row[high], len(names) + 0.5, row["precision"]
-            )
+            ends = row[low], row[high]
+            marks += chart.estimate(row[center], *ends, len(names) + 0.5, row["precision"])
             batch = f" batch {row['batch_size']}" if rows["batch_size"].nunique() > 1 else ""
             names.append(f"{row['label']}{batch} {row['precision']}")
         label = titled(described.label, described.unit, f"{described.better} is better")
@@ -244,13 +227,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(
-        Entry(
-            53,
-            RECIPE,
-            lambda material: training(material.rows),
-        ),
-    ),
+    tables=(Entry(53, RECIPE, lambda material: training(material.rows)),),
     charts=charts,
     findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

@@ -1,4 +1,4 @@
-"""What the train phase adds to the summary: what was learned, next to fp32, and what diverged or does not learn."""
+"""What the train phase adds to the summary: what was learned, what diverged or does not learn."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from bench.spec.precisions import BASELINE, find_precision
 def add(
     table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]
 ) -> pd.DataFrame:
-    """Add the columns of ``_parities``, ``_diverged`` and ``stalled`` to the summary, by the arms' numbers."""
+    """Add the columns of ``_parities``, ``_diverged`` and ``stalled`` to the summary."""
     table = table.join([_parities(changes), _diverged(trials)])
-    table.loc[table["diverged"] > 0, "accuracy_verdict"] = (
-        "diverged"  # also where no seed is left to compare
-    )
+    # Also where no seed is left to compare.
+    table.loc[table["diverged"] > 0, "accuracy_verdict"] = "diverged"
     table["perplexity"] = np.exp(table["test_loss_nats"])
     table["above_entropy"] = table["test_loss"] - table["entropy_nats"]
     table["stalled"] = stalled(trials)
@@ -33,7 +32,7 @@ def add(
 
 
 def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
-    """Return the word for what each arm has learned, and how many seeds it rests on, by its number."""
+    """Return the word for what each arm has learned, and how many seeds it rests on."""
     judged: dict[int, tuple[str, float]] = {}
     for metric in reversed(learned()):  # the first one counts
         for arm, contrast in changes[metric].items():
@@ -45,7 +44,7 @@ def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
 
 
 def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
-    """Count the seeds with which each arm was trained, those in which it diverged, and those in which fp32 did.
+    """Count the seeds of each arm, those in which it diverged, and those in which fp32 did.
 
     ``diverged`` leaves out the seeds in which fp32 diverged, too, but for fp32 itself;
     ``diverged_seeds`` has them all.
@@ -55,9 +54,8 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     of_arms = lost.groupby(ARM)["seed"].agg(frozenset)
     of_fp32 = lost[lost["precision"] == BASELINE].groupby(IN_CELL)["seed"].agg(frozenset)
     counts = {}
-    for arm, cell, precision in (
-        rows[[ARM, IN_CELL, "precision"]].drop_duplicates().itertuples(index=False)
-    ):
+    every = rows[[ARM, IN_CELL, "precision"]].drop_duplicates()
+    for arm, cell, precision in every.itertuples(index=False):
         seeds, baseline = of_arms.get(arm, frozenset()), of_fp32.get(cell, frozenset())
         own = seeds if precision == BASELINE else seeds - baseline
         counts[arm] = (len(own), len(baseline), seeds)
@@ -98,14 +96,13 @@ def _fall(arm: pd.DataFrame) -> float:
 
 
 def _losses(arm: pd.DataFrame, fp32: pd.DataFrame, trials: pd.DataFrame) -> str:
-    """Write how little the loss of an arm falls next to fp32's, and how many of its gradients are zero."""
+    """Write how little an arm's loss falls next to fp32's, and how many gradients are zero."""
     text = f"loss {_course(arm)}, {BASELINE} {_course(fp32)}"
     if "zero_gradients_pct" in trials and trials["zero_gradients_pct"].notna().any():
         precision = find_precision(arm["precision"].iloc[0])
         where = " in float16" if precision and precision.autocast == "float16" else ""
-        text += (
-            f"; {number(trials['zero_gradients_pct'].mean(), 2)} % of its gradients are zero{where}"
-        )
+        zero = number(trials["zero_gradients_pct"].mean(), 2)
+        text += f"; {zero} % of its gradients are zero{where}"
     return text
 
 
