@@ -1,1 +1,1 @@
-"""The command ``compare``: runs against earlier runs of the same questions, and both measured by turns."""
+"""The command ``compare``: runs against earlier ones of the same questions, or both by turns."""

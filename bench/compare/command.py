@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare two sides, or measure both by turns first; return 1 if ``--fail-over`` found a regression.
+    """Compare two sides, or measure both by turns first.
+
+    Returns:
+        1 if ``--fail-over`` found a regression, else 0.
 
     Raises:
         UsageError: the two cannot be compared or measured, or ``--fail-over`` could judge nothing.
@@ -62,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     from bench.compare.page import show_comparison
     from bench.report.document import dumps
 
-    old, new, by_turns = options.old, options.new, options.interleave is not None
+    old, new = options.old, options.new
+    by_turns = options.interleave is not None
     if by_turns:
         old, new = interleave(old, new, options.words, options.interleave, options.pairs)
     comparison = compare(old, new, options.fail_over, by_turns=by_turns)

@@ -1,4 +1,4 @@
-"""Runs against earlier runs of the same questions: what improved, regressed or stayed the same, row by row.
+"""Runs against earlier runs of the same questions: what improved, regressed or stayed the same.
 
 Each side is a run or several. Of times and energy the samples are pairs of runs that took turns, or
 the days of runs where each side has three; with fewer they are processes, and a change must exceed
@@ -79,11 +79,13 @@ class Change:
 
     @property
     def interval(self) -> Interval | None:
-        """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; of memory with what its resolution leaves open."""
+        """NEW ÷ OLD, or NEW − OLD, with its 95 % interval; none where equal readings leave none.
+
+        Of memory the interval is what its resolution leaves open.
+        """
         if self.contrast is None:
             return None
         shown = self.contrast.shown
-        # equal readings leave no interval
         return replace(shown, low=None, high=None) if shown.low == shown.high else shown
 
     @property
@@ -93,23 +95,19 @@ class Change:
 
     @property
     def is_judged(self) -> bool:
-        """Whether there are enough samples to tell a change by, which a single process is not."""
+        """Whether there are enough samples to tell a change by; a single process is not."""
         if self.contrast is None:
             return self.is_shown
         change = self.contrast.change
         return change.error is None or change.n >= self.metric.fewest
 
     def __str__(self) -> str:
-        if self.contrast is not None and self.interval is not None:
-            is_resolvable = self.contrast.is_resolvable
-            return (
-                written(self.metric, self.interval.ends)
-                if is_resolvable
-                else "too small to be resolved"
-            )
-        if set(self.statuses) <= set(MEASURED):
-            return "not comparable"
-        return " → ".join(self.statuses)
+        if self.contrast is None or self.interval is None:
+            is_measured = set(self.statuses) <= set(MEASURED)
+            return "not comparable" if is_measured else " → ".join(self.statuses)
+        if not self.contrast.is_resolvable:
+            return "too small to be resolved"
+        return written(self.metric, self.interval.ends)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +122,7 @@ class Row:
 
     @property
     def subject(self) -> str:
-        """The recipe with what was changed of it, and the device; both devices where they differ."""
+        """The recipe with what was changed of it, and the device; both where they differ."""
         question = self.question
         recipe = titled(question["suite"], question["parameters"], question["techniques"])
         devices = " → ".join(dict.fromkeys(self.devices))
@@ -159,17 +157,16 @@ class Comparison:
 
     @property
     def is_judged(self) -> bool:
-        """Whether any step's time could be judged; where no step was timed on both sides, anything else."""
-        timed = [
-            change
-            for change in self.changes
-            if change.metric == SPEED and change.contrast is not None
-        ]
+        """Whether any step's time could be judged; where none was timed on both sides, anything."""
+        timed = [change for change in self.changes if change.metric == SPEED and change.contrast]
         return any(change.is_judged for change in timed or self.changes)
 
     @property
     def failures(self) -> list[str]:
-        """The regressions shown beyond ``fail_over``, and what NEW did not reach; none where nothing was asked."""
+        """The regressions shown beyond ``fail_over``, and what NEW did not reach.
+
+        None where nothing was asked.
+        """
         if self.fail_over is None:
             return []
         failures = []
@@ -184,9 +181,8 @@ class Comparison:
         """One sentence on all rows."""
         counts = Counter(change.verdict for change in self.changes)
         words = ", ".join(f"{counts[word]} {word}" for word in IMPROVED if counts[word])
-        return (
-            f"NEW against OLD: {counted(len(self.rows), 'row')} compared; their figures: {words}."
-        )
+        rows = counted(len(self.rows), "row")
+        return f"NEW against OLD: {rows} compared; their figures: {words}."
 
 
 def compare(
@@ -219,9 +215,8 @@ def compare(
         if not of_side:
             raise UsageError(f"No run in '{side}' has a finished trial. Finish one with --resume.")
     trials = runs.tried()
-    trials = trials.assign(
-        techniques=trials["techniques"].mask(trials["ablation"] == "yes", "ladder")
-    )
+    is_step = trials["ablation"] == "yes"
+    trials = trials.assign(techniques=trials["techniques"].mask(is_step, "ladder"))
     old_rows = summarise(_pooled(trials, old_runs, by_turns))
     new_rows = summarise(_pooled(trials, new_runs, by_turns))
     apart = _apart(old_rows, new_rows)
@@ -233,16 +228,16 @@ def compare(
             "The two runs have no measured cell and precision in common. Measure the same in both."
         )
         raise UsageError(" ".join([reason, *apart]))
-    is_limited = any(change.contrast and change.contrast.allowance for change in changes)
+    warnings = cautions(runs)
+    if any(change.contrast and change.contrast.allowance for change in changes):
+        warnings.insert(0, LIMITS)
+    new_labels = [run.label for run in new_runs]
     return Comparison(
         old=[run.label for run in old_runs],
-        new=[run.label for run in new_runs],
+        new=new_labels,
         rows=rows,
-        cautions=[*([LIMITS] if is_limited else []), *cautions(runs)],
-        apart=[
-            *_lost(changes, trials[trials["run"].isin([run.label for run in new_runs])]),
-            *apart,
-        ],
+        cautions=warnings,
+        apart=[*_lost(changes, trials[trials["run"].isin(new_labels)]), *apart],
         unreached=[remark(run) for run in new_runs if not run.is_finished],
         fail_over=fail_over,
     )
@@ -253,18 +248,20 @@ def _start(run: Run) -> str:
 
 
 def _pooled(trials: pd.DataFrame, runs: Sequence[Run], by_turns: bool) -> pd.DataFrame:
-    """Return the rows of a side's runs as of one run; ``of_run`` is a row's sample: by turns its run, else its day."""
+    """Return the rows of a side's runs as of one run.
+
+    ``of_run`` is a row's sample: by turns its run, else its day.
+    """
     samples: dict[str, int | str] = {}
     for turn, run in enumerate(sorted(runs, key=_start)):
         samples[run.label] = turn if by_turns else _start(run)[:10]
     rows = trials[trials["run"].isin(samples)]
-    return rows.assign(
-        run="", trial=rows["run"] + "/" + rows["trial"], of_run=rows["run"].map(samples)
-    )
+    names = rows["run"]
+    return rows.assign(run="", trial=names + "/" + rows["trial"], of_run=names.map(samples))
 
 
 def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
-    """Return a row for each question that both sides tried; how many there are decides what of them is no chance.
+    """Return a row for each question that both sides tried.
 
     They are of one device; where the sides have no device in common, of any.
     """
@@ -293,7 +290,10 @@ def _of(pair: Pair, name: str) -> list[Any]:
 
 
 def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
-    """Return how a metric changed, of contrasts without the verdict; None where there is nothing to say of it."""
+    """Return how a metric changed; None where there is nothing to say of it.
+
+    The verdict on a contrast is not in it yet.
+    """
     statuses = _statuses(pair, metric)
     was, is_now = (status in MEASURED for status in statuses)
     old, new = _of(pair, metric.arm)
@@ -304,10 +304,9 @@ def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
             return None
         contrast = estimate(metric, new, old)
         if contrast is not None:
-            noises = [
-                stats.ASSUMED_NOISE if share is None else share
-                for share in _of(pair, "noise_ratio")
-            ]
+            noises = []
+            for share in _of(pair, "noise_ratio"):
+                noises.append(stats.ASSUMED_NOISE if share is None else share)
             change.metric = contrast.metric
             change.contrast = _over_runs(replace(contrast, noise=max(noises)), by_turns)
         return change
@@ -319,15 +318,18 @@ def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
 
 
 def _statuses(pair: Pair, metric: Metric) -> tuple[str, str]:
-    """Return how OLD and NEW ended; of what is learned the side in which more seeds diverged has diverged."""
+    """Return how OLD and NEW ended.
+
+    Of what is learned, the side in which more seeds diverged has diverged.
+    """
     was, is_now = (str(status or "") for status in _of(pair, metric.status))
     old, new = _of(pair, metric.arm)
     if not metric.seed_is_input or was not in MEASURED or is_now not in MEASURED:
         return was, is_now
-    # only seeds that the other side was trained with count
-    lost_old, lost_new = _of(pair, "diverged_seeds")
-    fewer = len((lost_old or set()) & set(new.seeds if new else ()))
-    more = len((lost_new or set()) & set(old.seeds if old else ()))
+    lost_old, lost_new = (seeds or set() for seeds in _of(pair, "diverged_seeds"))
+    # Only seeds that the other side was trained with count.
+    fewer = len(lost_old.intersection(new.seeds if new else ()))
+    more = len(lost_new.intersection(old.seeds if old else ()))
     if more == fewer:
         return was, is_now
     return ("ok", "diverged") if more > fewer else ("diverged", "ok")
@@ -343,10 +345,10 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     new, old = _by_run(contrast.arm, contrast.metric), _by_run(contrast.against, contrast.metric)
     if by_turns:
         pairs = (new - old).dropna().tolist()
-        change = (
-            stats.student(pairs) if pairs else stats.around(contrast.change.center, 0.0, 1.0, 0)
-        )
-        return replace(contrast, change=change)
+        if pairs:
+            return replace(contrast, change=stats.student(pairs))
+        # Without a pair, the estimate has no sample.
+        return replace(contrast, change=stats.around(contrast.change.center, 0.0, 1.0, 0))
     if min(len(new), len(old)) >= LEAST_DAYS:
         return replace(contrast, change=stats.welch(new.tolist(), old.tolist()))
     return replace(contrast, allowance=BETWEEN_DAYS if contrast.metric.scale == "ratio" else 0.0)
@@ -360,26 +362,24 @@ def _by_run(arm: Arm, metric: Metric) -> pd.Series:
 
 def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
     """Say how often NEW failed where OLD was measured, and the first reason."""
-    lost = [
-        change.statuses[1]
-        for change in changes
-        if change.verdict == "REGRESSED" and change.contrast is None
-    ]
+    lost = []
+    for change in changes:
+        if change.verdict == "REGRESSED" and change.contrast is None:
+            lost.append(change.statuses[1])
     if not lost:
         return []
     details = new.loc[new["status"].isin(lost), "detail"]
-    return [
-        (
-            f"NEW failed in {counted(len(lost), 'figure')} that OLD has: "
-            f"{''.join(details.head(1)) or 'diverged'}."
-        )
-    ]
+    reason = "".join(details.head(1)) or "diverged"
+    return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {reason}."]
 
 
 def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
-    """Set the verdicts of contrasts, and what is beyond ``fail_over``: also what NEW lost, which has no contrast."""
-    tested = [change for change in changes if change.contrast is not None]
-    family = [change.contrast for change in tested if change.contrast is not None]
+    """Set the verdicts of contrasts, and what is beyond ``fail_over``.
+
+    What NEW lost, which has no contrast, is beyond it, too.
+    """
+    tested = [change for change in changes if change.contrast]
+    family = [change.contrast for change in tested if change.contrast]
     for change, verdict in zip(tested, judge_together(family), strict=True):
         change.verdict = verdict
     if fail_over is None:

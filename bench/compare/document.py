@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
-from bench.compare.comparison import SIDES, Change, Comparison, Row
+from bench.compare.comparison import Change, Comparison, Row
 from bench.report.document import head, interval
 from bench.spec.metric import Metric
 from bench.spec.metrics import compared
@@ -30,12 +30,12 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    return {
-        **{name: row.question[name] for name in ASKED},
-        "batch_size": int(row.question["batch_size"]),
-        **_sides("device", row.devices),
-        **{metric.name: _change(row.changes.get(metric.name), metric) for metric in compared()},
-    }
+    document = {name: row.question[name] for name in ASKED}
+    document["batch_size"] = int(row.question["batch_size"])
+    document |= _sides("device", row.devices)
+    for metric in compared():
+        document[metric.name] = _change(row.changes.get(metric.name), metric)
+    return document
 
 
 def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
@@ -50,6 +50,7 @@ def _change(change: Change | None, metric: Metric) -> dict[str, Any] | None:
     }
 
 
-def _sides(name: str, values: Iterable[Any]) -> dict[str, Any]:
+def _sides(name: str, values: Sequence[Any]) -> dict[str, Any]:
     """Return the keys of a quantity of OLD and of NEW."""
-    return dict(zip((f"{name}_{side}" for side in SIDES), values, strict=True))
+    old, new = values
+    return {f"{name}_old": old, f"{name}_new": new}

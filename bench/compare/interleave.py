@@ -1,4 +1,4 @@
-"""Two sides measured by turns in one session: suites' files, checkouts of ampmeter, or environments."""
+"""Two sides measured by turns: suites' files, checkouts of ampmeter, or environments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from bench.spec.own_modules import ROOT
 from bench.spec.text import print_plain
 
 PROGRAM = "run_bench.py"
-SIDES = ("old", "new")
 # The file in the runs' folder with the command of each side.
 ASKED = "sides.json"
 
@@ -51,15 +50,17 @@ def interleave(
             "--interleave measures suites: after -- come options of runs, not the command "
             f"'{words[0]}'."
         )
-    commands = {
-        side: [*_command(path, words), *words] for side, path in zip(SIDES, (old, new), strict=True)
-    }
+    commands = {"old": _command(old, words), "new": _command(new, words)}
     _require_same(out, commands, (old, new))
-    for pair in range(pairs):
-        for side in SIDES if pair % 2 == 0 else SIDES[::-1]:
-            folder = out / side / str(pair + 1)
+    for pair in range(1, pairs + 1):
+        order = list(commands)
+        if pair % 2 == 0:
+            # A drift of the machine, such as heat, would favour the one that is always first.
+            order.reverse()
+        for side in order:
+            folder = out / side / str(pair)
             command = [*commands[side], "--resume", str(folder)]
-            name = f"{side.upper()} in pair {pair + 1}"
+            name = f"{side.upper()} in pair {pair}"
             print_plain(f"{name} of {pairs}: {shlex.join(command)}", error=True)
             code = _run(command)
             if code not in (0, 1) or not (folder / "run.json").is_file():
@@ -68,7 +69,10 @@ def interleave(
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run a command to its end; an interruption of this process is passed on once, and waits for the run's own end."""
+    """Run a command to its end, and return its exit code.
+
+    An interruption of this process is passed on once, and waits for the run's own end.
+    """
     process = subprocess.Popen(
         command,
         stdout=sys.stderr,
@@ -86,8 +90,9 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Sequence[Path]) -> None:
-    """Refuse runs of another comparison, or of code that has been edited since the first of them began."""
-    asked, file = json.dumps(commands, indent=1), out / ASKED
+    """Refuse runs of another comparison, or of code edited since the first of them began."""
+    asked = json.dumps(commands, indent=1)
+    file = out / ASKED
     if not any(out.glob("*/*/run.json")):
         out.mkdir(parents=True, exist_ok=True)
         file.write_text(asked)
@@ -96,45 +101,57 @@ def _require_same(out: Path, commands: Mapping[str, Sequence[str]], sides: Seque
         raise UsageError(
             f"'{out}' has runs of other sides or with other options. Choose another folder."
         )
+    began = file.stat().st_mtime
     for side in sides:
         for source in _sources(side):
-            if source.stat().st_mtime > file.stat().st_mtime:
+            if source.stat().st_mtime > began:
                 raise UsageError(
                     f"'{source}' was edited after the first runs in '{out}'. Choose another folder."
                 )
 
 
-def _sources(side: Path) -> list[Path]:
-    """Return the modules that a suite may import from its folder, or a checkout's; of an environment none."""
-    folder = side.parent if side.suffix == ".py" else side
-    if side == folder and not (side / PROGRAM).is_file():
-        return []
-    sources = []
+def _sources(side: Path) -> Iterator[Path]:
+    """Yield the modules that a suite may import from its folder, or those of a checkout.
+
+    An environment has none.
+    """
+    folder = side
+    if side.suffix == ".py":
+        folder = side.parent
+    elif not (side / PROGRAM).is_file():
+        return
     for path in folder.rglob("*.py"):
         names = path.relative_to(folder).parts
         if not any(name.startswith(".") or name == "site-packages" for name in names):
-            sources.append(path)
-    return sources
+            yield path
 
 
 def _command(side: Path, words: Sequence[str]) -> list[str]:
-    """Return how a side is run: a suite and an environment by this ampmeter, or by the environment's own."""
+    """Return the command of a side's runs, with their options ``words``.
+
+    A suite and an environment are run by this ampmeter, or by the environment's own.
+    """
     program = str(ROOT / PROGRAM)
+    checkout = side / PROGRAM
     if side.suffix == ".py" and side.is_file():
         if any(word.partition("=")[0] == "--suite" for word in words):
             raise UsageError(f"'{side}' is the suite of its side: leave out --suite after --.")
-        return [sys.executable, program, "--suite", str(side.resolve())]
-    if (checkout := side / PROGRAM).is_file():
-        return [sys.executable, str(checkout.resolve())]
-    for python in (side / "bin" / "python", side):
-        if python.is_file() and os.access(python, os.X_OK):
-            if (ROOT / "pyproject.toml").is_file():
-                return [str(python.absolute()), program]
-            # An installed program lies beside this environment's torch, which would hide the other
-            # one's.
-            if (own := python.absolute().with_name("ampmeter")).is_file():
-                return [str(own)]
-            raise UsageError(f"'{side}' has no ampmeter: install it there, too.")
+        return [sys.executable, program, "--suite", str(side.resolve()), *words]
+    if checkout.is_file():
+        return [sys.executable, str(checkout.resolve()), *words]
+    for path in (side / "bin" / "python", side):
+        if not path.is_file() or not os.access(path, os.X_OK):
+            continue
+        # Not resolved: a link tells Python which environment it is of.
+        python = path.absolute()
+        if (ROOT / "pyproject.toml").is_file():
+            return [str(python), program, *words]
+        # An installed program lies beside this environment's torch, which would hide the other
+        # one's.
+        own = python.with_name("ampmeter")
+        if own.is_file():
+            return [str(own), *words]
+        raise UsageError(f"'{side}' has no ampmeter: install it there, too.")
     raise UsageError(
         f"'{side}' is no suite's file, no checkout with {PROGRAM}, and no environment's folder or "
         "Python: --interleave measures two of these."

@@ -12,7 +12,9 @@ IMPROVED = ("IMPROVED", "REGRESSED", "SAME", "INCONCLUSIVE")
 
 
 def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
-    """Return the words of ``IMPROVED`` for contrasts of any metrics: of the changes 5 % at most may be chance.
+    """Return the words of ``IMPROVED`` for contrasts of any metrics.
+
+    Of the changes 5 % at most may be chance.
 
     Args:
         family: the contrasts.
@@ -26,12 +28,16 @@ def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
         least = math.log1p(share) if contrast.metric.scale == "ratio" else 0.0
         limit = max(contrast.threshold, least + contrast.allowance)
         word = stats.verdict(change, limit, contrast.metric.threshold, IMPROVED)
-        is_sample = change.error is not None  # else there is no chance in it
-        is_small = is_sample and change.n < contrast.metric.fewest
-        is_another_day = word == "SAME" and contrast.allowance > 0
-        words.append("INCONCLUSIVE" if is_small or is_another_day else word)
-        if is_sample and not is_small:
+        # Without an error there is no chance in a change, as in what is read once.
+        has_chance = change.error is not None
+        if has_chance and change.n < contrast.metric.fewest:
+            word = "INCONCLUSIVE"
+        elif has_chance:
             chances[place] = change.chance(limit)
+        if word == "SAME" and contrast.allowance > 0:
+            # Days differ by more than the margin, so nothing is shown to be the same.
+            word = "INCONCLUSIVE"
+        words.append(word)
     for place in chances.keys() - stats.discoveries(chances):
         if words[place] in IMPROVED[:2]:
             words[place] = "INCONCLUSIVE"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.compare.comparison import NEEDS, Change, Comparison
+from bench.compare.comparison import NEEDS, Comparison
 from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, table, words
 from bench.spec.metrics import compared
 from bench.spec.text import print_plain
@@ -53,18 +53,12 @@ def show_comparison(comparison: Comparison) -> None:
 def changed(comparison: Comparison) -> list[Table]:
     """Return the tables of what changed, one for each recipe on a device, regressions first."""
     by_subject: dict[str, list[Row]] = {}
-    for row in comparison.rows:
-        for change in row.changes.values():
-            if change.is_shown:
-                by_subject.setdefault(row.subject, []).append({**row.question, "change": change})
-    for lines in by_subject.values():
-        lines.sort(key=_is_improvement)
-    tables = []
-    for subject in sorted(by_subject, key=lambda subject: _is_improvement(by_subject[subject][0])):
-        tables.append(table(subject, by_subject[subject], COLUMNS))
-    return [*filter(None, tables)]
-
-
-def _is_improvement(line: Row) -> bool:
-    change: Change = line["change"]
-    return change.verdict == "IMPROVED"
+    # Subjects with a regression come first, too.
+    for verdict in ("REGRESSED", "IMPROVED"):
+        for row in comparison.rows:
+            for change in row.changes.values():
+                if change.verdict == verdict:
+                    line = {**row.question, "change": change}
+                    by_subject.setdefault(row.subject, []).append(line)
+    tables = [table(subject, lines, COLUMNS) for subject, lines in by_subject.items()]
+    return [each for each in tables if each]

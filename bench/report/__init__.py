@@ -1,4 +1,4 @@
-"""The report of runs: verdicts, tables and figures on one page; and their figures as frames, for other programs.
+"""The report of runs: verdicts, tables and figures on one page; their figures as frames.
 
 It reads CSVs only and never imports torch, so a run made on a GPU machine is reported anywhere. Its
 libraries are imported when a report is asked for.

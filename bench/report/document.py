@@ -1,4 +1,4 @@
-"""JSON documents for other programs: the frames of runs as records, and what a report says of them."""
+"""JSON documents for other programs: the frames of runs as records, and what a report says."""
 
 from __future__ import annotations
 
@@ -34,19 +34,22 @@ def dumps(document: Mapping[str, Any]) -> str:
 
 
 def report(runs: Runs) -> dict[str, Any]:
-    """Return the figures of a report: its answers, what phases add, and the frames of its runs as records."""
+    """Return a report's answers, what phases add, and the frames of its runs as records."""
     summary = summarise(runs.trials)
     of_runs = frames.results(runs, summary)
-    large = {name: getattr(of_runs, name) for name in LARGE} | dict(of_runs.details)
-    return {
+    document = {
         **head("report"),
         "runs": [_run(run) for run in runs.runs],
         "answers": [_answer(answer) for answer in answers(summary)],
         "cautions": comparability.cautions(runs),
         "results": frames.rows(of_runs.summary),
-        **{key: value for part in parts().values() for key, value in part.document(runs).items()},
-        **{name: [_known(row) for row in frames.rows(frame)] for name, frame in large.items()},
     }
+    for part in parts().values():
+        document |= part.document(runs)
+    large = {name: getattr(of_runs, name) for name in LARGE} | dict(of_runs.details)
+    for name, frame in large.items():
+        document[name] = [_known(row) for row in frames.rows(frame)]
+    return document
 
 
 def _known(row: Mapping[str, frames.Json]) -> dict[str, frames.Json]:
@@ -54,7 +57,10 @@ def _known(row: Mapping[str, frames.Json]) -> dict[str, frames.Json]:
 
 
 def _answer(answer: Answer) -> dict[str, Any]:
-    """Return the advice for a recipe on a device; its figures are those of the result of the same batch size."""
+    """Return the advice for a recipe on a device.
+
+    Its figures are those of the result of the same batch size.
+    """
     return {
         "workload": answer.names["workload"],
         "where": answer.names["where"],
@@ -81,5 +87,5 @@ def _run(run: Run) -> dict[str, Any]:
 
 def interval(name: str, estimate: Interval | None) -> dict[str, float | None]:
     """Return the keys of an estimate and of the ends of its interval."""
-    ends = (None, None, None) if estimate is None else estimate.ends
+    ends = estimate.ends if estimate else (None, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))

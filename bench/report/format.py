@@ -17,39 +17,42 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 MIB = 2**20
+GIB = 2**30
 # A ratio whose interval's half width is a larger share of it has two decimals, others have three.
 WIDE = 0.03
-GIB = 2**30
 # More names than this are counted, not listed.
 NAMED = 4
 
 
-def known(value: object) -> bool:
-    """Say whether there is a value: not NaN or None."""
-    return not (value is None or pd.isna(value))  # type: ignore[call-overload]
+def known(value: Any) -> bool:
+    """Return whether there is a value: not NaN or None."""
+    return not pd.isna(value)
 
 
 def number(value: float, digits: int = 4) -> str:
     """Write a figure with ``digits`` significant digits and thousands apart: 12,345 or 1.234."""
     if not known(value):
         return UNKNOWN
-    scientific = f"{value:.{digits - 1}e}"
-    size = int(
-        scientific.partition("e")[2] or 0
-    )  # after rounding: 0.998 of two digits is 1.0; infinity has none
-    text = scientific if size < -4 else f"{value:,.{max(0, digits - 1 - size)}f}"
-    return text.replace("-", "−")
+    text = f"{value:.{digits - 1}e}"
+    # The exponent after rounding, for 0.998 of two digits is 1.0; infinity has none.
+    exponent = int(text.partition("e")[2] or 0)
+    if exponent >= -4:
+        decimals = max(0, digits - 1 - exponent)
+        text = f"{value:,.{decimals}f}"
+    return _with_minus(text)
 
 
 def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
     if not known(value):
         return UNKNOWN
-    return (
-        (f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.2g}")
-        .replace("e-0", "e-")
-        .replace("-", "−")
-    )
+    if 0 < abs(value) < 1e-3:
+        return _with_minus(f"{value:.1e}".replace("e-0", "e-"))
+    return _with_minus(f"{value:.2g}")
+
+
+def _with_minus(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def source(data: str) -> str:
@@ -63,7 +66,8 @@ def signed(value: float, decimals: int = 2) -> str:
     if not known(value):
         return UNKNOWN
     # Adding 0 turns a negative zero, which rounding can leave, into a positive one.
-    return f"{round(value, decimals) + 0.0:+.{decimals}f}".replace("-", "−")
+    rounded = round(value, decimals) + 0.0
+    return _with_minus(f"{rounded:+.{decimals}f}")
 
 
 def ratio(center: float, low: float | None = None, high: float | None = None) -> str:
@@ -78,43 +82,53 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
 
 def estimate(interval: Interval) -> str:
     """Write an estimated ratio and its interval."""
-    return ratio(interval.center, interval.low, interval.high)
+    return ratio(*interval.ends)
 
 
 def written(metric: Metric, change: Sequence[Any], unit: str = "") -> str:
-    """Write a change in a metric: a ratio, or a difference with its sign and unit, +0.12 points [−0.1, +0.3].
+    """Write a change in a metric: a ratio, or +0.12 points [−0.1, +0.3].
 
     ``change`` is the estimate and the ends of its interval, which are unknown where it has none.
     """
     if metric.scale == "ratio":
         return ratio(*change)
-    center, *ends = (signed(value, metric.decimals) for value in change)
-    interval = f" [{', '.join(ends)}]" if known(change[1]) else ""
-    return f"{center} {unit}".rstrip() + interval
+    center, low, high = (signed(value, metric.decimals) for value in change)
+    text = f"{center} {unit}".rstrip()
+    if known(change[1]):
+        text += f" [{low}, {high}]"
+    return text
 
 
 def _decimal(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}" if 0.1 <= value < 10 else number(value, decimals + (value >= 10))
+    if 0.1 <= value < 10:
+        return f"{value:.{decimals}f}"
+    # A small ratio has significant digits instead of decimals, and a large one its tens besides.
+    digits = decimals if value < 10 else decimals + 1
+    return number(value, digits)
 
 
 def times(center: float, low: float | None = None, high: float | None = None) -> str:
-    """Write a speedup with the digits that its interval bears: 3.16×, or below a half 11× slower."""
+    """Write a speedup with the digits that its interval bears: 3.16×, or 11× slower."""
     if not known(center):
         return UNKNOWN
-    digits = 2 if low is not None and high is not None and half(low, high) > WIDE else 3
+    is_wide = low is not None and high is not None and half(low, high) > WIDE
+    digits = 2 if is_wide else 3
     if center < 0.5:
         return f"{number(1 / center, digits)}× slower"
-    return f"{number(center, digits)}×" if digits > 2 or center >= 10 else f"{center:.2f}×"
+    if is_wide and center < 10:
+        return f"{center:.2f}×"
+    return f"{number(center, digits)}×"
 
 
 def spread(low: float, high: float) -> str:
     """Write half the width of a ratio's interval as a share of the ratio: ±8 %."""
     percent = 100 * half(low, high)
-    return f"±{percent:.0f} %" if percent >= 0.95 else f"±{percent:.1f} %"
+    decimals = 0 if percent >= 0.95 else 1
+    return f"±{percent:.{decimals}f} %"
 
 
 def half(low: float, high: float) -> float:
-    """Return half the width of a ratio's interval as a share of the ratio; NaN where an end is."""
+    """Return half the width of a ratio's interval as a share of it; infinite from 0 or NaN on."""
     return math.sqrt(high / low) - 1 if low > 0 else math.inf
 
 
@@ -123,7 +137,8 @@ def change(share: float) -> str:
     if not known(share):
         return UNKNOWN
     percent = 100 * share
-    return f"{signed(percent, 0 if abs(percent) >= 9.5 else 1)} %"
+    decimals = 0 if abs(percent) >= 9.5 else 1
+    return f"{signed(percent, decimals)} %"
 
 
 def percent(share: float) -> str:
@@ -131,19 +146,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def share(part: Interval) -> str:
-    """Write how large a share of 1 is, whatever its sign, with half of its interval: 8 % ± 22 %."""
-    within = (
-        "" if part.low is None or part.high is None else f" ± {50 * (part.high - part.low):.0f} %"
-    )
-    return f"{percent(abs(part.center))}{within}"
-
-
 def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
-    """Choose a column's unit by its largest value: its name, its bytes, and the decimals it is shown with."""
-    return (
-        ("GiB", GIB, 2) if known(largest_bytes) and largest_bytes >= 10 * GIB else ("MiB", MIB, 1)
-    )
+    """Choose a column's unit by its largest value: its name, its bytes, and its decimals."""
+    if largest_bytes >= 10 * GIB:
+        return "GiB", GIB, 2
+    return "MiB", MIB, 1
 
 
 def processes(count: int) -> str:
@@ -153,14 +160,16 @@ def processes(count: int) -> str:
 
 def counted(count: float, what: str) -> str:
     """Write a number of things: 1 seed or 5 seeds."""
-    return f"{count:.0f} {what}{'s' * (count != 1)}"
+    plural = "" if count == 1 else "s"
+    return f"{count:.0f} {what}{plural}"
 
 
 def enumerated(names: Iterable[str]) -> str:
     """List names in a sentence: a, b and c; of more than four three, and how many more."""
     names = list(names)
     if len(names) > NAMED:
-        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} more"]
+        listed = NAMED - 1
+        names = [*names[:listed], f"{len(names) - listed} more"]
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -168,19 +177,20 @@ def enumerated(names: Iterable[str]) -> str:
 def capital(sentence: str) -> str:
     """Begin a sentence with a capital, unless its first word is a precision's name."""
     word = sentence.split("'", 1)[0].split(maxsplit=1)[0]
-    return sentence if find_precision(word) else f"{sentence[0].upper()}{sentence[1:]}"
+    return sentence if find_precision(word) else sentence[0].upper() + sentence[1:]
 
 
 def at_batch(row: Mapping[Any, Any], before: str = ", batch ") -> str:
-    """Write a row's batch size after some words; of a training script, which does not tell it, nothing."""
-    is_unknown = row.get("data") == "script" or not known(row["batch_size"])
-    return "" if is_unknown else f"{before}{row['batch_size']:.0f}"
+    """Write a row's batch size after some words; nothing of a script, which does not tell it."""
+    if row.get("data") == "script" or not known(row["batch_size"]):
+        return ""
+    return f"{before}{row['batch_size']:.0f}"
 
 
 def titled(name: object, *more: object) -> str:
-    """Write a name with what tells it from others, where there is any: mlp (width=64, channels-last)."""
-    parts = [str(part) for part in more if part]
-    return f"{name} ({', '.join(parts)})" if parts else str(name)
+    """Write a name with what tells it from others: mlp (width=64, channels-last)."""
+    parts = ", ".join(str(part) for part in more if part)
+    return f"{name} ({parts})" if parts else str(name)
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:

@@ -1,4 +1,4 @@
-"""Runs as frames, the public way to their figures from Python: those that a report is made of, and their rows as JSON.
+"""Runs as frames, the public way to their figures from Python, and their rows as JSON.
 
 The columns are those of the CSVs, and of the summary those of ``analysis.summary.summarise``.
 """
@@ -61,15 +61,18 @@ def results(runs: Runs, summary: pd.DataFrame) -> Results:
     """Return the frames of runs that were read, and of their summary."""
     details = {name: public(frame) for name, frame in runs.details.items() if name != "blocks"}
     blocks = runs.details["blocks"]
-    words = blocks.select_dtypes(include=["object", "str"]).columns
     return Results(
         summary=arms(summary),
         trials=public(runs.tried()),
         epochs=details.pop("epochs"),
-        blocks=blocks.astype(dict.fromkeys(words, "category")),
+        blocks=blocks.astype(dict.fromkeys(_words(blocks), "category")),
         details=details,
         telemetry=public(runs.telemetry),
     )
+
+
+def _words(frame: pd.DataFrame) -> list[str]:
+    return [str(name) for name in frame.select_dtypes(include=["object", "str"])]
 
 
 def arms(summary: pd.DataFrame) -> pd.DataFrame:
@@ -80,21 +83,22 @@ def arms(summary: pd.DataFrame) -> pd.DataFrame:
 
 def public(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame whose words are strings, empty where they are unknown."""
-    words = frame.select_dtypes(include=["object", "str"]).columns
-    return frame.assign(**{name: frame[name].astype("string").fillna("") for name in words})
+    words = {name: frame[name].astype("string").fillna("") for name in _words(frame)}
+    return frame.assign(**words)
 
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
-    words = frame.select_dtypes(include=["string"]).columns
-    texts = frame.assign(**{name: frame[name].map(quoted) for name in words})
-    csv: str = texts.to_csv(index=False, lineterminator="\n")
+    words = frame.select_dtypes(include=["string"])
+    csv: str = frame.assign(**words.map(quoted)).to_csv(index=False, lineterminator="\n")
     return csv
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Json]]:
     """Return the rows of a frame as JSON has them."""
-    columns = {str(name): [_value(value) for value in frame[name].astype(object)] for name in frame}
+    columns = {}
+    for name in frame:
+        columns[str(name)] = list(map(_value, frame[name].astype(object)))
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -106,4 +110,5 @@ def _value(value: Any) -> Json:
         return known
     if not math.isfinite(known):
         return None
+    # Columns with unknown counts hold them as floats.
     return int(known) if known.is_integer() else known

@@ -21,7 +21,7 @@ from bench.report.figures import devices
 from bench.report.figures.chart import Chart
 from bench.report.format import counted
 from bench.report.frames import arms, as_csv
-from bench.report.parts import Findings, parts
+from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
 from bench.report.tables import diagnostics, measurements
@@ -32,10 +32,12 @@ from bench.spec.precisions import precision_rank
 FILES = "files.json"
 SUMMARY = "summary.csv"
 HOW_TO_READ = (
-    "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 is slower. For "
-    "precisions timed side by side it is a trimmed mean over their ABBA rounds, and step (ms) is a median over blocks, "
-    "so the ratio of two steps differs from the speedup by chance. Intervals are 95 % over fresh processes. With "
-    '"one process", an interval holds within that process only; another process may land outside it.',
+    "A speedup is fp32's step time divided by the other precision's: 2 is twice as fast, below 1 "
+    "is slower. For precisions timed side by side it is a trimmed mean over their ABBA rounds, and "
+    "step (ms) is a median over blocks, so the ratio of two steps differs from the speedup by "
+    "chance. Intervals are 95 % over fresh processes. With "
+    '"one process", an interval holds within that process only; another process may land outside '
+    "it.",
     "FASTER and SLOWER: the whole interval lies further from 1 than the A/A noise, which is how "
     "far fp32 measured against itself was from 1 on this machine (1 % where that was not "
     "measured). SAME: the interval lies within 1 %. INCONCLUSIVE: none of these.",
@@ -44,8 +46,9 @@ HOW_TO_READ = (
     "less than the step does, look at the time spent waiting for data.",
     "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one "
     "precision alone in its process.",
-    '"–": not measured, or a difference too small to be resolved. A word such as oom, unsupported, nonfinite, invalid, '
-    "timeout or failed replaces a figure that could not be measured; the notes say why.",
+    '"–": not measured, or a difference too small to be resolved. A word such as oom, unsupported, '
+    "nonfinite, invalid, timeout or failed replaces a figure that could not be measured; the notes "
+    "say why.",
     "A verdict on parity of accuracy, or of the loss of tokens, needs at least 5 seeds: two runs "
     "that differ only in their seed differ, too, in accuracy by some tenths of a point.",
 )
@@ -170,54 +173,51 @@ def compose(
     )
     for phase in parts().values():
         report.findings.extend(phase.findings(material))
-    _add_evidence(report, material, out)
-    if with_published and (others := published.published_table()):
-        report.sections.append(Section(title=published.SECTION, tables=[others]))
-    return report
-
-
-def _add_evidence(report: Report, material: Material, out: Path) -> None:
-    """Add the sections with their tables, and the figures, drawn into ``out``, each at its place."""
     sections = _sections(material)
-    if material.figures == "none":
+    if figures == "none":
         report.findings[:] = [replace(group, charts=[]) for group in report.findings]
     else:
         _add_figures(report, sections, material, out)
-    report.sections.extend(
-        part for part in sections.values() if part.tables or part.remarks or part.plots
-    )
+    for section in sections.values():
+        if section.tables or section.remarks or section.plots:
+            report.sections.append(section)
+    others = published.published_table() if with_published else None
+    if others:
+        report.sections.append(Section(title=published.SECTION, tables=[others]))
+    return report
 
 
 def _add_figures(
     report: Report, sections: dict[str, Section], material: Material, out: Path
 ) -> None:
-    """Draw each figure, and add it where it belongs; what is of no section has an empty title."""
-    from bench.report.figures.draw import (
-        draw,
-    )  # only here, for matplotlib takes half a second to import
+    """Draw each figure into ``out``, and add it where it belongs."""
+    # Only here, for matplotlib takes half a second to import.
+    from bench.report.figures.draw import draw
 
-    described: list[tuple[str, Chart | str | None]] = [
-        *devices.charts(material.summary, material.figures)
-    ]
+    described: list[tuple[str, Chart | str | None]] = []
+    described += devices.charts(material.summary, material.figures)
     for phase in parts().values():
         described += phase.charts(material)
     for title, chart in described:
         if isinstance(chart, str):
             sections[title].remarks.append(chart)
         elif chart is not None:
-            plots = report.speedups if chart.name.startswith(devices.SPEEDUP) else report.headline
-            if title:
+            if title != OVERVIEW:
                 plots = sections.setdefault(title, Section(title=title)).plots
+            elif chart.name.startswith(devices.SPEEDUP):
+                plots = report.speedups
+            else:
+                plots = report.headline
             plots.append(draw(chart, out))
     for place, group in enumerate(report.findings):
         report.findings[place] = replace(group, charts=[draw(chart, out) for chart in group.charts])
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
-    """Return what the header says of the whole: how many devices and models, when, and with which torch."""
+    """Return what the header says of the whole: how many devices and models, dates, versions."""
     texts = [
-        counted(summary[column].nunique(), what)
-        for column, what in (("label", "device"), ("suite", "model"))
+        counted(summary["label"].nunique(), "device"),
+        counted(summary["suite"].nunique(), "model"),
     ]
     dates = sorted(str(run.info["started"])[:10] for run in runs.runs if run.info.get("started"))
     if dates:
@@ -228,8 +228,8 @@ def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
 
 def _origin(run: Run) -> dict[str, str]:
     """Return the command to make a run's figures again, as far as run.json tells."""
-    words = run.part("request").get("argv") or []
-    return {"label": run.label, "command": shlex.join(["python", "run_bench.py", *map(str, words)])}
+    words = ["python", "run_bench.py", *map(str, run.part("request").get("argv") or [])]
+    return {"label": run.label, "command": shlex.join(words)}
 
 
 def entries() -> list[Entry]:

@@ -1,4 +1,4 @@
-"""What a report shows of a phase: the ``REPORT`` of ``report.py`` in its folder, which a phase may have.
+"""What a report shows of a phase: ``REPORT`` of the ``report.py`` in its folder, if it has one.
 
 A report looks for these files, and so needs no list of phases. They import no torch, and a run does
 not import them.

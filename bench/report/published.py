@@ -1,4 +1,4 @@
-"""Published figures: what others have measured, as a table of its own next to what runs have measured."""
+"""Published figures: what others have measured, as a table of its own in a report."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ FIGURES = [
     "time_per_epoch_s",
     "total_time_s",
     "samples_per_s",
+    "tokens_per_s",
+    "memory_mb",
+    "storage_mb",
+    "accuracy_pct",
+    "map50_pct",
 ]
-FIGURES += ["tokens_per_s", "memory_mb", "storage_mb", "accuracy_pct", "map50_pct"]
 # Columns in which rows agree that differ in the precision alone; what a source does not state is
 # equal.
 CELL = ["source", "model", "dataset", "setup", "gpu", "n_gpus", "variant", "batch_size"]
@@ -35,21 +39,22 @@ ABOUT = (
 
 
 def load_published() -> pd.DataFrame:
-    """Read published.csv, with each row's ``speedup`` and changes in what was learned, over fp32 of the same cell.
+    """Read published.csv, with what follows over fp32 of the same cell.
 
-    Changes are in points: ``accuracy_change``, and of a detector's mean average precision
-    ``map50_change``.
+    That is ``speedup`` and, in points, ``accuracy_change`` and of a detector's mean average
+    precision ``map50_change``.
     """
-    empty = dict.fromkeys(FIGURES, "")
-    types = dict.fromkeys(FIGURES, float)
     rows = pd.read_csv(
-        FOLDER / "published.csv", dtype=types, keep_default_na=False, na_values=empty
+        FOLDER / "published.csv",
+        dtype=dict.fromkeys(FIGURES, float),
+        keep_default_na=False,
+        na_values=dict.fromkeys(FIGURES, ""),
     )
-    rows["time_per_epoch_s"] = rows["time_per_epoch_s"].fillna(
-        rows["total_time_s"] / rows["epochs"]
-    )
+    per_epoch_s = rows["total_time_s"] / rows["epochs"]
+    rows["time_per_epoch_s"] = rows["time_per_epoch_s"].fillna(per_epoch_s)
     is_fp32 = rows["precision"] == BASELINE
     fp32 = rows[CELL].merge(rows[is_fp32].drop_duplicates(CELL), on=CELL, how="left")
+    # fp32 is not compared with itself.
     fp32.loc[is_fp32, FIGURES] = np.nan
     speedup = fp32["time_per_epoch_s"] / rows["time_per_epoch_s"]
     for name in ("samples_per_s", "tokens_per_s"):
@@ -62,10 +67,10 @@ def load_published() -> pd.DataFrame:
 
 
 def published_table() -> Table | None:
-    """Return the table of all published figures, its columns those of published.csv and what follows from them."""
+    """Return the table of all published figures, with what follows from them."""
     rows = load_published()
     columns = []
     for name in map(str, rows):
-        header = name.replace("_", " ")
-        columns.append(figures(header, name) if rows[name].dtype == float else words(header, name))
+        column = figures if rows[name].dtype == float else words
+        columns.append(column(name.replace("_", " "), name))
     return table("", records(rows), columns, ABOUT)

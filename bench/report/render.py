@@ -74,47 +74,47 @@ def in_one(grid: Grid) -> Table | None:
         return None
     model = words("model", lambda line: line.answer.names["workload"])
     together = table("", grid.lines, [model, *_columns(with_peak=True)])
-    return replace(together, footnotes=[]) if together else None  # the next table has the legend
+    # The next table has the legend.
+    return replace(together, footnotes=[]) if together else None
 
 
 def _columns(*, with_peak: bool = False) -> list[Column]:
     def changed(name: str, line: Line) -> str:
-        peak = f" ({line.peak})" if with_peak and name == MEMORY.name and line.peak else ""
-        return line.changes[name].text + peak
+        return line.changes[name].text
+
+    def memory(line: Line) -> str:
+        peak = f" ({line.peak})" if with_peak and line.peak else ""
+        return changed(MEMORY.name, line) + peak
 
     def accuracy(line: Line) -> str:
         answer = line.answer
         return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
-    others = [
-        name for name, metric in METRICS.items() if metric.shown_as == "share" and metric != MEMORY
+    columns = [
+        figures("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
+        figures("memory", memory),
+        words("accuracy", accuracy),
+        figures("batch", lambda line: line.answer.batch_text),
     ]
+    for name, metric in METRICS.items():
+        if metric.shown_as == "share" and metric != MEMORY:
+            columns.append(figures(name, partial(changed, name)))
     return [
         words("device", lambda line: line.answer.names["label"]),
         words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
-        *optional(
-            figures("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
-            figures("memory", partial(changed, MEMORY.name)),
-            words("accuracy", accuracy),
-            figures("batch", lambda line: line.answer.batch_text),
-            *(figures(name, partial(changed, name)) for name in others),
-        ),
+        *optional(*columns),
     ]
 
 
 def in_words(findings: Sequence[Findings]) -> str:
     """Return what a terminal shows of findings."""
-    return (
-        environment()
-        .get_template("findings.txt.j2")
-        .render(findings=findings, most=None)
-        .rstrip("\n")
-    )
+    template = environment().get_template("findings.txt.j2")
+    return template.render(findings=findings, most=None).rstrip("\n")
 
 
 @cache
 def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
-    """Return the environment of the templates in a folder, which may include those of the report."""
+    """Return the environment of the templates in a folder, which may include the report's."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
         autoescape=jinja2.select_autoescape(["html.j2"]),
@@ -128,21 +128,24 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
 
 
 def _digest(text: str) -> str:
-    """Return the source expression that allows an inline script or style with this text (CSP 3, section 2.3.1)."""
-    return f"sha384-{base64.b64encode(hashlib.sha384(text.encode()).digest()).decode()}"
+    """Return the source expression that allows an inline script or style with this text.
+
+    Source: Content Security Policy Level 3, section 2.3.1.
+    """
+    digest = hashlib.sha384(text.encode()).digest()
+    return f"sha384-{base64.b64encode(digest).decode()}"
 
 
 def colours(precisions: list[str]) -> str:
-    """Return the rules that tint the page's boxes of precisions; in the dark theme the tints are lighter."""
+    """Return the rules that tint the page's boxes of precisions, lighter in the dark theme."""
     rule = ".{0} {{ --tint: light-dark({1}, color-mix(in srgb, {1}, #fff 40%)) }}\n"
     return "".join(rule.format(class_of(name), look(name)[0]) for name in precisions)
 
 
 def markdown(text: str) -> str:
     """Escape text for markdown, a table's cell included."""
-    flat = re.sub(
-        r"([\\`*|~$]|\](?=[(\[:]))",
-        r"\\\1",
-        html.escape(re.sub(r"\s+", " ", str(text)), quote=False),
-    )
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", flat)
+    flat = html.escape(re.sub(r"\s+", " ", str(text)), quote=False)
+    # A bracket that closes matters only before what makes a link of it.
+    escaped = re.sub(r"([\\`*|~$]|\](?=[(\[:]))", r"\\\1", flat)
+    # An underscore within a word is no emphasis.
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)

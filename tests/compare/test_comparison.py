@@ -23,7 +23,7 @@ from bench.report.analysis.frame import Arm
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.metrics import SPEED
-from tests.report.ablations import together
+from tests.report.ablations import scattered, together
 from tests.report.builders import GPU, RunBuilder
 from tests.report.fleet import edit_run
 
@@ -47,14 +47,23 @@ def timed(
     return run.alone("fp32", [step_ms * share for share in processes], batch=batch)
 
 
-def begin(run: RunBuilder, start: str) -> RunBuilder:
+def begin(run: RunBuilder, hour: int = 0) -> RunBuilder:
+    start = f"2026-01-01T1{hour}:00:00+00:00"
     edit_run(run.folder, lambda info: info.update(started=start))
     return run
+
+
+def compared(old: RunBuilder, new: RunBuilder, fail_over: float | None = 0.03) -> Comparison:
+    return compare(old.folder, new.folder, fail_over)
 
 
 def change_of(compared: Comparison, metric: str = "speed", precision: str = "fp32") -> Change:
     (row,) = (row for row in compared.rows if row.question["precision"] == precision)
     return row.changes[metric]
+
+
+def by_batch(compared: Comparison, metric: str = "speed") -> dict[int, Change]:
+    return {row.question["batch_size"]: row.changes.get(metric) for row in compared.rows}
 
 
 @pytest.mark.parametrize(
@@ -68,28 +77,23 @@ def change_of(compared: Comparison, metric: str = "speed", precision: str = "fp3
     ],
 )
 def test_the_verdict_is_of_the_step(old, new, step_ms, processes, verdict):
-    compared = compare(
-        timed(old, 10.0).folder, timed(new, step_ms, processes).folder, fail_over=0.03
-    )
-    assert change_of(compared).verdict == verdict
-    assert bool(compared.failures) is (verdict == "REGRESSED")
+    result = compared(timed(old, 10.0), timed(new, step_ms, processes))
+    assert change_of(result).verdict == verdict
+    assert bool(result.failures) is (verdict == "REGRESSED")
 
 
 def test_memory_has_its_ratio(old, new):
-    compared = compare(old.memory("fp32", 100).folder, new.memory("fp32", 50).folder)
-    assert str(change_of(compared, "memory")) == "0.500"
+    result = compared(old.memory("fp32", 100), new.memory("fp32", 50))
+    assert str(change_of(result, "memory")) == "0.500"
 
 
 def test_what_differs_between_the_runs_is_a_caution_and_rows_of_one_alone_are_named(old, new):
     edit_run(new.folder, lambda info: info["environment"].update(driver="999.1"))
     old.memory("fp32", 100).memory("amp-bf16", 60)
     new.memory("fp32", 100).memory("amp-fp16", 60)
-    compared = compare(old.folder, new.folder)
-    assert any(
-        text.startswith("Different driver: 550.1 in old; 999.1 in new.")
-        for text in compared.cautions
-    )
-    assert compared.apart == [
+    result = compared(old, new)
+    assert "Different driver: 550.1 in old; 999.1 in new." in " ".join(result.cautions)
+    assert result.apart == [
         "Only in OLD: mlp (synthetic) on 0 batch 128 amp-bf16.",
         "Only in NEW: mlp (synthetic) on 0 batch 128 amp-fp16.",
     ]
@@ -107,10 +111,10 @@ def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, new, before, 
     for run, status in ((old, before), (new, after)):
         run.memory("fp32", 100)
         timed(run, 10.0) if status == "ok" else run.lost("speed", "fp32", status, "boom")
-    compared = compare(old.folder, new.folder, fail_over=0.5)
-    change = change_of(compared)
+    result = compared(old, new, 0.5)
+    change = change_of(result)
     assert (str(change), change.verdict) == (f"{before} → {after}", verdict)
-    assert ["fp32" in failure for failure in compared.failures] == [True] * (verdict == "REGRESSED")
+    assert ["fp32" in failure for failure in result.failures] == [True] * (verdict == "REGRESSED")
 
 
 @pytest.mark.parametrize(("status", "refused"), [("failed", False), ("invalid", True)])
@@ -121,24 +125,20 @@ def test_a_new_side_that_fails_everywhere_is_a_failure_unless_it_was_disturbed(
     new.lost("speed", "fp32", status)
     if refused:
         with pytest.raises(UsageError, match="no measured cell and precision in common"):
-            compare(old.folder, new.folder, fail_over=0.03)
+            compared(old, new)
     else:
-        (failure,) = compare(old.folder, new.folder, fail_over=0.03).failures
+        (failure,) = compared(old, new).failures
         assert f"ok → {status}" in failure
 
 
-@pytest.mark.parametrize(
-    ("processes", "told"),
-    [(1, "--quick"), (3, "")],
-)
-def test_fail_over_that_could_judge_no_time_is_an_error_with_the_cause(old, new, processes, told):
+@pytest.mark.parametrize("processes", [1, 3])
+def test_fail_over_that_could_judge_no_time_is_an_error_with_the_cause(old, new, processes):
+    # The memory is judged, and does not stand for the speed.
     timed(old, 10.0).memory("fp32", 100)
-    timed(new, 10.0, STEADY[:processes]).memory(
-        "fp32", 100
-    )  # which is judged, and does not stand for the speed
+    timed(new, 10.0, STEADY[:processes]).memory("fp32", 100)
     options = parse(["compare", str(old.folder), str(new.folder), "--fail-over", "3%"])
-    if told:
-        with pytest.raises(UsageError, match=f"could judge nothing: .*{told}"):
+    if processes == 1:
+        with pytest.raises(UsageError, match=r"could judge nothing: .*--quick"):
             COMMAND.run(options)
     else:
         assert COMMAND.run(options) == 0
@@ -147,42 +147,29 @@ def test_fail_over_that_could_judge_no_time_is_an_error_with_the_cause(old, new,
 def test_without_times_anything_else_must_have_been_judged(old, new):
     for run in (old, new):
         run.train("fp32", FIVE[:1])
-    assert not compare(old.folder, new.folder, fail_over=0.03).is_judged
+    assert not compared(old, new).is_judged
     for run in (old, new):
         run.memory("fp32", 100)
-    assert compare(old.folder, new.folder, fail_over=0.03).is_judged
+    assert compared(old, new).is_judged
 
 
 def test_a_copy_is_no_second_run(old):
-    begin(old.memory("fp32", 100), "2026-01-01T00:00:00+00:00")
+    begin(old.memory("fp32", 100))
     shutil.copytree(old.folder, old.folder.parent / "again")
-    with pytest.raises(
-        UsageError, match="are copies of one run: name, host and start are the same"
-    ):
+    with pytest.raises(UsageError, match="are copies of one run: name, host and start"):
         compare(old.folder, old.folder.parent / "again")
 
 
 def test_steps_of_a_ladder_are_compared(old, new):
+    names = ["fp32", "amp-bf16", "amp-bf16+set-to-none"]
     for run, gain in ((old, 2.0), (new, 1.0)):
-        together(
-            run,
-            {
-                "fp32": [[1.0] * 5] * 3,
-                "amp-bf16": [[gain] * 5] * 3,
-                "amp-bf16+set-to-none": [[2.5] * 5] * 3,
-            },
-        )
+        together(run, {name: scattered(x) for name, x in zip(names, (1, gain, 2.5), strict=True)})
         timed(run, 10.0, batch=64)  # another way to zero gradients: another row
-    compared = compare(old.folder, new.folder)
-    ladder = {
-        row.question["precision"]: row
-        for row in compared.rows
-        if row.question["techniques"] == "ladder"
-    }
-    assert [*ladder] == ["fp32", "amp-bf16", "amp-bf16+set-to-none"]
-    assert ladder["amp-bf16"].changes["speed"].verdict == "REGRESSED"
-    assert "(ladder)" in ladder["fp32"].subject
-    assert len(compared.rows) == 4
+    ladder = [row for row in compared(old, new).rows if row.question["techniques"] == "ladder"]
+    assert [row.question["precision"] for row in ladder] == names
+    assert ladder[1].changes["speed"].verdict == "REGRESSED"
+    assert "(ladder)" in ladder[0].subject
+    assert len(compared(old, new).rows) == 4
 
 
 @pytest.mark.parametrize(
@@ -195,39 +182,32 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(old, name, message):
 
 
 def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(tmp_path):
+    cpu = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86")
+    unresolved = ("too small to be resolved", "INCONCLUSIVE")
     of_batches = {
-        1: (100.0, 104.9, "too small to be resolved", "INCONCLUSIVE"),
-        3: (
-            2.0,
-            8.0,
-            "too small to be resolved",
-            "INCONCLUSIVE",
-        ),  # each may be nothing, or 5 MiB more
+        1: (100.0, 104.9, *unresolved),
+        3: (2.0, 8.0, *unresolved),  # each may be nothing, or 5 MiB more
         5: (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),  # below 5 MiB, which is measured
         6: (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
     }
-    for side, name in enumerate(("a", "b")):
-        run = RunBuilder(
-            tmp_path / name,
-            device=Device(placement="cpu", kind="cpu", name="CPU", architecture="x86"),
-        )
-        for batch, mib in of_batches.items():
-            peak = MemoryPeak(peak_resident_bytes=int(mib[side] * 2**20))
+    runs = [RunBuilder(tmp_path / name, device=cpu) for name in ("a", "b")]
+    for batch, sizes in of_batches.items():
+        for run, mib in zip(runs, sizes[:2], strict=True):
+            peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
             run.result("memory", "fp32", batch=batch, row=peak)
-    rows = compare(tmp_path / "a", tmp_path / "b").rows
-    assert {row.question["batch_size"] for row in rows} == set(of_batches)
-    for row in rows:
-        change = row.changes["memory"]
-        assert (str(change), change.verdict) == of_batches[row.question["batch_size"]][2:]
+    changes = by_batch(compared(*runs), "memory")
+    assert changes.keys() == of_batches.keys()
+    for batch, change in changes.items():
+        assert (str(change), change.verdict) == of_batches[batch][2:]
         assert change.statuses == ("ok", "ok")
 
 
 def test_an_error_that_is_read_once_is_compared_by_its_difference(old, new):
     for run, error in ((old, 0.02), (new, 0.8)):
         run.result("layers", "amp-bf16", row=Layers(gradient_error=error))
-    compared = compare(old.folder, new.folder, fail_over=0.03)
-    change = change_of(compared, "gradient_error", "amp-bf16")
-    assert (str(change), change.verdict, len(compared.failures)) == ("+0.78", "REGRESSED", 1)
+    result = compared(old, new)
+    change = change_of(result, "gradient_error", "amp-bf16")
+    assert (str(change), change.verdict, len(result.failures)) == ("+0.78", "REGRESSED", 1)
 
 
 @pytest.mark.parametrize(
@@ -243,16 +223,16 @@ def test_runs_without_a_common_cell_are_told_what_each_has(
 ):
     old.memory("fp32", 100)
     other = RunBuilder(tmp_path / "other", **asked).memory(precision, 100)
-    with pytest.raises(
-        UsageError, match=f"Only in OLD: .*batch 128 fp32.*Only in NEW: .*{re.escape(only_in_new)}"
-    ):
-        compare(old.folder, other.folder)
+    message = f"Only in OLD: .*batch 128 fp32.*Only in NEW: .*{re.escape(only_in_new)}"
+    with pytest.raises(UsageError, match=message):
+        compared(old, other)
 
 
 @pytest.mark.parametrize(
     ("step_ms", "noisy", "verdict"),
     [
-        *((8.0, noisy, "INCONCLUSIVE") for noisy in ("old", "new")),
+        (8.0, "old", "INCONCLUSIVE"),
+        (8.0, "new", "INCONCLUSIVE"),
         (8.0, "", "IMPROVED"),
         (10.5, "old new", "INCONCLUSIVE"),  # nor is it a failure, whatever is allowed
     ],
@@ -261,8 +241,8 @@ def test_a_change_must_exceed_the_noise_of_both_runs(old, new, step_ms, noisy, v
     for run, each_ms in ((old, 10.0), (new, step_ms)):
         spread = 0.06 if run.folder.name in noisy else 0.0001
         timed(run, each_ms).floor((1 - spread, 1.0, 1 + spread), step_ms=each_ms)
-    compared = compare(old.folder, new.folder, fail_over=0.001)
-    assert (change_of(compared).verdict, compared.failures) == (verdict, [])
+    result = compared(old, new, 0.001)
+    assert (change_of(result).verdict, result.failures) == (verdict, [])
 
 
 @pytest.mark.parametrize(("finished", "failing"), [(None, 1), ("now", 0)])
@@ -270,19 +250,16 @@ def test_an_unfinished_run_is_a_failure(old, new, finished, failing):
     for run in (old, new):
         run.memory("fp32", 10)
     edit_run(new.folder, lambda info: info.update(finished=finished))
-    failures = compare(old.folder, new.folder, fail_over=0.03).failures
+    failures = compared(old, new).failures
     assert ["is unfinished" in failure for failure in failures] == [True] * failing
-    assert compare(old.folder, new.folder).failures == []
+    assert compared(old, new, None).failures == []
 
 
 def test_fail_over_decides_the_exit_code(old, new):
     for run, step_ms in ((old, 10.0), (new, 13.0)):
         timed(timed(run, step_ms), step_ms, [1.0], batch=64)
-    sides = ["compare", str(old.folder), str(new.folder)]
-    assert [
-        COMMAND.run(parse([*sides, *words]))
-        for words in ([], ["--fail-over", "3%"], ["--fail-over", "0.4"])
-    ] == [*(0, 1, 0)]
+    for words, code in (([], 0), (["--fail-over", "3%"], 1), (["--fail-over", "0.4"], 0)):
+        assert COMMAND.run(parse(["compare", str(old.folder), str(new.folder), *words])) == code
 
 
 FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]
@@ -301,26 +278,23 @@ WOBBLE = np.array([0.01, -0.01, 0.0, 0.02, -0.02])
     ],
 )
 def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(
-    tmp_path, metric, verdict, margins, seeds
+    old, new, metric, verdict, *, margins, seeds
 ):
-    for name, changes in (("old", [0.0] * 5), ("new", (margins + WOBBLE).tolist()[:seeds])):
-        run = RunBuilder(tmp_path / name)
+    for run, changes in ((old, np.zeros(5)), (new, (margins + WOBBLE)[:seeds])):
         if metric == "loss":
-            run.train(
-                "fp32", [None] * len(changes), test_loss=[3.0 - 0.02 * change for change in changes]
-            )
+            losses = (3.0 - 0.02 * changes).tolist()
+            run.train("fp32", [None] * len(changes), test_loss=losses)
         else:
-            run.train("fp32", [90.0 + change for change in changes])
-    compared = compare(tmp_path / "old", tmp_path / "new", fail_over=0.5)
-    change = change_of(compared, metric)
-    assert change.verdict == verdict
-    assert bool(compared.failures) is (verdict == "REGRESSED")
+            run.train("fp32", (90.0 + changes).tolist())
+    result = compared(old, new, 0.5)
+    assert change_of(result, metric).verdict == verdict
+    assert bool(result.failures) is (verdict == "REGRESSED")
 
 
 def test_trainings_of_other_epochs_do_not_compare(old, new):
     old.train("fp32", FIVE)
     new.train("fp32", FIVE, epochs=3)
-    change = change_of(compare(old.folder, new.folder), "accuracy")
+    change = change_of(compared(old, new), "accuracy")
     assert (str(change), change.verdict) == ("not comparable", "INCONCLUSIVE")
 
 
@@ -328,12 +302,12 @@ def test_trainings_of_other_epochs_do_not_compare(old, new):
 def test_a_seed_that_diverges_is_a_regression_of_what_is_learned(old, new, metric, accuracies):
     old.train("fp32", accuracies)
     new.train("fp32", accuracies[:4]).diverged("fp32", seed=4)
-    compared = compare(old.folder, new.folder, fail_over=0.03)
-    (row,) = compared.rows
-    assert {
-        name: str(change) for name, change in row.changes.items() if name in ("accuracy", "loss")
-    } == {metric: "ok → diverged"}
-    assert (row.changes[metric].verdict, len(compared.failures)) == ("REGRESSED", 1)
+    result = compared(old, new)
+    (row,) = result.rows
+    assert row.changes.keys() & {"accuracy", "loss"} == {metric}
+    change = row.changes[metric]
+    assert (str(change), change.verdict) == ("ok → diverged", "REGRESSED")
+    assert len(result.failures) == 1
 
 
 def test_of_several_devices_each_is_compared_with_itself_by_the_processes_of_all_runs(tmp_path):
@@ -342,12 +316,12 @@ def test_of_several_devices_each_is_compared_with_itself_by_the_processes_of_all
             for device, step_ms in (("X", 10.0), ("Y", 4.0 * slower)):
                 card = replace(GPU, name=f"Card {device}")
                 timed(RunBuilder(tmp_path / side / f"{side}-{device}{name}", device=card), step_ms)
-    compared = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
-    verdicts = {row.subject: row.changes["speed"].verdict for row in compared.rows}
+    result = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
+    verdicts = {row.subject: row.changes["speed"].verdict for row in result.rows}
     assert verdicts == {"mlp on Card X (0)": "INCONCLUSIVE", "mlp on Card Y (0)": "REGRESSED"}
-    assert ["Card Y" in failure for failure in compared.failures] == [True]
-    contrast = compared.rows[0].changes["speed"].contrast
-    assert [len(arm.values) for arm in (contrast.against, contrast.arm)] == [6, 9]
+    assert ["Card Y" in failure for failure in result.failures] == [True]
+    contrast = result.rows[0].changes["speed"].contrast
+    assert (len(contrast.against.values), len(contrast.arm.values)) == (6, 9)
 
 
 def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_path):
@@ -361,20 +335,19 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
 
 def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
     """Step times of runs on some days, each with the logarithm of its speed."""
-    values = [
-        10 * math.exp(day + error) for day in days for error in rng.normal(0, 0.01, processes)
-    ]
+    runs = np.repeat(np.arange(len(days)), processes)
+    values = 10 * np.exp(np.repeat(days, processes) + rng.normal(0, 0.01, len(runs)))
     names = [("run", place) for place in range(len(values))]
-    runs = [day for day in range(len(days)) for _ in range(processes)]
     key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, "fp32")
-    return Arm(key=key, values=np.array(values), replicates=names, runs=runs)
+    return Arm(key=key, values=values, replicates=names, runs=runs)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])
 @pytest.mark.parametrize("days", [1, 3])
 def test_days_that_differ_make_no_change(days, between):
-    """The speeds of two days differ with this standard deviation; a row of one run a side, or of
-    three.
+    """Rows of one run a side, or three.
+
+    The speeds of two days differ with the standard deviation ``between``.
     """
     rng, words = np.random.default_rng(days), Counter()
     for pair in range(400):
@@ -402,16 +375,14 @@ def test_disturbed_processes_count_for_nothing_also_over_runs():
 def in_turns(
     folder: Path, turns: str, slower: float = 1.0, spread: float = 0.03
 ) -> tuple[Path, Path]:
-    """Runs of OLD and NEW that began in the order of the letters; neighbours share the machine's
-    speed.
+    """Runs of OLD and NEW that began in the order of the letters.
+
+    Neighbours share the machine's speed.
     """
     for place, letter in enumerate(turns):
-        side, by = ("old", 1.0) if letter == "O" else ("new", slower)
-        run = timed(
-            RunBuilder(folder / side / str(place)),
-            10 * by * (1 + spread * (place // 2)) * (1 + 1e-5 * place),
-        )
-        begin(run, f"2026-01-01T1{place}:00:00+00:00")
+        side, step_ms = ("old", 10.0) if letter == "O" else ("new", 10.0 * slower)
+        step_ms *= (1 + spread * (place // 2)) * (1 + 1e-5 * place)
+        begin(timed(RunBuilder(folder / side / str(place)), step_ms), place)
     return folder / "old", folder / "new"
 
 
@@ -421,12 +392,10 @@ def in_turns(
 )
 def test_runs_that_took_turns_tell_what_two_days_do_not(tmp_path, slower, verdict):
     sides = in_turns(tmp_path, "ONNOON", slower)
-    apart, paired = (compare(*sides, 0.02, by_turns=by_turns) for by_turns in (False, True))
-    assert [change_of(compared).verdict for compared in (apart, paired)] == [
-        "INCONCLUSIVE",
-        verdict,
-    ]
-    assert [LIMITS in compared.cautions for compared in (apart, paired)] == [True, False]
+    for by_turns, expected in ((False, "INCONCLUSIVE"), (True, verdict)):
+        result = compare(*sides, 0.02, by_turns=by_turns)
+        assert change_of(result).verdict == expected
+        assert (LIMITS in result.cautions) is not by_turns
 
 
 def test_a_cell_that_the_sides_have_in_other_pairs_decides_nothing(tmp_path):
@@ -435,9 +404,8 @@ def test_a_cell_that_the_sides_have_in_other_pairs_decides_nothing(tmp_path):
         run = RunBuilder(tmp_path / side / str(place)).memory("fp32", 100)
         if place in (2, 5):
             timed(run, 10.0, batch=64)
-        begin(run, f"2026-01-01T1{place}:00:00+00:00")
-    rows = compare(*sides, by_turns=True).rows
-    (change,) = (row.changes["speed"] for row in rows if row.question["batch_size"] == 64)
+        begin(run, place)
+    change = by_batch(compare(*sides, by_turns=True))[64]
     assert (change.verdict, change.interval.low) == ("INCONCLUSIVE", None)
 
 
@@ -447,12 +415,10 @@ def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_pa
     for folder in sides:
         for path in folder.iterdir():
             run = RunBuilder(path)
-            timed(run, 10.06 if folder.name == "new" else 10.0, batch=64).floor(
-                [1.0] * 6, within=0.0005, batch=64
-            )
+            timed(run, 10.06 if folder.name == "new" else 10.0, batch=64)
+            run.floor([1.0] * 6, within=0.0005, batch=64)
             if folder.name == side:
                 run.floor([1.0] * 6, within=0.0005)
-            begin(run, f"2026-01-01T1{path.name}:00:00+00:00")
-    compared = compare(*sides, by_turns=True)
-    verdicts = {row.question["batch_size"]: row.changes["speed"].verdict for row in compared.rows}
-    assert verdicts == {64: "REGRESSED", 128: "SAME"}
+            begin(run, int(path.name))
+    changes = by_batch(compare(*sides, by_turns=True))
+    assert (changes[64].verdict, changes[128].verdict) == ("REGRESSED", "SAME")

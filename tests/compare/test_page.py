@@ -1,4 +1,4 @@
-"""A comparison with earlier runs, as it is printed: what changed comes first, and every line fits."""
+"""A comparison as it is printed: what changed comes first, and every line fits."""
 
 import sys
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Golden outputs: what reports of known runs say, pinned so that a change of the code cannot change it unnoticed.
+"""Golden outputs: what reports of known runs say, pinned so that no change goes unnoticed.
 
 ``cases.py`` lists the runs, ``figures.py`` takes their figures from the command line, ``write.py``
 writes a folder for each case, and ``tests/test_golden.py`` compares. A change that is meant to

@@ -15,14 +15,12 @@ def ablation_of(builder: RunBuilder) -> Ladder:
     return ladder
 
 
-def peaks(builder: RunBuilder, mib: dict[str, float | None]) -> None:
-    """Add the steady peaks of ablation steps; None is not measured."""
+def peaks(builder: RunBuilder, mib: dict[str, float]) -> None:
+    """Add the steady peaks of ablation steps."""
     field = "peak_resident_bytes" if builder.device.kind == "cpu" else "peak_allocated_bytes"
     for name, size in mib.items():
-        if size is not None:
-            builder.result(
-                "memory", name, batch=64, ablation=True, row=MemoryPeak(**{field: int(size * MIB)})
-            )
+        peak = MemoryPeak(**{field: int(size * MIB)})
+        builder.result("memory", name, batch=64, ablation=True, row=peak)
 
 
 def together(
@@ -32,26 +30,23 @@ def together(
     status: Status = "ok",
     operations: Operations | None = None,
 ) -> Ladder:
-    """Ablation steps timed together: how fast each is, process by process and round by round; fp32 takes 8 ms.
+    """Ablation steps timed together: how fast each is, by process and round; fp32 takes 8 ms.
 
     ``status`` is that of the first process; ``operations`` are those of every step.
     """
     for replicate in range(len(speeds["fp32"])):
         trial = builder.trial("speed", list(speeds), 64, replicate=replicate, ablation=True)
-        blocks = [
-            block(trial.id, name, round=number, time_ms=8 / speed)
-            for name, processes in speeds.items()
-            for number, speed in enumerate(processes[replicate])
-        ]
-        results = [
-            TrialResult(
+        blocks, results = [], []
+        for name, processes in speeds.items():
+            result = TrialResult(
                 precision=name,
-                status=status if replicate == 0 else "ok",
+                status="ok" if replicate else status,
                 operations=operations,
                 row=timed(8.0, 64),
             )
-            for name in speeds
-        ]
+            results.append(result)
+            for number, speed in enumerate(processes[replicate]):
+                blocks.append(block(trial.id, name, round=number, time_ms=8 / speed))
         builder.add(trial, *results, records=blocks)
     return ablation_of(builder)
 

@@ -21,20 +21,27 @@ CUT_OFF = """least => {
     // A table may scroll in a box of its own; nothing else may, or be wider than the page.
     const width = document.documentElement.clientWidth, faults = [];
     const isOwnBox = one => one.matches(".wide");
-    const name = one => `${one.tagName} #${one.id} .${one.getAttribute("class")} ${one.textContent.slice(0, 40)}`;
-    if (document.documentElement.scrollWidth > width) faults.push(`the page: ${document.documentElement.scrollWidth}`);
+    const name = one =>
+        `${one.tagName} #${one.id} .${one.getAttribute("class")} ${one.textContent.slice(0, 40)}`;
+    const whole = document.documentElement.scrollWidth;
+    if (whole > width) faults.push(`the page: ${whole}`);
     for (const one of document.querySelectorAll("main *")) {
         if (one.matches("title, option, thead[hidden]")) continue;
         if (!one.checkVisibility({ contentVisibilityAuto: true })) continue;
         const box = one.getBoundingClientRect(), own = one.closest(".wide");
-        if (getComputedStyle(one.closest("thead") ?? one).clipPath !== "none" || box.width === 0) continue;
-        if (!own && (box.left < -1 || box.right > width + 1)) faults.push(`beyond the page: ${name(one)}`);
-        if (!isOwnBox(one) && !own && one.clientWidth && one.scrollWidth > one.clientWidth + 1 && !one.closest("svg"))
+        const clip = getComputedStyle(one.closest("thead") ?? one).clipPath;
+        if (clip !== "none" || box.width === 0) continue;
+        if (!own && (box.left < -1 || box.right > width + 1))
+            faults.push(`beyond the page: ${name(one)}`);
+        const isWider = one.clientWidth && one.scrollWidth > one.clientWidth + 1;
+        if (!isOwnBox(one) && !own && isWider && !one.closest("svg"))
             faults.push(`wider than its box: ${name(one)}`);
-        if (own === one && (box.left < 0 || box.right > width)) faults.push(`a box beyond the page: ${name(one)}`);
+        if (own === one && (box.left < 0 || box.right > width))
+            faults.push(`a box beyond the page: ${name(one)}`);
         if (!one.matches("svg text")) continue;
         const scale = Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b);
-        if (scale * parseFloat(getComputedStyle(one).fontSize) < least) faults.push(`too small to read: ${name(one)}`);
+        if (scale * parseFloat(getComputedStyle(one).fontSize) < least)
+            faults.push(`too small to read: ${name(one)}`);
     }
     return faults;
 }"""

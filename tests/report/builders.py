@@ -1,4 +1,4 @@
-"""Runs made up for the tests: written by the harness's own store, so the columns are its columns."""
+"""Runs made up for the tests: written by the harness's own store, so the columns are its own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bench.phases.speed import Speed
 from bench.phases.train import Training
 from bench.report import report
 from bench.report.analysis.summary import summarise, without_unsupported
+from bench.report.analysis.verdict import Answer, answers
 from bench.report.reading.load import Runs, load
 from bench.report.tables.table import Material
 from bench.results.columns import cells
@@ -78,14 +79,13 @@ class RunBuilder:
 
     def row(self, precision: str = "amp-bf16", batch: int = 128) -> pd.Series:
         """The only row of the summary of a precision at a batch size."""
-        table = self.summary()
-        (row,) = (
-            row
-            for _, row in table[
-                (table["precision"] == precision) & (table["batch_size"] == batch)
-            ].iterrows()
-        )
-        return row
+        rows = self.summary().set_index(["precision", "batch_size"], drop=False)
+        return rows.loc[(precision, batch)]
+
+    def answer(self) -> Answer:
+        """The only answer of the run."""
+        (answer,) = answers(self.summary())
+        return answer
 
     def trial(self, phase: str, precisions: Sequence[str], batch: int, **asked: Any) -> Trial:
         placement = Placement(name=self.device.placement)
@@ -109,11 +109,9 @@ class RunBuilder:
         """A trial of one arm; ``parts`` are those of its result, and what was asked, such as the
         replicate.
         """
-        asked = {
-            name: parts.pop(name)
-            for name in ("replicate", "seed", "epochs", "ablation")
-            if name in parts
-        }
+        asked = {}
+        for name in {"replicate", "seed", "epochs", "ablation"} & parts.keys():
+            asked[name] = parts.pop(name)
         result = TrialResult(precision=precision, status=status, **parts)
         return self.add(self.trial(phase, [precision], batch, **asked), result)
 
@@ -149,18 +147,13 @@ class RunBuilder:
         timed before.
         """
         for replicate, speedup in enumerate(speedups):
+            fp32 = timed(10.0, batch, rounds=rounds)
             faster = timed(10.0 / speedup, batch, speedup=speedup, within=within, rounds=rounds)
-            rows = [
-                TrialResult(
-                    precision="fp32",
-                    status="ok",
-                    switches=switches,
-                    row=timed(10.0, batch, rounds=rounds),
-                ),
-                TrialResult(precision=arm, status=status, switches=switches, row=faster),
-            ]
             timed_so_far = self.processes.setdefault((batch, replicate), {})
-            timed_so_far |= {row.precision: row for row in rows}
+            for name, state, row in (("fp32", "ok", fp32), (arm, status, faster)):
+                timed_so_far[name] = TrialResult(
+                    precision=name, status=state, switches=switches, row=row
+                )
             trial = self.trial("speed", list(timed_so_far), batch, replicate=replicate)
             self.add(trial, *timed_so_far.values())
         return self
@@ -178,19 +171,15 @@ class RunBuilder:
         """A process for each of the gains over fp32, which differ in speed by far more than the
         gains do.
         """
+        is_paired = fp32 == "ok"
         for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
             load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
-            speed = timed(slow, batch, **load) if fp32 == "ok" else None
+            speed = timed(slow, batch, **load) if is_paired else None
             rows = [TrialResult(precision="fp32", status=fp32, row=speed)]
             for name, gain in zip(gains, speedups, strict=True):
-                speed = timed(
-                    slow / gain,
-                    batch,
-                    speedup=gain if fp32 == "ok" else None,
-                    within=within,
-                    **load,
-                )
+                more = load | ({"speedup": gain} if is_paired else {})
+                speed = timed(slow / gain, batch, within=within, **more)
                 rows.append(TrialResult(precision=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
@@ -236,7 +225,7 @@ class RunBuilder:
         epoch_s: float | Sequence[float] = 3.0,
         **figures: Any,
     ) -> RunBuilder:
-        """One training per accuracy, seeds from 0; None leaves the accuracy unknown, as in regression.
+        """One training per accuracy, seeds from 0; None leaves the accuracy unknown.
 
         ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each
         likewise: those that follow from epochs are those of the last, or all of them together.
@@ -244,48 +233,38 @@ class RunBuilder:
         times = [epoch_s] * len(accuracies) if isinstance(epoch_s, int | float) else list(epoch_s)
         for seed, (accuracy, seconds) in enumerate(zip(accuracies, times, strict=True)):
             trial = self.trial("train", [precision], batch, seed=seed, epochs=epochs)
-            chosen = {
-                name: value[seed] if isinstance(value, list) else value
-                for name, value in figures.items()
-            }
+            chosen = {}
+            for name, value in figures.items():
+                chosen[name] = value[seed] if isinstance(value, list) else value
+            per_epoch: dict[str, Any] = {}
+            if "data_wait_pct" in chosen:
+                per_epoch["data_wait_s"] = chosen.pop("data_wait_pct") / 100 * seconds
+            if "train_samples_per_s" in chosen:
+                per_epoch["samples"] = round(chosen.pop("train_samples_per_s") * seconds)
             course = {"seed": seed, "epochs": epochs, "accuracy": accuracy, "epoch_s": seconds}
-            rows = [
-                epoch_of(trial.id, precision, epoch=number, **course)
-                for number in range(1, epochs + 1)
-            ]
-            wait_pct, samples_per_s = (
-                chosen.pop("data_wait_pct", None),
-                chosen.pop("train_samples_per_s", None),
-            )
-            if wait_pct is not None:
-                rows = [replace(row, data_wait_s=wait_pct / 100 * seconds) for row in rows]
-            if samples_per_s is not None:
-                rows = [replace(row, samples=round(samples_per_s * seconds)) for row in rows]
+            rows = []
+            for number in range(1, epochs + 1):
+                epoch = epoch_of(trial.id, precision, epoch=number, **course)
+                rows.append(replace(epoch, **per_epoch))
             of_last = {name: chosen.pop(name) for name in [*chosen] if hasattr(rows[-1], name)}
             rows[-1] = replace(rows[-1], **of_last)
             training = Training(total_s=seconds * epochs, **chosen)
-            self.add(
-                trial, TrialResult(precision=precision, status="ok", row=training), records=rows
-            )
+            result = TrialResult(precision=precision, status="ok", row=training)
+            self.add(trial, result, records=rows)
         return self
 
     def diverged(self, precision: str, *, seed: int = 0, finite: int = 1) -> RunBuilder:
         """A training whose loss is NaN in the epoch after ``finite`` ones, which ends it."""
+        detail = "the training loss became nan"
+        result = TrialResult(precision=precision, status="nonfinite", detail=detail)
         trial = self.trial("train", [precision], 128, seed=seed, epochs=2)
-        self.add(
-            trial,
-            TrialResult(
-                precision=precision, status="nonfinite", detail="the training loss became nan"
-            ),
-        )
-        rows = [
-            epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=90.0, epoch_s=3.0)
-            for number in range(1, finite + 2)
-        ]
-        rows[-1] = replace(
-            rows[-1], train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0
-        )
-        return self.append(*rows)
+        self.add(trial, result)
+        for number in range(1, finite + 2):
+            row = epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=90.0, epoch_s=3.0)
+            if number > finite:
+                row = replace(row, train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
+            self.append(row)
+        return self
 
 
 def material_of(runs: Runs) -> Material:
@@ -343,17 +322,17 @@ def timed(
 
 
 def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBuilder:
-    """Add fp32 and amp-bf16 whose clock the power limit held down in one of three processes, or in
-    none.
+    """Add fp32 and amp-bf16 in three processes.
+
+    The power limit held down their clock in one of them, or in none.
     """
     for replicate in range(3):
         state = {"power_capped": is_capped and replicate == 1}
         faster = timed(10.0 / speedup, 128, speedup=speedup, within=0.01, **state)
-        rows = [
-            TrialResult(precision="fp32", status="ok", row=timed(10.0, 128, **state)),
-            TrialResult(precision="amp-bf16", status="ok", row=faster),
-        ]
-        run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *rows)
+        results = []
+        for name, row in (("fp32", timed(10.0, 128, **state)), ("amp-bf16", faster)):
+            results.append(TrialResult(precision=name, status="ok", row=row))
+        run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *results)
     return run
 
 

@@ -1,4 +1,4 @@
-"""The page in a browser: it opens from disk, its controls do what they say, and nothing is cut off."""
+"""The page in a browser: it opens from disk, its controls work, and nothing is cut off."""
 
 import itertools
 import re

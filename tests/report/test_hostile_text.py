@@ -24,7 +24,7 @@ EVIL = "=cmd|'/C calc'!A0 \x1b[31m\x07\x9b2J\u202egpj.exe\u2066 <script>alert(1)
 
 
 def hostile(folder: Path, device: str = EVIL, peak_mib: int = 100) -> RunBuilder:
-    """A run with hostile text in every word that may be any word, written as the harness writes it."""
+    """A run with hostile text in every word that may be any, written as the harness writes it."""
     run = RunBuilder(
         folder, suite=f"{EVIL} suite", device=replace(GPU, name=device, architecture=EVIL)
     )

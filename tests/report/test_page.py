@@ -46,7 +46,7 @@ def markdown_tables(text):
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory):
-    """The markdown, the HTML and the folder of a run that was warned and of which much went wrong."""
+    """The markdown, the HTML and the folder of a run that was warned and went wrong."""
     run = RunBuilder(tmp_path_factory.mktemp("troubled") / "run", target_ci=0.01).speed(
         status="unconverged"
     )
@@ -148,10 +148,8 @@ def test_a_line_has_the_summarys_figures_and_unfolds_to_every_batch_size(whole):
     line = re.search(r'<tr class="line".*?</tr>', html, re.DOTALL)[0]
     (answer,) = answers(run.summary())
     advised = answer.arm
-    assert (
-        f"<strong>{times(advised['speedup'], advised['speedup_low'], advised['speedup_high'])}</strong>"
-        in line
-    )
+    speedup = times(advised["speedup"], advised["speedup_low"], advised["speedup_high"])
+    assert f"<strong>{speedup}</strong>" in line
     less = change(advised["memory_change_ratio"])
     assert f"<span>{less}</span>" in line
     assert f'data-sort="{advised["speedup"]}"' in line

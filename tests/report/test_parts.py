@@ -1,4 +1,4 @@
-"""What the ``report.py`` of a phase gives has its place on every page, on the terminal and in JSON."""
+"""What the ``report.py`` of a phase gives is on every page, on the terminal and in JSON."""
 
 import pytest
 
@@ -62,10 +62,8 @@ def test_tables_figures_and_findings_are_where_they_belong(run, tmp_path):
     assert "- mlp: go on." in head
     assert "**Whence?**" in head
     assert "- mlp: fp32 on it: it is so. Firstly. Secondly." in head
-    assert [name for name in ("over-all", "whence", "of-mlp") if f"({name}.svg)" in head] == [
-        "over-all",
-        "whence",
-    ]
+    assert [name in head for name in ("(over-all.svg)", "(whence.svg)")] == [True, True]
+    assert "(of-mlp.svg)" not in head
     order = [
         "go on",
         'data-name="over-all"',
@@ -74,18 +72,15 @@ def test_tables_figures_and_findings_are_where_they_belong(run, tmp_path):
         "Firstly.",
         "Sums of all",
         "A remark.",
+        "A figure is left out.",
+        'data-name="of-mlp"',
     ]
-    order += ["A figure is left out.", 'data-name="of-mlp"']
     places = [html.index(text) for text in order]
     assert places == sorted(places)
     assert text_of(tmp_path / "out" / "report.html").count("| amp-bf16 |") >= 2
     said = render.terminal(report, tmp_path)
-    assert (
-        said.index("Sums")
-        < said.index("mlp: go on.")
-        < said.index("Whence?")
-        < said.index("- Secondly.")
-    )
+    places = [said.index(text) for text in ("Sums", "mlp: go on.", "Whence?", "- Secondly.")]
+    assert places == sorted(places)
     assert "Sums" in render.in_words(report.findings)
 
 

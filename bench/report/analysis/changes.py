@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.frame import PRECISION, Arm
+from bench.report.analysis.frame import Arm
 from bench.spec.metric import Metric
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval
@@ -49,12 +49,14 @@ class Contrast:
 
     @property
     def threshold(self) -> float:
-        """The limit that an interval must exceed to show a change, on the additive scale: A/A noise, or the margin."""
+        """The limit on the additive scale that an interval must exceed to show a change.
+
+        It is the A/A noise, or the margin of metrics without noise, plus the allowance.
+        """
         if not self.metric.has_noise:
             return self.metric.threshold + self.allowance
-        return (
-            math.log1p(stats.ASSUMED_NOISE if self.noise is None else self.noise) + self.allowance
-        )
+        noise = stats.ASSUMED_NOISE if self.noise is None else self.noise
+        return math.log1p(noise) + self.allowance
 
     @property
     def word(self) -> str:
@@ -63,7 +65,10 @@ class Contrast:
 
     @property
     def gain(self) -> Interval:
-        """How many times as good the arm is, 2 being twice; or by how much better, in the metric's unit."""
+        """How many times as good the arm is, 2 being twice.
+
+        Of a difference it is by how much better, in the metric's unit.
+        """
         return self.change.exp() if self.metric.scale == "ratio" else self.change
 
     @property
@@ -72,7 +77,8 @@ class Contrast:
         return self.change.on(self._in_unit)
 
     def _in_unit(self, value: float) -> float:
-        turned = 0.0 + self.metric.sign * value  # not -0.0
+        # Adding 0 turns -0.0, which would be shown with its sign, into 0.0.
+        turned = 0.0 + self.metric.sign * value
         return math.exp(turned) if self.metric.scale == "ratio" else turned
 
     def at(self, confidence: float) -> Interval:
@@ -81,7 +87,7 @@ class Contrast:
 
     @property
     def reported(self) -> Interval | None:
-        """The change as the summary has it, see ``Metric.shown_as``; None if it is below the resolution."""
+        """The change as the summary has it (``Metric.shown_as``); None if below the resolution."""
         if self.metric.seed_is_input:
             return self.at(0.90)
         if self.metric.shown_as == "speedup":
@@ -92,71 +98,72 @@ class Contrast:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether all its processes, or all of one side, show evidence of a disturbance, so that all count."""
-        sides = (self.arm, self.against)
+        """Whether all processes, unpaired all of one side, were disturbed, so that all count."""
+        arm, against = self.arm, self.against
         if self.pairing == "unpaired":
-            return any(side.disturbed.issuperset(side.replicates) for side in sides)
-        return (self.arm.disturbed | self.against.disturbed).issuperset(self.arm.replicates)
+            return arm.is_disturbed or against.is_disturbed
+        return (arm.disturbed | against.disturbed).issuperset(arm.replicates)
 
     @property
     def is_resolvable(self) -> bool:
-        """Whether the two differ by more than the instrument cannot tell apart; always, unless they are read once."""
+        """Whether the difference exceeds the instrument's resolution; true unless read once."""
         low, high = self.change.low, self.change.high
-        return (
-            self.pairing != "once"
-            or low is None
-            or high is None
-            or low == high
-            or not low < 0 < high
-        )
+        spans_zero = low is not None and high is not None and low < 0 < high
+        return self.pairing != "once" or not spans_zero
 
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
-    """Set one arm against another, as closely paired as what they share allows; None where they do not compare."""
+    """Set one arm against another, as closely paired as what they share allows.
+
+    Returns:
+        The contrast; None where the two do not compare.
+    """
     if arm.alike != against.alike:
         return None
-    for values in arm.alike if metric.is_described else ():
-        metric = metric.of(dict(zip(metric.alike, values, strict=True)))
-    pairs = {} if metric.replicate == "once" else _pairs(metric, arm, against)
-    pairing: Pairing = "unpaired"
+    if metric.is_described:
+        for values in arm.alike:
+            metric = metric.of(dict(zip(metric.alike, values, strict=True)))
+    pairing: Pairing
+    replicates = None
     if metric.replicate == "once":
         pairing, change = "once", _read_once(metric, arm, against)
-    elif pairs and metric.replicate == "seed":
-        pairing, change = "seeds", stats.student([pair.center for pair in pairs.values()])
-    elif pairs:
-        disturbed = arm.disturbed | against.disturbed
-        change = stats.over_processes(
-            [*pairs.values()], [process in disturbed for process in pairs]
-        )
-        pairing = "processes"
+    elif pairs := _pairs(metric, arm, against):
+        replicates = len(pairs)
+        if metric.replicate == "seed":
+            pairing, change = "seeds", stats.student([pair.center for pair in pairs.values()])
+        else:
+            disturbed = arm.disturbed | against.disturbed
+            is_disturbed = [process in disturbed for process in pairs]
+            pairing, change = "processes", stats.over_processes([*pairs.values()], is_disturbed)
     else:
-        change = stats.welch(*(side.additive(metric)[side.counted] for side in (arm, against)))
-    replicates = len(pairs) if pairs else change.n
+        samples = (side.additive(metric)[side.counted] for side in (arm, against))
+        pairing, change = "unpaired", stats.welch(*samples)
     return Contrast(
         metric=metric,
         arm=arm,
         against=against,
         change=change,
         pairing=pairing,
-        replicates=replicates,
+        replicates=replicates or change.n,
     )
 
 
 def _pairs(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, Interval]:
-    """Return the change in each process or seed that both have; none where they have too few in common.
+    """Return the change in each process or seed that both have; none if too few are common.
 
     It is the difference of their gains over fp32 where both have gains, and fp32 itself gains
     nothing.
     """
     ours, theirs = arm.gains, against.gains
-    if arm.key[:PRECISION] == against.key[:PRECISION]:
-        if against.key[PRECISION] == BASELINE:
+    if arm.cell == against.cell:
+        if against.precision == BASELINE:
             theirs = dict.fromkeys(ours, NO_GAIN)
-        elif arm.key[PRECISION] == BASELINE:
+        elif arm.precision == BASELINE:
             ours = dict.fromkeys(theirs, NO_GAIN)
     if not (ours and theirs):
         ours, theirs = _values(metric, arm), _values(metric, against)
     pairs = {name: ours[name].minus(theirs[name]) for name in ours if name in theirs}
+    # One common process of several would leave out most of what was measured.
     return pairs if len(pairs) >= min(2, len(arm.values), len(against.values)) else {}
 
 
@@ -166,41 +173,34 @@ def _values(metric: Metric, arm: Arm) -> dict[Hashable, Interval]:
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
-    """Return the change between readings; its interval spans the instrument's resolution and readings that differ.
+    """Return the change between the largest readings of two arms.
 
-    In a ratio, a reading below the resolution counts as the resolution: it may be nothing, which
-    has no ratio.
+    Its interval spans the instrument's resolution and readings that differ. In a ratio, a reading
+    below the resolution counts as the resolution: it may be nothing, which has no ratio.
     """
     resolution = metric.cpu_resolution if arm.on_cpu or against.on_cpu else 0.0
-    off = resolution / 2  # of each: A ÷ B is one over B ÷ A
     is_ratio = metric.scale == "ratio"
+    least = max(resolution, 1.0) if is_ratio else -math.inf
+    now, was = np.maximum(arm.values, least), np.maximum(against.values, least)
+    # Both readings are off by half the resolution, so that A ÷ B is one over B ÷ A.
+    off = resolution / 2
 
-    def end(now: float, was: float) -> float:
-        return metric.sign * (math.log(now / was) if is_ratio else now - was)
+    def between(reading: float, other: float) -> float:
+        return metric.sign * (math.log(reading / other) if is_ratio else reading - other)
 
-    now, was = (
-        np.maximum(side.values, max(resolution, 1.0) if is_ratio else -math.inf)
-        for side in (arm, against)
-    )
-    low, high = sorted(
-        (end(now.min() - off, was.max() + off), end(now.max() + off, was.min() - off))
-    )
-    return Interval(
-        center=end(now.max(), was.max()), low=low, high=high, n=1
-    )  # of several readings the largest
+    least_growth = between(now.min() - off, was.max() + off)
+    most_growth = between(now.max() + off, was.min() - off)
+    low, high = sorted((least_growth, most_growth))
+    return Interval(center=between(now.max(), was.max()), low=low, high=high, n=1)
 
 
 def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
     """Set every arm against fp32 in its cell; return the contrasts by the arm's number."""
-    baselines = {
-        arm.key[:PRECISION]: arm for arm in arms.values() if arm.key[PRECISION] == BASELINE
-    }
+    baselines = {arm.cell: arm for arm in arms.values() if arm.precision == BASELINE}
     against_fp32 = {}
     for number, arm in arms.items():
-        baseline = baselines.get(arm.key[:PRECISION])
-        if baseline is None or baseline is arm:
-            continue
-        contrast = estimate(metric, arm, baseline)
+        baseline = baselines.get(arm.cell, arm)
+        contrast = None if baseline is arm else estimate(metric, arm, baseline)
         if contrast is not None:
             against_fp32[number] = contrast
     return against_fp32
@@ -211,7 +211,10 @@ def intervals(
     names: Sequence[str],
     show: Callable[[Contrast], Interval | None],
 ) -> pd.DataFrame:
-    """Return the center and ends that ``show`` gives of contrasts, as columns by the arm's number, if any."""
+    """Return what ``show`` gives of contrasts as columns ``names``, by the arm's number.
+
+    The columns are the center and the ends of an interval; where it gives None, there is no row.
+    """
     shown = {}
     for number, contrast in contrasts.items():
         interval = show(contrast)

@@ -1,4 +1,4 @@
-"""Differences between runs that are not being compared: a sentence for each, with equal values together."""
+"""Differences between runs that are not being compared: a sentence for each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Fact = tuple[str, str, set[str]]
 
 
 def cautions(runs: Runs) -> list[str]:
-    """Return cautions to read before comparing: runs that did not end, and differences between runs."""
+    """Return what to read before comparing: unfinished runs, and differences between runs."""
     return [*unfinished(runs), *runs.remarks, *warnings(runs.runs, runs.tried())]
 
 
@@ -46,7 +46,8 @@ def unfinished(runs: Runs) -> list[str]:
 def remark(run: Run) -> str:
     """Return a sentence on a run that did not end."""
     state = "is unfinished: it was stopped, or is still running"
-    if undecided := run.list("undecided"):
+    undecided = run.list("undecided")
+    if undecided:
         state = f"was ended by --within; undecided: {', '.join(undecided)}"
     folder = plain(os.path.relpath(run.folder), one_line=True)
     return f"Run {run.label} {state}. Go on with --resume {folder}."
@@ -60,66 +61,63 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     recipes_of: dict[str, list[str]] = {}
     recipes = trials.groupby(RECIPE, sort=False)
     for recipe, rows in recipes:
-        places_of: dict[tuple[str, str], dict[str, list[str]]] = {}
-        for run in runs:
-            of_run = rows[rows["run"] == run.label]
-            if of_run.empty:
-                continue
-            for name, why, values in _facts(run, of_run):
-                value = ", ".join(sorted(values)) or "not known"
-                places = places_of.setdefault((name, why), {})
-                places.setdefault(value, []).append(run.label)
-        for (name, why), places in places_of.items():
-            if len(places) > 1:
-                parts = [f"{value} in {enumerated(where)}" for value, where in places.items()]
-                recipes_of.setdefault(f"Different {name}: {'; '.join(parts)}. {why}", []).append(
-                    titled(*recipe)
-                )
+        for difference in _differences(runs, rows):
+            recipes_of.setdefault(difference, []).append(titled(*recipe))
     if len(recipes) == 1:
         return list(recipes_of)
     return [f"{', '.join(of_recipes)}: {text}" for text, of_recipes in recipes_of.items()]
 
 
+def _differences(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence for each fact that differs among the runs of one recipe's ``rows``."""
+    places: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for run in runs:
+        of_run = rows[rows["run"] == run.label]
+        if of_run.empty:
+            continue
+        for name, why, values in _facts(run, of_run):
+            value = ", ".join(sorted(values)) or "not known"
+            places.setdefault((name, why), {}).setdefault(value, []).append(run.label)
+    for (name, why), labels in places.items():
+        if len(labels) > 1:
+            parts = [f"{value} in {enumerated(where)}" for value, where in labels.items()]
+            yield f"Different {name}: {'; '.join(parts)}. {why}"
+
+
 def _facts(run: Run, rows: pd.DataFrame) -> Iterator[Fact]:
     """Yield the circumstances of a run of a recipe, whose trials are ``rows``."""
-    kind = rows["device_kind"].max()  # cuda where it has both
-    facts = run.environment | {"version": run.info.get("version")}
-    for key, part in MACHINE.items():
-        if part.why and part.on in ("any", kind):
-            value = facts.get(key)
-            yield (
-                part.name,
-                part.why,
-                set(value) if isinstance(value, list) else {str(value)} if value else set(),
-            )
-    used = set(rows["placement"])
-    for key, part in DEVICE.items():
-        if part.why:
-            limits: dict[str, set[str]] = {}
-            for device in run.devices:
-                if device["placement"] in used and device.get(key) is not None:
-                    limits.setdefault(device["name"], set()).add(
-                        f"{device[key]:,g} {part.unit}".strip()
-                    )
-            for name, texts in limits.items():
-                yield f"{part.name} of {name}", part.why, texts
+    yield from _of_machine(run, kind=rows["device_kind"].max())  # cuda where it has both
+    yield from _of_devices(run, set(rows["placement"]))
     suite = rows["suite"].iloc[0]
     for ref in run.part("request").get("suites", []):
         if ref["name"] == suite and ref.get("digest"):
-            yield (
-                f"versions of {suite} (hash of its file, and of a script's arguments)",
-                EDITED,
-                {ref["digest"]},
-            )
+            name = f"versions of {suite} (hash of its file, and of a script's arguments)"
+            yield name, EDITED, {ref["digest"]}
     measured = rows[rows["status"].isin(MEASURED)]
     for phase, column, name, why in OF_TRIALS:
         values = measured.loc[measured["phase"] == phase, column].dropna()
+        if column == "epochs":
+            values = values.map("{:.0f}".format)
         if len(values):
-            yield (
-                name,
-                why,
-                {
-                    (value or "none") if isinstance(value, str) else f"{value:.0f}"
-                    for value in values
-                },
-            )
+            yield name, why, set(values.replace("", "none"))
+
+
+def _of_machine(run: Run, kind: str) -> Iterator[Fact]:
+    facts = run.environment | {"version": run.info.get("version")}
+    for key, part in MACHINE.items():
+        if part.why and part.on in ("any", kind):
+            value = facts.get(key) or []
+            values = value if isinstance(value, list) else [str(value)]
+            yield part.name, part.why, set(values)
+
+
+def _of_devices(run: Run, used: set[str]) -> Iterator[Fact]:
+    """Yield the limits of the placements ``used``, those of devices of one name together."""
+    for key, part in DEVICE.items():
+        limits: dict[str, set[str]] = {}
+        for device in run.devices:
+            if part.why and device["placement"] in used and device.get(key) is not None:
+                text = f"{device[key]:,g} {part.unit}".strip()
+                limits.setdefault(device["name"], set()).add(text)
+        for name, texts in limits.items():
+            yield f"{part.name} of {name}", part.why, texts

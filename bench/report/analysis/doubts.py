@@ -53,25 +53,22 @@ DOUBTS = {
         Doubt(
             name="crowded",
             mark="¤",
-            about=(
-                f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while it "
-                "was timed"
-            ),
+            about=f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while "
+            "it was timed",
             applies=lambda row: row["foreign_load_pct"] > CROWDED_PCT,
         ),
         Doubt(
             name="disturbed",
             mark="△",
-            about=(
-                "all processes that timed it were disturbed, so all of them count; the notes say "
-                "by what"
-            ),
+            about="all processes that timed it were disturbed, so all of them count; the notes "
+            "say by what",
             applies=lambda row: row["disturbed"] is True,
         ),
         Doubt(
             name=processes(1),
             mark="§",
-            about="its speed was measured in one process, and another may land outside the interval",
+            about="its speed was measured in one process, and another may land outside the "
+            "interval",
             applies=lambda row: row["timed_processes"] == 1 or row["measured_in"] == processes(1),
         ),
         Doubt(
@@ -90,8 +87,8 @@ DOUBTS = {
         Doubt(
             name="shared clock",
             mark="‖",
-            about="the power limit held the clock down, which the precisions shared, so the speedup "
-            "may be some 10 % too high, and FASTER is said only of more than 15 %",
+            about="the power limit held the clock down, which the precisions shared, so the "
+            "speedup may be some 10 % too high, and FASTER is said only of more than 15 %",
             applies=lambda row: (
                 row["power_capped"] is True
                 and known(row["speedup"])
@@ -118,13 +115,14 @@ DOUBTS = {
 
 
 def marked_verdict(row: Row) -> Any:
-    """Return the verdict on a row's speed, with a mark where it is on products of other types; NaN without one."""
-    is_marked = known(row["speed_verdict"]) and OTHER_TYPES in row["doubts"]
-    return f"{row['speed_verdict']} ≠" if is_marked else row["speed_verdict"]
+    """Return the verdict on a row's speed, NaN without one, marked if products had other types."""
+    verdict = row["speed_verdict"]
+    is_marked = known(verdict) and OTHER_TYPES in row["doubts"]
+    return f"{verdict} {DOUBTS[OTHER_TYPES].mark}" if is_marked else verdict
 
 
 def doubts(row: Row) -> str:
-    """Return the names of the doubts that apply to a row, with commas between them: its column ``doubts``."""
+    """Return the names of the doubts that apply to a row: its column ``doubts``."""
     return ", ".join(doubt.name for doubt in DOUBTS.values() if doubt.applies(row))
 
 

@@ -1,10 +1,11 @@
 """The tidy frame of a report, and what each arm measured of a metric.
 
-metric        what is compared: its column, its direction, its margin       bench.spec.metrics
-measurement   one value of a metric, by one arm in one process or with one seed    measurements arm
-all measurements of a metric by one precision of one cell     arms contrast      one arm against
-another, with an interval                     bench.report.analysis.changes verdict       the words
-for contrasts, which depend on the question         bench.report.analysis.judge
+- A metric is what is compared: its column, its direction, its margin (``bench.spec.metrics``).
+- A measurement is one value of a metric, by one arm in one process or with one seed.
+- An arm has all measurements of a metric by one precision of one cell.
+- A contrast is one arm against another, with an interval (``bench.report.analysis.changes``).
+- A verdict is the words for contrasts, which depend on the question
+  (``bench.report.analysis.judge``).
 """
 
 from __future__ import annotations
@@ -57,18 +58,37 @@ class Arm:
     """The run of each value, where several runs count as one."""
 
     @property
+    def cell(self) -> tuple[Any, ...]:
+        """Its values of ``CELL``."""
+        return self.key[:PRECISION]
+
+    @property
+    def precision(self) -> str:
+        """Its precision."""
+        return str(self.key[PRECISION])
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether all its processes show evidence of a disturbance."""
+        return self.disturbed.issuperset(self.replicates)
+
+    @property
     def counted(self) -> NDArray[np.bool_]:
         """Which values count: those of disturbed processes do not while two others do."""
-        return np.array(
-            stats.without_evidence([name in self.disturbed for name in self.replicates])
-        )
+        is_disturbed = [name in self.disturbed for name in self.replicates]
+        return np.array(stats.without_evidence(is_disturbed))
 
     def figure(self, metric: Metric) -> float:
-        """Return one figure of what counts: the mean of what was learned, the largest reading, else the median."""
+        """Return one figure of the values that count, in the metric's unit.
+
+        It is the mean of what was learned, the largest of readings, else the median.
+        """
         values = self.values[self.counted]
         if metric.seed_is_input:
             return float(np.mean(values))
-        return float(np.max(values) if metric.replicate == "once" else np.median(values))
+        if metric.replicate == "once":
+            return float(np.max(values))
+        return float(np.median(values))
 
     def additive(self, metric: Metric) -> Values:
         """Return the values on the additive scale."""
@@ -76,18 +96,18 @@ class Arm:
 
 
 def numbered(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return trials with a number for their arm and one for their cell, in the order in which they come."""
+    """Return trials with a number for their arm and one for their cell, in their order."""
     return trials.assign(**{ARM: numbers(trials, KEY), IN_CELL: numbers(trials, CELL)})
 
 
 def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
-    """Number the different values of some columns: one number is compared faster than several words."""
+    """Number the different values of some columns."""
     numbers = rows.groupby(names, sort=False, observed=True, dropna=False).ngroup()
     return np.asarray(numbers, dtype=np.int64)
 
 
 def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return one row for each measurement of a metric: its arm and where it was taken, with ``value`` and ``GAIN``.
+    """Return one row for each measurement of a metric, with ``value`` and ``GAIN``.
 
     Args:
         trials: rows from ``numbered``.
@@ -97,38 +117,45 @@ def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     values = measured[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
     usable = metric.is_possible(values)
     if metric.unless:
-        usable &= ~measured[ARM].isin(measured.loc[measured[metric.unless].notna(), ARM])
+        replaced = measured.loc[measured[metric.unless].notna(), ARM]
+        usable &= ~measured[ARM].isin(replaced)
     rows: pd.DataFrame = measured.assign(value=values)[usable]
     rows[GAIN] = rows[[metric.gain, f"{metric.gain}_error"]] if metric.gain else np.nan
-    if metric.seed_is_input:  # of runs that count as one, a seed may be in several
+    if metric.seed_is_input:
+        # Where several runs count as one, a seed may be in several of them.
         rows["value"] = rows.groupby([ARM, "seed"])["value"].transform("mean")
         rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
     return rows
 
 
 def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
-    """Return what each arm measured of a metric, by its number; the arguments are those of ``measurements``."""
-    rows = measurements(trials, metric)
+    """Return what each arm measured of a metric, by its number.
+
+    The arguments are those of ``measurements``.
+    """
     measured: dict[int, Arm] = {}
-    for _, part in rows.groupby(ARM, sort=False):
-        key = tuple(part.iloc[0][KEY])
-        processes = list(zip(part["run"], part["trial"], strict=True))
-        cell = None if metric.seed_is_input else key[:PRECISION]
-        evidence = stats.disturbed(
-            part["disturbance"].tolist(), {name: part[name].to_numpy() for name in EVIDENCE}
-        )
-        measured[int(part[ARM].iloc[0])] = Arm(
+    for _, rows in measurements(trials, metric).groupby(ARM, sort=False):
+        first = rows.iloc[0]
+        key = tuple(first[KEY])
+        processes: list[Hashable] = list(zip(rows["run"], rows["trial"], strict=True))
+        replicates = processes
+        if metric.replicate == "seed":
+            # What is learned pairs by its seed, a training's time only within its cell.
+            cell = None if metric.seed_is_input else key[:PRECISION]
+            replicates = [(cell, seed) for seed in rows["seed"]]
+        named = rows["disturbance"].tolist()
+        evidence = stats.disturbed(named, {name: rows[name].to_numpy() for name in EVIDENCE})
+        alike = rows[list(metric.alike)].itertuples(index=False, name=None)
+        measured[int(first[ARM])] = Arm(
             key=key,
-            values=part["value"].to_numpy(),
-            replicates=[(cell, seed) for seed in part["seed"]]
-            if metric.replicate == "seed"
-            else processes,
-            gains=_gains(processes, part),
+            values=rows["value"].to_numpy(),
+            replicates=replicates,
+            gains=_gains(processes, rows),
             disturbed=frozenset(compress(processes, evidence)),
-            alike=frozenset(part[list(metric.alike)].itertuples(index=False, name=None)),
-            on_cpu=part["device_kind"].iloc[0] == "cpu",
-            seeds=tuple(part["seed"].tolist()),
-            runs=tuple(part["of_run"]) if "of_run" in part else (),
+            alike=frozenset(alike),
+            on_cpu=first["device_kind"] == "cpu",
+            seeds=tuple(rows["seed"].tolist()),
+            runs=tuple(rows["of_run"]) if "of_run" in rows else (),
         )
     return measured
 
@@ -136,9 +163,8 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
 def _gains(processes: Sequence[Hashable], rows: pd.DataFrame) -> dict[Hashable, Interval]:
     """Return the log-gain over fp32 in each process that has one."""
     gains = {}
-    for process, log_gain, error, count in zip(
-        processes, *(rows[name] for name in (*GAIN, "rounds")), strict=True
-    ):
+    measured = rows[[*GAIN, "rounds"]].itertuples(index=False, name=None)
+    for process, (log_gain, error, count) in zip(processes, measured, strict=True):
         if not np.isnan(log_gain):
             gains[process] = stats.of_rounds(log_gain, error, int(count))
     return gains

@@ -1,4 +1,4 @@
-"""The words for contrasts. They depend on the question that is asked, and for many at once on the others."""
+"""The words for contrasts, which depend on the question, and for many at once on the others."""
 
 from __future__ import annotations
 
@@ -26,61 +26,63 @@ MIN_SEEDS = ACCURACY.fewest
 
 
 def judge_speedups(family: Sequence[Contrast]) -> list[str]:
-    """Return the words of ``stats.FASTER`` for a report's speedups: of many, one clears the noise by chance.
+    """Return the words of ``stats.FASTER`` for a report's speedups.
 
-    FASTER and SLOWER also need to be discoveries (``stats.discoveries``) at the level of their
-    intervals, 5 % of one process and 2.5 % of several that may have ended the measurement; alone a
-    speedup has the word of its interval.
+    Of many speedups, one clears the noise by chance. So FASTER and SLOWER also need to be
+    discoveries (``stats.discoveries``) at the level of their intervals, 5 % of one process and
+    2.5 % of several that may have ended the measurement; alone a speedup has the word of its
+    interval.
     """
     chances = {}
     for place, contrast in enumerate(family):
-        if contrast.change.low is not None:
-            chances[place] = contrast.change.chance(contrast.threshold) / (
-                1 - contrast.change.confidence
-            )
-    holding = stats.discoveries(chances, 1.0)
+        change = contrast.change
+        if change.low is not None:
+            level = 1 - change.confidence
+            chances[place] = change.chance(contrast.threshold) / level
+    discoveries = stats.discoveries(chances, rate=1.0)  # the chances are shares of their levels
     words = []
     for place, contrast in enumerate(family):
         word = contrast.word
-        is_chance = word in ("FASTER", "SLOWER") and place not in holding
-        if word == "FASTER" and contrast.shares_clock:
-            is_chance |= stats.verdict(contrast.change, SHARED_CLOCK) != word
-        words.append("INCONCLUSIVE" if is_chance else word)
+        if word in ("FASTER", "SLOWER") and place not in discoveries:
+            word = "INCONCLUSIVE"
+        is_shared_gain = word == "FASTER" and contrast.shares_clock
+        if is_shared_gain and stats.verdict(contrast.change, SHARED_CLOCK) != "FASTER":
+            word = "INCONCLUSIVE"
+        words.append(word)
     return words
 
 
 def judged_alone(turns: Contrast, alone: Contrast | None) -> Contrast | None:
-    """Return what the verdict is on where the speedup alone counts: at the power limit, or where the two differ.
+    """Return what the verdict is on where the speedup alone counts.
 
-    In turns, a GPU at its power limit runs all precisions at one clock. The energy phase trains
-    each alone, at its own, and once: that is taken to be as uncertain as the speedup in turns, and
-    by ``TOLERANCE`` at least.
+    That is at the power limit, or where the two speedups differ. In turns, a GPU at its power limit
+    runs all precisions at one clock. The energy phase trains each alone, at its own, and once: that
+    is taken to be as uncertain as the speedup in turns, and by ``TOLERANCE`` at least.
     """
     if alone is None:
         return None
-    uncertainty = max(TOLERANCE, turns.change.half_width or 0.0)
-    center, freedom, confidence = alone.change.center, turns.change.freedom, turns.change.confidence
-    if not turns.shares_clock and abs(center - turns.change.center) <= uncertainty:
+    in_turns, center = turns.change, alone.change.center
+    uncertainty = max(TOLERANCE, in_turns.half_width or 0.0)
+    if not turns.shares_clock and abs(center - in_turns.center) <= uncertainty:
         return None
-    error = uncertainty / stats.quantile(freedom, confidence)
-    change = stats.around(center, error, freedom, turns.change.n, confidence)
+    error = uncertainty / stats.quantile(in_turns.freedom, in_turns.confidence)
+    change = replace(in_turns, center=center, error=error).at(in_turns.confidence)
     return replace(turns, change=change, shares_clock=False)
 
 
 def parity(contrast: Contrast) -> str:
-    """Judge whether an arm is equivalent to another, or at least not worse, by two one-sided tests at 5 %.
+    """Judge whether an arm is equivalent to another, or at least not worse.
 
-    It is EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or "insufficient seeds".
-
-    The end of the 90 % interval on the worse side is also the one-sided 95 % bound that
-    non-inferiority asks for.
+    By two one-sided tests at 5 % it is EQUIVALENT, NON-INFERIOR, WORSE, INCONCLUSIVE or
+    "insufficient seeds". The end of the 90 % interval on the worse side is also the one-sided 95 %
+    bound that non-inferiority asks for.
 
     Source: Schuirmann, "A comparison of the two one-sided tests procedure and the power approach",
     Journal of Pharmacokinetics and Biopharmaceutics 15 (1987).
     """
-    margin, change = contrast.metric.threshold, contrast.change
-    interval = change.at(0.90)
-    if change.n < contrast.metric.fewest or interval.low is None or interval.high is None:
+    margin = contrast.metric.threshold
+    interval = contrast.change.at(0.90)
+    if interval.n < contrast.metric.fewest or interval.low is None or interval.high is None:
         return "insufficient seeds"
     if interval.high < -margin:
         return "WORSE"
@@ -91,4 +93,7 @@ def parity(contrast: Contrast) -> str:
 
 def judged_by(row: Mapping[Hashable, Any]) -> Metric | None:
     """Return what a row of the summary is compared with fp32 by; None where it is not compared."""
-    return next((metric.of(row) for metric in learned() if known(row[metric.change])), None)
+    for metric in learned():
+        if known(row[metric.change]):
+            return metric.of(row)
+    return None

@@ -1,4 +1,4 @@
-"""The head of a report: all answers in a sentence or two, and the words of each line of the grid."""
+"""The head of a report: all answers in a sentence or two, and each line of the grid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.report.analysis.doubts import DOUBTS, PARTIAL
+from bench.report.analysis.doubts import DOUBTS, PARTIAL, Row
 from bench.report.analysis.judge import judged_by
 from bench.report.analysis.verdict import NO_ACCURACY, NOT_TRAINED, NOT_WORSE, Answer
 from bench.report.format import (
@@ -27,10 +27,16 @@ from bench.report.format import (
 from bench.spec.metrics import EPOCH, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
-STANDING = {NOT_WORSE: "good", "not compared": "open", "too few seeds": "open", "undecided": "open"}
-STANDING |= dict.fromkeys((UNKNOWN, NOT_TRAINED, NO_ACCURACY), "")
-"""The class of each verdict on accuracy, which colours it: whether it supports the advice. Any
-other verdict is bad."""
+# The class of each verdict on accuracy, which colours it: whether it supports the advice. Any other
+# verdict is bad.
+STANDING = {
+    NOT_WORSE: "good",
+    "not compared": "open",
+    "too few seeds": "open",
+    "undecided": "open",
+    NOT_TRAINED: "",
+    NO_ACCURACY: "",
+}
 
 
 class Part(NamedTuple):
@@ -52,7 +58,10 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """An answer as a line of the grid; a cell with nothing to say is ``UNKNOWN``, or empty where it is an addition."""
+    """An answer as a line of the grid.
+
+    A cell with nothing to say is ``UNKNOWN``, or empty where it is an addition.
+    """
 
     answer: Answer
     faster: str
@@ -79,11 +88,33 @@ class Line:
 def line(answer: Answer) -> Line:
     """Write an answer as a line of the grid."""
     arm = answer.arm if answer.is_gain else {}
-    accuracy, shown = answer.accuracy or UNKNOWN, [*answer.trained.values()]
     if answer.is_gain:
         accuracy = answer.accuracy_word(answer.precision)
-        shown = [accuracy]
-    standings = [STANDING.get(word, "bad") for word in shown] or [""]
+        words = [accuracy]
+    else:
+        accuracy = answer.accuracy or UNKNOWN
+        words = list(answer.trained.values())
+    standings = [STANDING.get(word, "bad") for word in words] or [""]
+    half_width, peak = "", ""
+    if known(arm.get("speedup_low")):
+        half_width = spread(arm["speedup_low"], arm["speedup_high"])
+    if known(arm.get("peak_memory_bytes")):
+        peak = f"{number(arm['peak_memory_bytes'] / MIB)} MiB"
+    return Line(
+        answer=answer,
+        faster=_faster(answer),
+        spread=half_width,
+        changes=_changes(answer, arm),
+        peak=peak,
+        accuracy=accuracy,
+        points=_points(answer),
+        standing="bad" if "bad" in standings else standings[0],
+        marks="".join(doubt.mark for doubt in answer.doubts),
+    )
+
+
+def _changes(answer: Answer, arm: Row) -> dict[str, Cell]:
+    """Write the changes of the advised arm, an empty one where fp32 is advised."""
     changes = {}
     for metric in METRICS.values():
         if metric.shown_as == "share":
@@ -91,26 +122,12 @@ def line(answer: Answer) -> Line:
             changes[metric.name] = Cell(change(share), share)
     if answer.peaks:
         changes[MEMORY.name] = Cell(answer.peaks, math.nan)
-    seconds = [row["time_per_epoch_s"] for row in (answer.fp32, arm) if row]
     epoch = UNKNOWN
-    if arm and known(arm["time_per_epoch_s"]):
-        epoch = " → ".join(number(each, 3) for each in seconds if known(each)) + " s"
+    if known(arm.get("time_per_epoch_s")):
+        rows = [row for row in (answer.fp32, arm) if known(row.get("time_per_epoch_s"))]
+        epoch = " → ".join(number(row["time_per_epoch_s"], 3) for row in rows) + " s"
     changes[EPOCH.name] = Cell(epoch, arm.get(EPOCH.change, math.nan))
-    return Line(
-        answer=answer,
-        faster=_faster(answer),
-        spread=spread(arm["speedup_low"], arm["speedup_high"])
-        if arm and known(arm["speedup_low"])
-        else "",
-        changes=changes,
-        peak=f"{number(arm['peak_memory_bytes'] / MIB)} MiB"
-        if arm and known(arm["peak_memory_bytes"])
-        else "",
-        accuracy=accuracy,
-        points=_points(answer),
-        standing="bad" if "bad" in standings else standings[0],
-        marks="".join(doubt.mark for doubt in answer.doubts),
-    )
+    return changes
 
 
 def _faster(answer: Answer) -> str:
@@ -122,6 +139,7 @@ def _faster(answer: Answer) -> str:
     if not answer.stays:
         return size
     if arm["speed_verdict"] == "INCONCLUSIVE" and low < 1 < high:
+        # A single figure would read as a gain or a loss, which is what is not known.
         size = f"{number(low, 2)} to {number(high, 2)}×"
     return f"{arm['precision']}: {size}"
 
@@ -130,13 +148,11 @@ def _points(answer: Answer) -> str:
     training = answer.training
     if not training:
         return ""
-    quality, is_here = judged_by(training), training["batch_size"] == answer.batch
+    quality = judged_by(training)
+    is_here = training["batch_size"] == answer.batch
     if quality is None:
-        return (
-            f"{training['accuracy_pct']:.2f} %"
-            if is_here and known(training["accuracy_pct"])
-            else ""
-        )
+        is_shown = is_here and known(training["accuracy_pct"])
+        return f"{training['accuracy_pct']:.2f} %" if is_shown else ""
     parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
     if answer.accuracy_word(answer.precision) == "too few seeds":
         parts.append(counted(training["accuracy_change_seeds"], "seed"))
@@ -167,35 +183,39 @@ def grid(answers: Sequence[Answer]) -> Grid:
     for answer in answers:
         shown = line(answer)
         groups.setdefault(str(answer.names["workload"]), []).append(shown)
-        columns |= {name: None for name, cell in shown.changes.items() if cell.text != UNKNOWN}
+        for name, cell in shown.changes.items():
+            if cell.text != UNKNOWN:
+                columns[name] = None
     doubts = {doubt for answer in answers for doubt in answer.doubts}
     legend = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values() if doubt in doubts}
-    return Grid(groups=groups, columns=[*columns], legend=legend)
+    return Grid(groups=groups, columns=list(columns), legend=legend)
 
 
 # All answers in a sentence or two.
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: whose types are not its own, and what to use where, and how much faster it is."""
+    """Return the sentences: whose types are not its own, what to use where, and how fast it is."""
     if not answers:
         return []
-    sentences = [other_types_sentence(answers), _speeds(answers)]
-    return [sentence for sentence in sentences if sentence]
+    other_types = other_types_sentence(answers)
+    return [other_types, _speeds(answers)] if other_types else [_speeds(answers)]
 
 
 def other_types_sentence(answers: Sequence[Answer]) -> Sentence:
     """Say which precisions' products ran in other types than theirs; nothing where none did."""
-    words: dict[str, None] = {}
+    clauses: dict[str, None] = {}
     for answer in answers:
         for row in answer.rows:
             if known(row["other_types"]):
-                so = f", so it is no {BASELINE}" if row["precision"] == BASELINE else ""
-                words[f"{row['precision']} {row['other_types']}{so}"] = None
-    if not words:
+                clause = f"{row['precision']} {row['other_types']}"
+                if row["precision"] == BASELINE:
+                    clause += f", so it is no {BASELINE}"
+                clauses[clause] = None
+    if not clauses:
         return []
     meaning = " Speedups, FASTER and SLOWER below rest on that."
-    return [Part(f"{'; '.join(words)}.", strong=True), Part(meaning)]
+    return [Part(f"{'; '.join(clauses)}.", strong=True), Part(meaning)]
 
 
 def _speeds(answers: Sequence[Answer]) -> Sentence:
@@ -209,38 +229,50 @@ def _speeds(answers: Sequence[Answer]) -> Sentence:
         parts.append(Part("So far, "))
     for group in groups:
         clause = _clause(group, answers)
-        if not parts and not group[0].is_timed:  # others begin with the name of a precision
-            clause[0] = Part(capital(clause[0].text), clause[0].strong)
-        elif group is not groups[0]:
+        if group is not groups[0]:
             parts.append(Part("; "))
+        elif not parts and not group[0].is_timed:
+            # A clause on a gain begins with the name of a precision, which stays as it is.
+            clause[0] = Part(capital(clause[0].text), clause[0].strong)
         parts += clause
     return [*parts, Part(".")]
 
 
 def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     """Say what to use where some answers advise the same, and how much faster it is there."""
-    first, use = group[0], group[0].use
-    labels = dict.fromkeys(answer.names["label"] for answer in group)
-    where = f"on {enumerated(labels)}"
-    if len(answers) == 1:
-        where += f" for {first.names['workload']}{at_batch(first.names, ' at batch ')}"
-    elif any(
-        answer.names["label"] in labels and answer not in group for answer in answers
-    ):  # of other suites
-        where = f"in {cases(len(group), len(answers))}"
+    first = group[0]
+    where = _where(group, answers)
     if first.is_timed:
         speedups = [float(answer.arm["speedup"]) for answer in group]
         size = _faster(first) if len(group) == 1 else span(min(speedups), max(speedups))
-        return [Part(f"{use} is "), Part(size, True), Part(f" as fast as {BASELINE} {where}")]
+        return [
+            Part(f"{first.use} is "),
+            Part(size, strong=True),
+            Part(f" as fast as {BASELINE} {where}"),
+        ]
     if first.stays:
         notes = [_faster(first)] if len(group) == 1 else []
         if any(answer.rule.arms == "undecided" for answer in group):
             notes.append("measure longer to decide")
-        return [
-            Part(f"stay with {BASELINE}", True),
-            Part(f" {where}" + (f" ({'; '.join(notes)})" if notes else "")),
-        ]
-    return [Part(f"only {use} fits {where}" if first.is_gain else f"{use} {where}")]
+        reasons = f" ({'; '.join(notes)})" if notes else ""
+        return [Part(f"stay with {BASELINE}", strong=True), Part(f" {where}{reasons}")]
+    if first.is_gain:
+        return [Part(f"only {first.use} fits {where}")]
+    return [Part(f"{first.use} {where}")]
+
+
+def _where(group: Sequence[Answer], answers: Sequence[Answer]) -> str:
+    """Say of which devices a group of the answers is, or of how many cases, if few words do."""
+    labels = [answer.names["label"] for answer in group]
+    where = f"on {enumerated(dict.fromkeys(labels))}"
+    if len(answers) == 1:
+        names = group[0].names
+        return f"{where} for {names['workload']}{at_batch(names, ' at batch ')}"
+    others = [answer for answer in answers if answer not in group]
+    # Where a device has several suites, its name alone does not say which are meant.
+    if any(answer.names["label"] in labels for answer in others):
+        return f"in {cases(len(group), len(answers))}"
+    return where
 
 
 def cases(some: int, every: int) -> str:
@@ -251,4 +283,5 @@ def cases(some: int, every: int) -> str:
 def span(low: float, high: float) -> str:
     """Write a range of speedups: 2.6–3.7×; one figure where both ends read the same."""
     digits = 2 if high >= 1.5 else 3
-    return "–".join(dict.fromkeys(number(end, digits) for end in (low, high))) + "×"
+    ends = dict.fromkeys((number(low, digits), number(high, digits)))
+    return f"{'–'.join(ends)}×"

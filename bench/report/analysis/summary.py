@@ -1,10 +1,10 @@
-"""Summary of trials: one row for each precision of a cell, with the figures of all phases side by side."""
+"""Summary of trials: one row for each precision of a cell, with the figures of all phases."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -31,6 +31,7 @@ ROUNDED = ("tf32", "bf16")
 # Columns of a precision's status; the first that is set counts.
 MEASURES = ["speed_status", "memory_status", "train_status"]
 UNSUPPORTED = "unsupported"
+# The columns by which tables are ordered.
 ORDER = [
     "suite",
     "parameters",
@@ -41,9 +42,9 @@ ORDER = [
     "device",
     "run",
     "placement",
+    "batch_size",
+    "rank",
 ]
-ORDER += ["batch_size", "rank"]
-"""The columns by which tables are ordered."""
 
 
 def summarise(trials: pd.DataFrame) -> pd.DataFrame:
@@ -60,12 +61,15 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
       ``doubts`` about all of it.
     """
     trials = numbered(trials)
-    measured = {metric: arms(trials, metric) for metric in METRICS.values()}
-    changes = {metric: contrasts(metric, by_arm) for metric, by_arm in measured.items()}
     table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "unfinished"]]
     parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
-    parts += [_of_metric(metric, measured[metric], changes[metric]) for metric in METRICS.values()]
-    table = table.join(parts).copy()  # not in many fragments, of which pandas would warn the user
+    changes = {}
+    for metric in METRICS.values():
+        measured = arms(trials, metric)
+        changes[metric] = contrasts(metric, measured)
+        parts.append(_of_metric(metric, measured, changes[metric]))
+    # The copy is not in many fragments, of which pandas would warn the user.
+    table = table.join(parts).copy()
     lost = [f"lost_{name}" for name in MEASURING]
     table[lost] = table[lost].fillna(0)
     for add in definitions("summary", "add"):
@@ -74,15 +78,22 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["other_types"] = other_types(trials).groupby(trials[ARM], sort=False).first()
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
     of_fp32 = table["other_types"].where(table["precision"] == BASELINE)
-    table["fp32_strayed"] = of_fp32.groupby([table[name] for name in SUBJECT]).transform("first")
+    table["fp32_strayed"] = _spread(of_fp32, table, SUBJECT, "first")
     table["in_common"] = _in_common(table)
-    table["rank"] = table["precision"].map(
-        {name: precision_rank(name) for name in table["precision"].unique()}
-    )
+    ranks = {name: precision_rank(name) for name in table["precision"].unique()}
+    table["rank"] = table["precision"].map(ranks)
     table["generation"] = table["architecture"].map(generation_rank)
     table["doubts"] = [doubts(row) for row in records(table)]
     table = table.sort_values(ORDER, kind="stable", ignore_index=True).drop(columns=IN_CELL)
-    return table.copy()  # defragments it
+    return table.copy()
+
+
+def _spread(
+    values: pd.Series, rows: pd.DataFrame, names: list[str], how: Literal["any", "first", "nunique"]
+) -> pd.Series:
+    """Give each row what the values of its group, by columns of ``rows``, come to."""
+    groups = values.groupby([rows[name] for name in names], sort=False, dropna=False)
+    return groups.transform(how)
 
 
 def _of_phase(trials: pd.DataFrame, phase: Phase) -> pd.DataFrame:
@@ -113,54 +124,48 @@ def _lost(rows: pd.DataFrame) -> pd.DataFrame:
     """
     trial = [ARM, "replicate", "seed"]
     is_measured = rows["status"].isin(MEASURED)
-    later = (
-        is_measured.groupby([rows[name] for name in trial], dropna=False)
-        .transform("any")
-        .astype(bool)
-    )
-    is_lost = ~is_measured & ~(rows["status"].eq("oom") & later)
-    return rows[is_lost].drop_duplicates(trial)
+    is_measured_later = _spread(is_measured, rows, trial, "any").astype(bool)
+    did_not_fit_at_first = rows["status"].eq("oom") & is_measured_later
+    return rows[~is_measured & ~did_not_fit_at_first].drop_duplicates(trial)
 
 
 def _of_metric(
     metric: Metric, measured: Mapping[int, Arm], changes: Mapping[int, Contrast]
 ) -> pd.DataFrame:
-    """Return each arm's figure of a metric, its change from fp32 with the interval, and the arm, by its number."""
+    """Return each arm's figure of a metric, its change from fp32, and the arm, by its number."""
     figures = {number: arm.figure(metric) for number, arm in measured.items()}
     table = pd.DataFrame({metric.figure: pd.Series(figures, dtype=float)})
     table[metric.arm] = pd.Series(dict(measured), dtype=object)
-    if metric not in (
-        SPEED,
-        THROUGHPUT,
-    ):  # the speedups are judged together, see bench/phases/speed/summary.py
-        table = table.join(intervals(changes, metric.changes, attrgetter("reported")), how="outer")
-    return table
+    # The speedups are judged together, see bench/phases/speed/summary.py.
+    if metric in (SPEED, THROUGHPUT):
+        return table
+    return table.join(intervals(changes, metric.changes, attrgetter("reported")), how="outer")
 
 
 def other_types(trials: pd.DataFrame) -> pd.Series:
-    """Return for each trial's row which products ran in another type than its precision's, in words; None without any.
+    """Return in words which products of each row ran in another type than its precision's.
 
     They are those that a step was seen to compute, and of fp32 all where its switches or a probed
-    product say so.
+    product say so. Without any it is None.
     """
-    seen = trials[["precision", "compute_dtypes", "other_modules"]].itertuples(index=False)
-    words = pd.Series(
-        [unexpected_types_in_words(*row) or None for row in seen], trials.index, dtype=object
-    )
+    columns = trials[["precision", "compute_dtypes", "other_modules"]]
+    seen = [unexpected_types_in_words(*row) or None for row in columns.itertuples(index=False)]
+    words = pd.Series(seen, trials.index, dtype=object)
     switched = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
     rounded = (trials["precision"] == BASELINE) & (switched | (trials["matmul_error"] > IEEE_ERROR))
     return words.mask(words.isna() & rounded, "rounded its products to TF32 or less")
 
 
 def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
-    """Leave out the rows that are ``unsupported`` in all that was tried, where the batch size has another precision.
+    """Leave out rows that are ``unsupported`` in all that was tried, if their cell has others.
 
     ``tables.diagnostics.not_measured`` says what they were.
     """
-    lost = summary[MEASURES] == UNSUPPORTED
-    whole = lost.any(axis=1) & (lost | summary[MEASURES].isna()).all(axis=1)
-    others = (~whole).groupby([summary[name] for name in CELL], sort=False).transform("any")
-    return summary[~(whole & others)]
+    statuses = summary[MEASURES]
+    lost = statuses == UNSUPPORTED
+    is_unsupported = lost.any(axis=1) & (lost | statuses.isna()).all(axis=1)
+    has_others = _spread(~is_unsupported, summary, CELL, "any")
+    return summary[~(is_unsupported & has_others)]
 
 
 # Batch sizes: the speedup at one batch next to that of each precision at its own best, and what
@@ -168,12 +173,10 @@ def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_common(table: pd.DataFrame) -> pd.Series:
-    """Say of each row whether speeds were compared at its batch size on all devices on which the workload's were."""
+    """Return whether all devices with speeds of a row's workload have one at its batch size."""
     devices = table["where"].where(table["speedup"].notna())
-    at_size, of_all = (
-        devices.groupby([table[name] for name in names]).transform("nunique")
-        for names in (["workload", "batch_size"], ["workload"])
-    )
+    at_size = _spread(devices, table, ["workload", "batch_size"], "nunique")
+    of_all = _spread(devices, table, ["workload"], "nunique")
     return at_size == of_all
 
 
@@ -193,7 +196,7 @@ def reference_batch(rows: pd.DataFrame) -> int:
 
 
 def over(row: Mapping[Hashable, Any], other: Mapping[Hashable, Any]) -> stats.Interval:
-    """Return how many times as fast one row's steps are as another's, with its interval where there is one."""
+    """Return how many times as fast one row's steps are as another's, with its interval."""
     contrast = estimate(THROUGHPUT, row[THROUGHPUT.arm], other[THROUGHPUT.arm])
     assert contrast is not None  # throughput has nothing that both sides must agree in
     return contrast.gain

@@ -7,14 +7,14 @@ it: it is about the first of them, and its templates write the advice and the ev
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from bench.report.analysis.changes import estimate
-from bench.report.analysis.doubts import PARTIAL, Doubt, doubted, marked_verdict
+from bench.report.analysis.doubts import PARTIAL, Doubt, Row, doubted, marked_verdict
 from bench.report.analysis.judge import IN_TURNS, TOLERANCE
 from bench.report.analysis.summary import MEASURES, reference_batch
 from bench.report.format import (
@@ -33,22 +33,21 @@ from bench.results.records import MEASURED
 from bench.spec.metrics import SPEED
 from bench.spec.precisions import BASELINE, find_precision
 
-# A row of the summary.
-Row = Mapping[Hashable, Any]
 # At equal speed, this share of memory saved is a reason to change precision.
 WORTHWHILE = 0.05
 NOT_WORSE, NOT_SHOWN, NOT_TRAINED = "not worse", "not shown", "not trained"
 NO_ACCURACY = "no accuracy: regression"
 STALLED = "does not learn"
 STAY = "stay with fp32"
+# Words on accuracy, by the verdict on parity.
 OF_PARITY = {
     "EQUIVALENT": NOT_WORSE,
     "NON-INFERIOR": NOT_WORSE,
     "WORSE": "worse",
     "diverged": "diverged",
+    "INCONCLUSIVE": "undecided",
+    "insufficient seeds": "too few seeds",
 }
-OF_PARITY |= {"INCONCLUSIVE": "undecided", "insufficient seeds": "too few seeds"}
-"""Words on accuracy, by the verdict on parity."""
 # Words on accuracy of a precision that is not advised, however fast it is.
 RULED_OUT = ("worse", "diverged", STALLED)
 # Words on accuracy that a training has shown.
@@ -89,69 +88,64 @@ RULES = (
 
 
 class Facts:
-    """What was measured of a suite on a device, and which arms have what advice needs; the best of each come first."""
+    """What was measured of a suite on a device, and which arms have what advice needs.
+
+    The arms of each kind have the best first.
+    """
 
     def __init__(self, rows: pd.DataFrame) -> None:
         """Take the rows of the summary of the suite on the device, at all batch sizes."""
         self.rows: list[Row] = list(records(rows))
         self.batch = reference_batch(rows)
         """The batch size that the advice is given at."""
-        self.cell = [row for row in self.rows if row["batch_size"] == self.batch]
-        self.fp32 = next((row for row in self.cell if row["precision"] == BASELINE), None)
-        self.stalled = [row for row in self.rows if known(row["stalled"])]
+        self.cell = _rows_with(self.rows, "batch_size", self.batch)
+        self.fp32 = next(iter(_rows_with(self.cell, "precision", BASELINE)), {})
+        """The row of fp32 at the batch size; empty where it was not tried."""
+        self.stalled = _known_rows(self.rows, "stalled")
         """The rows of arms that do not learn where fp32 does."""
         arms = [row for row in self.cell if row["precision"] != BASELINE]
         self.untried = [] if arms else self.cell
-        self.compared = sorted(
-            [arm for arm in arms if known(arm["speedup"])], key=itemgetter("speedup"), reverse=True
-        )
+        self.compared = _most_first(arms, "speedup")
         is_diverging = self.training_of(BASELINE).get("train_status") == "nonfinite"
         self.diverging = self.compared if is_diverging else []
-        self.sound = [
-            arm for arm in self.compared if self.accuracy_word(arm["precision"]) not in RULED_OUT
-        ]
+        self.sound: list[Row] = []
         """The compared arms that training does not rule out."""
-        faster = [arm for arm in self.sound if arm["speed_verdict"] == "FASTER"]
+        for arm in self.compared:
+            if self.accuracy_word(arm["precision"]) not in RULED_OUT:
+                self.sound.append(arm)
+        faster = _rows_with(self.sound, "speed_verdict", "FASTER")
         tied = [arm for arm in faster if is_tied(arm, faster[0])]
         self.faster = sorted(tied, key=self._preference, reverse=True)
         """The fastest of the faster arms, and those that are not shown to be slower."""
-        same = [arm for arm in self.sound if arm["speed_verdict"] == "SAME"]
+        same = _rows_with(self.sound, "speed_verdict", "SAME")
         lighter = [arm for arm in same if arm["memory_change_ratio"] <= -WORTHWHILE]
-        self.lighter = sorted(lighter, key=itemgetter("memory_change_ratio"))
+        self.lighter = sorted(lighter, key=_by_change)
         """The sound arms as fast as fp32 that take less memory."""
-        self.undecided = [arm for arm in self.sound if arm["speed_verdict"] == "INCONCLUSIVE"]
-        is_too_large = self.fp32 is not None and status(self.fp32) == "oom"
-        alone = [arm for arm in arms if known(arm["samples_per_s"])] if is_too_large else []
-        self.runs_alone = sorted(alone, key=itemgetter("samples_per_s"), reverse=True)
+        self.undecided = _rows_with(self.sound, "speed_verdict", "INCONCLUSIVE")
+        does_fit = not self.fp32 or status(self.fp32) != "oom"
+        self.runs_alone = [] if does_fit else _most_first(arms, "samples_per_s")
         """The arms with a throughput where fp32 does not fit in memory."""
-        is_timed = any(known(row["speed_status"]) for row in self.cell)
-        has_memory_alone = not is_timed and not any(known(row["train_status"]) for row in self.rows)
-        weighed = (
-            [arm for arm in arms if known(arm["peak_memory_bytes"])] if has_memory_alone else []
-        )
+        is_timed = bool(_known_rows(self.cell, "speed_status"))
+        is_trained = bool(_known_rows(self.rows, "train_status"))
+        weighed = [] if is_timed or is_trained else _known_rows(arms, "peak_memory_bytes")
         self.weighed = sorted(weighed, key=_by_change)
         """The arms of which the memory alone was asked for, the one that takes least first."""
         self.peaks = "" if is_timed else _peaks(self.cell)
         """The peak memory of each arm, where no speed was asked for."""
 
     def training_of(self, precision: object) -> Row:
-        """Return a precision's training at the batch size, or else at the largest that it trained with; empty without.
+        """Return a precision's training at the batch size, or else at its largest; empty without.
 
         A precision that does not learn is known from a training of any length, and of any batch
         size.
         """
-        trained = [
-            row for row in self.rows if row["precision"] == precision and known(row["train_status"])
-        ]
-        return max(
-            trained,
-            key=lambda row: (row["batch_size"] == self.batch, row["batch_size"]),
-            default={},
-        )
+        trained = _known_rows(_rows_with(self.rows, "precision", precision), "train_status")
+        at_batch = _rows_with(trained, "batch_size", self.batch)
+        return max(at_batch or trained, key=itemgetter("batch_size"), default={})
 
     def accuracy_word(self, precision: object) -> str:
-        """Return the word on the accuracy of a precision, compared with fp32's; of a failed training its status."""
-        if any(row["precision"] == precision for row in self.stalled):
+        """Return the word on a precision's accuracy against fp32's, or its training's status."""
+        if _rows_with(self.stalled, "precision", precision):
             return STALLED
         training = self.training_of(precision)
         if not training:
@@ -163,10 +157,11 @@ class Facts:
         return NO_ACCURACY if training["regression"] == "yes" else "not compared"
 
     def _preference(self, arm: Row) -> tuple[bool, bool, float]:
-        """Order arms that are as fast: accuracy that is shown, then no loss scaling, then the faster."""
+        """Order arms that are as fast: accuracy shown, then no loss scaling, then the faster."""
+        is_shown = self.accuracy_word(arm["precision"]) == NOT_WORSE
         precision = find_precision(str(arm["precision"]))  # None of a script's arm
         needs_scaling = precision is not None and precision.loss_scaling
-        return self.accuracy_word(arm["precision"]) == NOT_WORSE, not needs_scaling, arm["speedup"]
+        return is_shown, not needs_scaling, arm["speedup"]
 
 
 class Answer(Facts):
@@ -185,14 +180,17 @@ class Answer(Facts):
         self.is_gain = bool(self.rule.gain)
         """Whether it advises another precision than fp32."""
         self.stays = self.rule.advice == STAY
-        self.precision = str(arm["precision"]) if self.is_gain else BASELINE if self.stays else None
+        self.precision: str | None = None
         """The advised one; None if there is no advice."""
+        if self.is_gain:
+            self.precision = str(arm["precision"])
+        elif self.stays:
+            self.precision = BASELINE
         self.arm: Row = arm if self.precision else {}
         """The row of the advised precision, for fp32 that of the best other precision; empty where
         there is none."""
-        self.ties = [
-            str(tied["precision"]) for tied in self.faster[1:] if self.rule.arms == "faster"
-        ]
+        tied = self.faster[1:] if self.rule.arms == "faster" else []
+        self.ties = [str(other["precision"]) for other in tied]
         """Other precisions that are as fast as the advised one."""
         self.training = self.training_of(self.precision) if self.is_gain else {}
         """The training of the precision that is advised instead of fp32; empty where it was not
@@ -213,8 +211,8 @@ class Answer(Facts):
         self.use = self.precision or self.advice
         """The advised precision, or why there is none."""
         self.evidence = self.rule.evidence.format(**slots)
-        if known(self.names["fp32_strayed"]):
-            types = self.names["fp32_strayed"]
+        types = self.names["fp32_strayed"]
+        if known(types):
             self.evidence += (
                 f"; but what is called fp32 here {types}, so this is no comparison with FP32"
             )
@@ -228,7 +226,7 @@ class Answer(Facts):
         for row in self.cell:
             if status(row) not in ("", *MEASURED):
                 statuses.append(f"{row['precision']} {status(row)}")
-        slots = {
+        return {
             "arm": str(arm["precision"]),
             "accuracy": self.accuracy_word(arm["precision"]),
             "pace": number(arm["samples_per_s"]),
@@ -237,17 +235,15 @@ class Answer(Facts):
             "statuses": f" ({', '.join(statuses)})" if statuses else "",
             "stalled": ", ".join(f"{row['precision']} {STALLED}" for row in self.stalled),
             "ties": f"; as fast: {enumerated(self.ties)}" if self.ties else "",
+            "speed": _speed(arm) if known(arm["speedup"]) else UNKNOWN,
         }
-        if self.fp32 and known(arm["speedup"]):
-            slots["speed"] = _speed(arm)
-        return slots
 
     @property
     def accuracy(self) -> str:
-        """The word on the accuracy of the precision that is advised instead of fp32, or ``NOT_SHOWN``.
+        """The word on the accuracy of the precision that is advised, or ``NOT_SHOWN``.
 
-        Where there is none, it is that of each precision whose training shows something, after its
-        name.
+        Where none is advised instead of fp32, it is that of each precision whose training shows
+        something, after its name.
         """
         if self.is_gain:
             word = self.accuracy_word(self.precision)
@@ -256,13 +252,25 @@ class Answer(Facts):
 
     @property
     def trained(self) -> dict[str, str]:
-        """The precisions whose training has shown something, each with the word on its accuracy."""
+        """The precisions whose training has shown something, with the word on their accuracy."""
         shown = {}
         for row in self.rows:
             word = self.accuracy_word(row["precision"])
             if row["precision"] != BASELINE and word in SHOWN:
                 shown[str(row["precision"])] = word
         return shown
+
+
+def _rows_with(rows: Sequence[Row], name: str, value: object) -> list[Row]:
+    return [row for row in rows if row[name] == value]
+
+
+def _known_rows(rows: Sequence[Row], name: str) -> list[Row]:
+    return [row for row in rows if known(row[name])]
+
+
+def _most_first(rows: Sequence[Row], name: str) -> list[Row]:
+    return sorted(_known_rows(rows, name), key=itemgetter(name), reverse=True)
 
 
 def status(row: Row) -> str:
@@ -276,7 +284,9 @@ def _speed(arm: Row) -> str:
     marks = marked(marked_verdict(arm), arm["measured_in"], arm["speed_status"])
     text = f"{speedup}× as fast as fp32 ({marks})"
     turns = [arm[name] for name in IN_TURNS]
-    return f"{text}, each alone (in turns {ratio(*turns)}×)" if known(turns[0]) else text
+    if known(turns[0]):
+        text += f", each alone (in turns {ratio(*turns)}×)"
+    return text
 
 
 def _by_change(arm: Row) -> tuple[bool, float]:
@@ -296,11 +306,11 @@ def _lightest(arm: Row) -> str:
 def _peaks(rows: Sequence[Row]) -> str:
     """Write the peak memory of each arm, with its change from fp32 where that can be resolved."""
     peaks = []
-    for row in rows:
-        share = row["memory_change_ratio"]
-        if known(row["peak_memory_bytes"]):
-            peak = f"{row['precision']} {number(row['peak_memory_bytes'] / MIB)} MiB"
-            peaks.append(f"{peak} ({change(share)})" if known(share) else peak)
+    for row in _known_rows(rows, "peak_memory_bytes"):
+        peak = f"{row['precision']} {number(row['peak_memory_bytes'] / MIB)} MiB"
+        if known(row["memory_change_ratio"]):
+            peak += f" ({change(row['memory_change_ratio'])})"
+        peaks.append(peak)
     return ", ".join(peaks)
 
 
@@ -323,7 +333,10 @@ def is_tied(arm: Row, fastest: Row) -> bool:
 
 def marked(verdict: str, measured_in: str, status: str) -> str:
     """Write a verdict with its processes, and whether its interval is too wide."""
-    return ", ".join([verdict, measured_in, *([status] if status == "unconverged" else [])])
+    words = [verdict, measured_in]
+    if status == "unconverged":
+        words.append(status)
+    return ", ".join(words)
 
 
 def answers(summary: pd.DataFrame) -> list[Answer]:

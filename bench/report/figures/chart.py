@@ -1,4 +1,4 @@
-"""The description of a figure: panels with axes, and marks in the units of the data; and what all figures share.
+"""The description of a figure: panels with axes, and marks in the units of the data.
 
 ``draw.draw`` draws it, for the page and to files.
 """
@@ -98,7 +98,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """Points joined by a line, which one that is not finite interrupts; one point alone is a dot."""
+    """Points joined by a line, which interrupts where one is not finite; one alone is a dot."""
 
     points: Sequence[tuple[float, float]]
     tint: Tint
@@ -110,7 +110,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A rectangle, such as a bar or a band; with heights at more places the area between a lower and an upper line."""
+    """A rectangle, such as a bar or a band.
+
+    With heights at several places it is the area between a lower and an upper line.
+    """
 
     x: ArrayLike
     low: ArrayLike
@@ -182,10 +185,16 @@ class Chart:
 
 
 def look(tint: Tint) -> tuple[str, str]:
-    """Return the colour and the marker of a tint, the same in every figure: in grey, markers distinguish the lines."""
+    """Return the colour and the marker of a tint, the same in every figure.
+
+    In grey, the markers distinguish the lines.
+    """
     if tint.startswith("device-"):
         again, place = divmod(int(tint.removeprefix("device-")), len(LOOKS))
-        return LOOKS[place][0], LOOKS[(place + again) % len(LOOKS)][1]
+        color, _ = LOOKS[place]
+        # Where there are more devices than colours, the second of a colour has another marker.
+        _, marker = LOOKS[(place + again) % len(LOOKS)]
+        return color, marker
     if tint in PRECISIONS:
         return PRECISIONS[tint].color, PRECISIONS[tint].marker
     if tint in COLOURS:
@@ -194,16 +203,14 @@ def look(tint: Tint) -> tuple[str, str]:
 
 
 def class_of(tint: str) -> str:
-    """Return the page's class of what has a tint, such as what belongs to a precision; no other tint has it."""
+    """Return the page's class of what has a tint, which no other tint has."""
     return "p-" + re.sub("[^A-Za-z0-9-]", lambda sign: f"_{ord(sign[0]):x}_", tint)
 
 
 def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each precision, in the order of every table."""
-    return [
-        (name, rows[rows["precision"] == name])
-        for name in sorted(rows["precision"].unique(), key=precision_rank)
-    ]
+    names = sorted(rows["precision"].unique(), key=precision_rank)
+    return [(name, rows[rows["precision"] == name]) for name in names]
 
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -219,4 +226,8 @@ def estimate(center: float, low: float, high: float, y: float, tint: Tint) -> li
 
 def time_unit(longest_s: float) -> tuple[str, float]:
     """Choose a time axis's unit by its longest time: its name and its seconds."""
-    return ("h", 3600.0) if longest_s > 7200 else ("min", 60.0) if longest_s > 600 else ("s", 1.0)
+    if longest_s > 7200:
+        return "h", 3600.0
+    if longest_s > 600:
+        return "min", 60.0
+    return "s", 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -39,20 +39,22 @@ def charts(
     The speedups come first, with an empty workload, because they are figures of the whole report.
     Only they are drawn to files, unless ``all`` figures are.
     """
-    workloads = list(summary.groupby("workload", sort=False))
-    files, tints = slugs([str(name) for name, _ in workloads]), tints_of(summary)
+    workloads = [(str(name), rows) for name, rows in summary.groupby("workload", sort=False)]
+    files = slugs([name for name, _ in workloads])
+    tints = tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
         is_first = metric is SPEED
+        start = SPEEDUP if is_first else f"{metric.name}-vs-batch"
         for (workload, rows), file in zip(workloads, files, strict=True):
             described = against_batch(
                 rows,
                 metric,
-                workload=str(workload),
-                name=f"{SPEEDUP}-{file}" if is_first else f"{metric.name}-vs-batch-{file}",
+                workload=workload,
+                name=f"{start}-{file}",
                 tints=tints,
                 in_files=is_first or figures == "all",
             )
-            yield "" if is_first else str(workload), described
+            yield "" if is_first else workload, described
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
@@ -61,21 +63,25 @@ def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
 
 
 def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return what is drawn: ``value``, ``status`` and, of speedups, the interval; none fits where fp32 does not."""
+    """Return what is drawn: ``value``, ``low``, ``high`` and ``status``.
+
+    Only speedups have intervals. Where fp32 does not fit, no precision has a speedup, and none is
+    drawn as if it fitted.
+    """
+    rows = summary.assign(status=summary[metric.status], low=math.nan, high=math.nan)
     if metric is not SPEED:
-        rows = summary.assign(value=summary[metric.figure], status=summary[metric.status])
-        return rows.assign(low=math.nan, high=math.nan)
-    speedup = summary["speedup"]
-    # an interval that would dwarf the figures is cut off
-    low = summary["speedup_low"].clip(lower=speedup.min() / 2)
-    high = summary["speedup_high"].clip(upper=2 * speedup.max())
-    rows = summary.assign(value=speedup, low=low, high=high, status=summary["speed_status"])
-    is_lost = (rows["precision"] == BASELINE) & (rows["status"] == "oom")
-    is_without = (
-        is_lost.groupby([rows[name] for name in CELL], sort=False).transform("any").astype(bool)
-    )
+        return rows.assign(value=rows[metric.figure])
+    speedup = rows["speedup"]
+    # An interval that would dwarf the figures is cut off.
+    low = rows["speedup_low"].clip(lower=speedup.min() / 2)
+    high = rows["speedup_high"].clip(upper=2 * speedup.max())
+    rows = rows.assign(value=speedup, low=low, high=high)
+    is_fp32 = rows["precision"] == BASELINE
+    fp32_is_lost = is_fp32 & (rows["status"] == "oom")
+    cells = [rows[name] for name in CELL]
+    is_without = fp32_is_lost.groupby(cells, sort=False).transform("any").astype(bool)
     rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
-    return rows[rows["precision"] != BASELINE]
+    return rows[~is_fp32]
 
 
 def against_batch(
@@ -105,53 +111,69 @@ def against_batch(
     """
     is_speedup = metric is SPEED
     rows = _figures(summary, metric)
-    measured = set(rows.loc[rows["value"].notna(), "precision"])
-    if not measured:
+    is_measured = rows["value"].notna()
+    measured = rows.loc[is_measured, "precision"]
+    if measured.empty:
         return None
-    is_shown = rows["value"].notna() | rows["status"].eq("oom")
+    is_shown = is_measured | rows["status"].eq("oom")
     rows = rows[is_shown & rows["precision"].isin(measured)]
-    sizes = sorted(rows["batch_size"].unique())
-    ticks = [(float(size), f"{size:.10g}") for size in sizes]
-    x = Axis(
-        label="batch size",
-        scale="log",
-        ticks=ticks,
-        low=sizes[0] / 1.15,
-        high=1.15 * sizes[-1],
-    )
     if is_speedup:
         y = speedups(rows)
     else:
         rows, y = _in_unit(rows, metric)
-    devices = {label: tint for label, tint in tints.items() if label in set(rows["label"])}
+    sizes = sorted(rows["batch_size"].unique())
+    x = Axis(
+        label="batch size",
+        scale="log",
+        ticks=[(float(size), f"{size:.10g}") for size in sizes],
+        low=sizes[0] / 1.15,
+        high=1.15 * sizes[-1],
+    )
     what = "speedup" if is_speedup else metric.label
     if len(sizes) > 1:
         what += " vs batch size"
     else:
         what += at_batch(records(rows)[0], " at batch size ")
-    if len(devices) > 1:
-        kind = "devices" if rows["device_kind"].eq("cpu").any() else "GPUs"
-        caption = f"{capital(what)}, all {kind} on one axis: {workload}"
-    else:
-        caption = f"{capital(what)} on {next(iter(devices))}: {workload}"
-    about = "Speedup over fp32, with 95 % intervals; above 1 is faster." if is_speedup else ""
-    if rows["value"].isna().any():
-        about += " ✕: that batch size did not fit in memory, in that precision or in fp32."
-    bare = Chart(
-        name=name,
-        caption=caption,
-        about=about.strip(),
-        in_files=in_files,
-    )
+    devices = {label: tint for label, tint in tints.items() if label in set(rows["label"])}
+    first, *others = devices
     groups: list[Group] = []
-    lines = devices
-    if len(devices) > 1:
+    if others:
+        kind = "devices" if rows["device_kind"].eq("cpu").any() else "GPUs"
+        where = f", all {kind} on one axis"
+        lines = devices
         for precision, group in chart.arms(rows):
             groups.append((precision, precision, group.assign(line=group["label"])))
     else:
+        where = f" on {first}"
         lines = dict(chart.legend(rows))
-        groups.append((next(iter(devices)), "", rows.assign(line=rows["precision"])))
-    return with_panels(bare, groups, x, y, lines, is_speedup=is_speedup)
+        groups.append((first, "", rows.assign(line=rows["precision"])))
+    about = []
+    if is_speedup:
+        about.append("Speedup over fp32, with 95 % intervals; above 1 is faster.")
+    if rows["value"].isna().any():
+        about.append("✕: that batch size did not fit in memory, in that precision or in fp32.")
+    return Chart(
+        name=name,
+        caption=f"{capital(what)}{where}: {workload}",
+        about=" ".join(about),
+        panels=_panels(groups, x, y, lines, is_speedup),
+        legend=list(lines.items()) if len(sizes) > 1 else [],
+        in_files=in_files,
+    )
+
+
+def _panels(
+    groups: list[Group], x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
+) -> list[Panel]:
+    """Describe a panel for each group; where x has one tick, named dots stand for lines."""
+    panels = []
+    for title, precision, group in groups:
+        if len(x.ticks) > 1:
+            panel = _lines(group, x, y, lines, is_speedup)
+        else:
+            panel = _dots(group, y, lines, is_speedup)
+        panels.append(replace(panel, title=title, precision=precision))
+    return panels
 
 
 def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
@@ -163,57 +185,34 @@ def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
     least, most = rows["value"].min(), rows["value"].max()
     if most > LOG_FROM * least > 0:
         return rows, Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+    # An axis from 0 to 0 would have no length.
     return rows, Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
 
 
 def speedups(rows: pd.DataFrame) -> Axis:
-    """Return the axis of speedups, which all panels share."""
+    """Return the axis of speedups, which all panels share, with 1 in it."""
     ends = rows[["value", "low", "high"]].to_numpy(dtype=float)
-    low, high = min(1.0, float(np.nanmin(ends))), max(1.0, float(np.nanmax(ends)))
+    low = min(1.0, float(np.nanmin(ends)))
+    high = max(1.0, float(np.nanmax(ends)))
     spare = 0.08 * max(high - low, 0.1)
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
-
-
-def with_panels(
-    bare: Chart,
-    groups: Sequence[Group],
-    x: Axis,
-    y: Axis,
-    lines: Mapping[str, Tint],
-    *,
-    is_speedup: bool,
-) -> Chart:
-    """Return a chart with a panel for each group; where x has one tick, with named dots instead of lines and a legend.
-
-    ``lines`` are devices or precisions, with their tints.
-    """
-    are_dots = len(x.ticks) == 1
-    panels = []
-    for title, precision, group in groups:
-        panel = (
-            _dots(group, y, lines, is_speedup)
-            if are_dots
-            else _lines(group, x, y, lines, is_speedup)
-        )
-        panels.append(replace(panel, title=title, precision=precision))
-    return replace(bare, panels=panels, legend=[] if are_dots else list(lines.items()))
 
 
 def _dots(group: pd.DataFrame, y: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
     """Describe figures as rows, each with its interval and with its value in its name."""
     marks: list[Mark] = [Rule(at=1.0, axis="x")] if is_speedup else []
+    unit = "×" if is_speedup else ""
     names: list[str] = []
     for line, tint in lines.items():
         for row in records(group[group["line"] == line]):
             value, low, high = row["value"], row["low"], row["high"]
-            place = len(names) + 0.5
             if not known(value):
                 names.append(f"{line} ✕")
                 continue
             if not known(low):
                 low = high = value
-            marks += chart.estimate(value, low, high, place, tint)
-            names.append(f"{line} {number(value, 3)}{'×' if is_speedup else ''}")
+            marks += chart.estimate(value, low, high, len(names) + 0.5, tint)
+            names.append(f"{line} {number(value, 3)}{unit}")
     return chart.rows_panel("", y, names, marks)
 
 
@@ -225,13 +224,13 @@ def _lines(
     for line, tint in lines.items():
         points, whiskers = [], []
         for row in records(group[group["line"] == line].sort_values("batch_size")):
-            at = row["batch_size"]
+            size = row["batch_size"]
             if not known(row["value"]):
-                marks.append(Text(x=at, text="✕", tint=tint))
+                marks.append(Text(x=size, text="✕", tint=tint))
                 continue
-            points.append((at, row["value"]))
+            points.append((size, row["value"]))
             if known(row["low"]):
-                whiskers.append((at, row["low"], row["high"]))
+                whiskers.append((size, row["low"], row["high"]))
         if points:
             marks.append(Line(points=points, whiskers=whiskers, tint=tint))
     return Panel(title="", x=x, y=y, marks=marks)

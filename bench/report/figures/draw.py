@@ -1,4 +1,4 @@
-"""The drawing of figures by matplotlib: one drawing is the SVG and the PNG of files, and the page's panels.
+"""The drawing of figures by matplotlib: of one drawing are SVG, PNG and the page's panels.
 
 matplotlib takes half a second to import, so only the processes that draw import this module.
 """
@@ -124,13 +124,11 @@ Box = tuple[float, float, float, float]
 
 
 def draw(chart: Chart, folder: Path) -> Chart:
-    """Return a chart with its elements of the page, after writing it as SVG and PNG if it goes to files."""
-    # The user cannot mend a font that lacks a glyph. The salt makes the names of markers differ
-    # from those of other figures on the page.
-    with (
-        mpl.rc_context(STYLE | {"svg.hashsalt": chart.name}),
-        warnings.catch_warnings(action="ignore"),
-    ):
+    """Return a chart with its elements of the page; write it as SVG and PNG if it goes to files."""
+    # The salt makes the names of markers differ from those of other figures on the page.
+    style = STYLE | {"svg.hashsalt": chart.name}
+    # matplotlib warns of a glyph that a font lacks, which the user cannot mend.
+    with mpl.rc_context(style), warnings.catch_warnings(action="ignore"):
         figure, boxes = _figure(chart)
         svg = io.StringIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})
@@ -149,12 +147,13 @@ def _height(panel: Panel) -> float:
 
 
 def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
-    """Draw the panels in columns and the legend below them; return where each of them is, too."""
+    """Draw the panels in columns and the legend below; return where each of them is, too."""
     count = len(chart.panels)
     columns = 2 if count == 4 else min(3, count)
     panel_width = WIDE if count < 3 else NARROW
     row_height = max(map(_height, chart.panels))
     width = columns * panel_width
+    # Bold letters are wider.
     caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
     top = LINE * (caption.count("\n") + 1) + 8
     foot = top + math.ceil(count / columns) * row_height
@@ -182,7 +181,7 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
 
 
 def _place(figure: Figure, box: Box) -> Box:
-    """Return a rectangle as matplotlib has it: in shares of the figure, from its bottom left corner."""
+    """Return a rectangle in shares of the figure, from its bottom left corner."""
     figure_width, figure_height = PIXELS_PER_INCH * figure.get_size_inches()
     left, top, width, height = box
     bottom = figure_height - top - height
@@ -231,13 +230,15 @@ def _panel(figure: Figure, panel: Panel, box: Box) -> None:
 
 
 def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
-    """Set the ticks of an axis: those that it gives, as far as their labels have room, else round numbers."""
+    """Set the ticks of an axis: those that it gives, else round numbers.
+
+    Where their labels have no ``room``, in characters, some are left out; 0 is room for all.
+    """
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
         every = math.ceil((len(" ".join(names)) + 1) / room) if room else 1
-        drawn.set_ticks(
-            places[::every], [textwrap.fill(name, LONGEST_NAME) for name in names[::every]]
-        )
+        labels = [textwrap.fill(name, LONGEST_NAME) for name in names[::every]]
+        drawn.set_ticks(places[::every], labels)
         return
     if axis.scale == "log":
         drawn.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -247,7 +248,10 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
 
 
 def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
-    """Draw a mark; ``crosses`` counts the words at the foot of the panel at each x, which stand side by side."""
+    """Draw a mark.
+
+    ``crosses`` counts the words at the foot of the panel at each x, which stand side by side.
+    """
     shade, marker = look(mark.tint)
     shared: Any = {"color": shade, "gid": f".{class_of(mark.tint)}"}
     match mark:
@@ -255,12 +259,18 @@ def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
             across = axes.axvline if mark.axis == "x" else axes.axhline
             across(mark.at, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5, **shared)
         case Text(y=None):
-            place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
             aside = -1.5 * CHARACTER * crosses[mark.x]
-            axes.annotate(
-                mark.text, (mark.x, 0), (aside, 7), ha="center", va="center", **place, **shared
-            )
             crosses[mark.x] += 1
+            axes.annotate(
+                mark.text,
+                (mark.x, 0),
+                (aside, 7),
+                xycoords=("data", "axes fraction"),
+                textcoords="offset points",
+                ha="center",
+                va="center",
+                **shared,
+            )
         case Text():
             axes.text(mark.x, mark.y, mark.text, ha=mark.align, va="center", **shared)
         case Bar():
@@ -274,8 +284,8 @@ def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
 def _line(axes: Any, line: Line, marker: str, shared: Any) -> None:
     """Draw a line with its dots, and its whiskers as one path with gaps."""
     x, y = zip(*line.points, strict=True)
-    # each line has its dots elsewhere, because lines may coincide
     every = math.ceil(len(y) / DOTS)
+    # Each line has its dots elsewhere, because lines may coincide.
     dots = (len(axes.lines) % every, every)
     style = DASHES if line.dashed else "-"
     axes.plot(x, y, clip_on=False, marker=marker, markevery=dots, linestyle=style, **shared)
@@ -287,64 +297,89 @@ def _line(axes: Any, line: Line, marker: str, shared: Any) -> None:
 
 
 def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
-    """Return a drawn figure as elements of the page: an SVG element for each panel, and for the legend."""
-    tints = {mark.tint for panel in chart.panels for mark in panel.marks}
-    tints.update(tint for _, tint in chart.legend)
+    """Return a drawn figure as elements of the page: an SVG for each panel, and for the legend."""
+    tints = {tint for _, tint in chart.legend}
+    for panel in chart.panels:
+        tints.update(mark.tint for mark in panel.marks)
     colours = {class_of(tint): look(tint)[0] for tint in tints}
     shown = Element("div")
     grid = SubElement(shown, "div", {"class": "panels" if len(chart.panels) > 2 else "panels wide"})
     groups = ElementTree.fromstring(svg).iterfind(f".//{SVG}g[@id='.panel']")
-    for place, (box, group) in enumerate(zip(boxes, groups, strict=True)):
-        panel = chart.panels[place] if place < len(chart.panels) else None
-        parent, name = (grid, panel.title) if panel else (shown, "legend")
-        view = SubElement(parent, "svg", {"class": "chart", "role": "img"})
+    legend = Panel(title="legend", x=Axis(), y=Axis(), marks=())
+    # Without a legend there is no box for it.
+    drawn = zip([*chart.panels, legend], boxes, groups, strict=False)
+    for panel, box, group in drawn:
+        view = SubElement(
+            shown if panel is legend else grid, "svg", {"class": "chart", "role": "img"}
+        )
         view.set("viewBox", " ".join(f"{length:g}" for length in box))
-        view.set("aria-label", f"{chart.caption}: {name}".removesuffix(": "))
-        if panel and panel.precision:
+        view.set("aria-label", f"{chart.caption}: {panel.title}".removesuffix(": "))
+        if panel.precision:
             view.set("data-precision", panel.precision)
         view.extend(_converted(group, colours))
     return Markup(ElementTree.tostring(shown, encoding="unicode"))
 
 
 def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:
-    """Return what an element of matplotlib's comes to on the page, which has its own colours for its two themes.
+    """Return what an element of matplotlib's comes to on the page, which has its own colours.
 
     The name of an artist that begins with a dot is a class; other groups are left out, but not what
     is in them.
     """
     tag, name = element.tag.removeprefix(SVG), element.get("id", "")
-    inside = [each for child in element for each in _converted(child, colours)]
-    if tag == "clipPath" or (tag == "g" and not name.startswith(".")):
-        return inside if tag == "g" else []
-    values = dict(element.attrib)
-    for style in values.pop("style", "").split("; "):
-        key, _, value = style.partition(": ")
-        values[key] = value
+    inside = []
+    for child in element:
+        inside += _converted(child, colours)
+    if tag == "clipPath":
+        return []
+    if tag == "g" and not name.startswith("."):
+        return inside
     made = Element(tag)
-    made.text = element.text if tag == "text" else None
     made.extend(inside)
     if tag == "g":
         made.set("class", name[1:])
-        colour = colours.get(name[1:], INK)  # words of a legend have another class before it
+        # Words of a legend have another class before that of their tint.
+        colour = colours.get(name[1:], INK)
         if colour not in (INK, GREY):
             made.set("color", colour)
-        return [made]
-    if tag == "text":
+    else:
+        _draw_alike(made, element)
+    return [made]
+
+
+def _draw_alike(made: Element, element: Element) -> None:
+    """Take over what the page needs of matplotlib's path, use or text."""
+    values = _attributes(element)
+    if made.tag == "text":
+        made.text = element.text
         values.setdefault("text-anchor", "start")
-    elif tag == "path" and values.get("fill", "none") != "none":
+    elif made.tag == "path" and values.get("fill", "none") != "none":
         made.set("fill", "currentColor")
     if LINK in values:
         made.set("href", values[LINK])
     for key in KEPT:
         value = values.get(key, "")
-        if value and value != DEFAULTS.get(key) and not value.startswith("rotate(-0 "):
+        if value and value != DEFAULTS.get(key):
             made.set(key, _short(value))
-    return [made]
+
+
+def _attributes(element: Element) -> dict[str, str]:
+    """Return the attributes of an element with those of its style."""
+    values = dict(element.attrib)
+    for style in values.pop("style", "").split("; "):
+        key, _, value = style.partition(": ")
+        values[key] = value
+    # matplotlib turns text that stands upright by an angle of -0.
+    if values.get("transform", "").startswith("rotate(-0 "):
+        del values["transform"]
+    return values
 
 
 def _short(text: str) -> str:
     """Return numbers of pixels, and the commands of a path, as short as can be seen."""
-    rounded = re.sub(
-        r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text.strip()
-    )
+
+    def shorter(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.1f}".removesuffix(".0")
+
+    rounded = re.sub(r"-?\d+\.\d+", shorter, text.strip())
     return re.sub(r"\s*([A-Zz])\s*", r"\1", rounded)

@@ -12,7 +12,7 @@ LONGEST = 100
 
 
 def labels(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, absolute paths, each with as much of its path as no other ends in."""
+    """Name runs by their folders, absolute paths: with as much of each as no other ends in."""
     names = []
     for folder in folders:
         size = 1
@@ -23,20 +23,20 @@ def labels(folders: Sequence[Path]) -> list[str]:
 
 
 def report_name(folders: Sequence[Path]) -> str:
-    """Name the report of runs, or folders of runs, after all of them; of very many after the first and their number."""
+    """Name the report of runs after all of them; of very many after the first and their number."""
     names = [folder.name for folder in dict.fromkeys(folder.resolve() for folder in folders)]
     name = "+".join(names)
     return name if len(name) <= LONGEST else f"{names[0][:LONGEST]}+{len(names) - 1}-more"
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
-    """Return the runs that folders are, each once; of a folder that is no run, the runs that lie in it, by name."""
+    """Return the runs that folders are, each once; of another folder, the runs in it, by name."""
     runs: dict[Path, None] = {}
     for folder in folders:
-        inside = (
-            []
-            if (folder / "run.json").is_file()
-            else sorted(path.parent for path in folder.glob("*/run.json"))
-        )
-        runs |= dict.fromkeys(run.resolve() for run in inside or [folder])
+        inside = [folder]
+        if not (folder / "run.json").is_file():
+            # A folder without any is named later, in the error of reading it.
+            inside = sorted(path.parent for path in folder.glob("*/run.json")) or inside
+        for run in inside:
+            runs[run.resolve()] = None
     return list(runs)

@@ -28,22 +28,26 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     with them.
     """
     named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
-    data = named["data"].where(_has_several("data", named, ["suite"]), "")
-    recipes = zip(named["suite"], named["parameters"], named["techniques"], data, strict=True)
-    named["workload"] = [titled(*words) for words in recipes]
-    alike = [
-        name for name in WORKLOAD if name != "techniques"
-    ]  # one device may go without some that several have
+    named["shown_data"] = named["data"].where(_has_several("data", named, ["suite"]), "")
+    recipe = ["suite", "parameters", "techniques", "shown_data"]
+    named["workload"] = _titles(named, recipe)
+    # One device may go without some techniques that several have.
+    alike = [name for name in WORKLOAD if name != "techniques"]
     is_told = _has_several("placement", named, [*alike, "run", "device"])
+    # The name of a device counts GPUs, and not CPUs.
     is_told |= named["members"].str.contains(LIST, regex=False) & (named["device_kind"] == "cpu")
-    places = (
-        named["placement"].map(placement).where(is_told, "")
-    )  # GPUs are counted in the device's name
-    runs = ("run " + named["run"]).where(_has_several("run", named, ["workload", "device"]), "")
-    named["where"] = [titled(*words) for words in zip(named["device"], places, runs, strict=True)]
+    named["place"] = named["placement"].map(placement).where(is_told, "")
+    has_runs = _has_several("run", named, ["workload", "device"])
+    named["shown_run"] = ("run " + named["run"]).where(has_runs, "")
+    named["where"] = _titles(named, ["device", "place", "shown_run"])
     named["label"] = _labels(named["where"].tolist())
     named["slug"] = slugs([f"{row.workload}-{row.where}" for row in named.itertuples()])
-    return named
+    return named.drop(columns=["shown_data", "place", "shown_run"])
+
+
+def _titles(rows: pd.DataFrame, names: list[str]) -> list[str]:
+    """Write each row's title from columns: a name, and what tells it from others."""
+    return [titled(*words) for words in rows[names].itertuples(index=False, name=None)]
 
 
 def _has_several(name: str, rows: pd.DataFrame, groups: list[str]) -> pd.Series:
@@ -66,8 +70,8 @@ def short(where: str) -> str:
 def _labels(names: list[str]) -> list[str]:
     """Shorten names of devices, as far as different ones stay different."""
     brief = {name: BUILD.sub("", short(name)) for name in names}
-    alike = Counter(brief[name] for name in dict.fromkeys(names))
-    return [brief[name] if alike[brief[name]] == 1 else short(name) for name in names]
+    uses = Counter(brief.values())
+    return [brief[name] if uses[brief[name]] == 1 else short(name) for name in names]
 
 
 def slug(name: str) -> str:

@@ -123,28 +123,18 @@ def load(folders: list[Path]) -> Runs:
     remarks: list[str] = []
     names_of_data: dict[str, str] = {}
     for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
-        details = read_details(folder)
-        rows = read_trials(folder, info, details).assign(run=label)
-        if rows.empty:
+        run = Run(label=label, info=info, folder=folder)
+        of_run, reference = _frames_of(run, names_of_data)
+        if not of_run:
             remarks.append(f"Run {label} has no finished trial and is left out.")
             continue
-        run = Run(label=label, info=info, folder=folder)
         runs.append(run)
-        rows["unfinished"] = not run.is_finished
-        rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
-        reference = rows["reference"].iloc[0]
         if reference != BASELINE:
             remarks.append(
                 f"Run {label}: {reference}, its reference, is called {BASELINE} in this report."
             )
-            rows = _with_baseline(rows, reference)
-            details = {file: _with_baseline(frame, reference) for file, frame in details.items()}
-        frames["trials"].append(rows)
-        frames["telemetry"].append(
-            read(folder / "telemetry.csv").drop(columns="uuid").assign(run=label)
-        )
-        for file, of_file in details.items():
-            frames[file].append(_with_cells(file, of_file, rows))
+        for name, frame in of_run.items():
+            frames[name].append(frame)
     if not runs:
         first = next(iter(infos))
         raise UsageError(
@@ -158,14 +148,38 @@ def load(folders: list[Path]) -> Runs:
         runs=runs,
         trials=tried[~is_step].reset_index(drop=True),
         ablations=tried[is_step].reset_index(drop=True),
-        details={file.removesuffix(".csv"): frame for file, frame in every.items()},
+        details=every,
         telemetry=telemetry,
         remarks=remarks,
     )
 
 
+def _frames_of(run: Run, names_of_data: dict[str, str]) -> tuple[dict[str, pd.DataFrame], str]:
+    """Read the ``trials``, the ``telemetry`` and the details of a run; return its reference, too.
+
+    There are none if it has no finished trial. ``names_of_data`` are those of ``_name_data``.
+    """
+    details = read_details(run.folder)
+    rows = read_trials(run.folder, run.info, details).assign(run=run.label)
+    if rows.empty:
+        return {}, BASELINE
+    rows["unfinished"] = not run.is_finished
+    rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
+    reference = str(rows["reference"].iloc[0])
+    rows = _with_baseline(rows, reference)
+    telemetry = read(run.folder / "telemetry.csv").drop(columns="uuid")
+    frames = {"trials": rows, "telemetry": telemetry.assign(run=run.label)}
+    for file, frame in details.items():
+        renamed = _with_baseline(frame, reference)
+        frames[file.removesuffix(".csv")] = _with_cells(file, renamed, rows)
+    return frames, reference
+
+
 def _refuse_copies(infos: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Refuse a run and its copy: counted twice, its processes would make every interval too narrow."""
+    """Refuse a run and its copy.
+
+    Counted twice, its processes would make every interval too narrow.
+    """
     first: dict[tuple[Any, ...], Path] = {}
     for folder, info in infos.items():
         identity = (info.get("run"), info.get("environment", {}).get("host"), info.get("started"))
@@ -198,21 +212,25 @@ def _name_data(run: Run, names: dict[str, str]) -> dict[str, str]:
 
 def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Give a script's reference the name by which all comparisons know it."""
+    if reference == BASELINE:
+        return rows
     return rows.assign(precision=rows["precision"].astype(object).replace(reference, BASELINE))
 
 
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of a CSV with the phase, the seed and the cell of their trials; in large ones words are categories.
+    """Return rows of a CSV with the phase, the seed and the cell of their trials.
 
-    Figures in long form of a trial that did not come to its end are left out: a part of them has no
-    meaning.
+    In large CSVs words are categories. Figures in long form of a trial that did not come to its end
+    are left out: a part of them has no meaning.
     """
     wanted = trials if file in SHARED else trials[~trials["status"].isin(STOPPED)]
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]
     cells = wanted[[*PAIR, *added]].drop_duplicates(PAIR, keep="last")
-    for name in PAIR:  # categories have to be alike
+    types: dict[str, Any] = {}
+    for name in PAIR:
+        # Categories have to be alike to be merged.
+        types[name] = rows[name].dtype
         cells = cells[cells[name].isin(rows[name].unique())]
-    types: dict[str, Any] = {name: rows[name].dtype for name in PAIR}
     if file in LARGE:
         types |= {name: "category" for name in added if name not in ("batch_size", "seed")}
     return rows.merge(cells.astype(types), on=PAIR)

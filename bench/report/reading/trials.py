@@ -1,4 +1,4 @@
-"""The rows of all phases in one frame, with the columns that the report derives from what the CSVs hold.
+"""The rows of all phases in one frame, with the columns that the report derives from them.
 
 The CSVs say what was asked and what was measured. The frame adds the phase, the kind of the device
 and the names by which reports know parameters and ablation steps.
@@ -37,10 +37,10 @@ ASKED = ["parameters", "techniques", "ablation", "precision", "placement"]
 
 
 def _fields() -> dict[str, Field]:
-    fields = dict(DERIVED)
+    columns = dict(DERIVED)
     for phase in MEASURING.values():
-        fields |= COLUMNS[phase.file] | derived(phase)
-    return fields
+        columns |= COLUMNS[phase.file] | derived(phase)
+    return columns
 
 
 # The columns of the frame: those of all phases, and those that are derived.
@@ -75,12 +75,13 @@ def read_trials(
         of_phase = read(folder / phase.file)
         if not of_phase.empty:
             frames.append(of_phase.assign(phase=name))
-    rows = typed(pd.concat(frames) if frames else pd.DataFrame(), TRIALS).reset_index(drop=True)
-    rows = rows.drop_duplicates(
-        ["trial", "precision", "techniques"], keep="last"
-    )  # copied by hand: one process each
+    if not frames:
+        return typed(pd.DataFrame(), TRIALS)
+    rows = typed(pd.concat(frames, ignore_index=True), TRIALS)
+    # A row that somebody copied by hand is of one process all the same.
+    rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
-    return rows if rows.empty else _derived(_with_names(rows, info), details)
+    return _derived(_with_names(rows, info), details)
 
 
 def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -95,12 +96,11 @@ def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.Data
 
 
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
-    """Add what follows from a row: names of parameters and of ablation steps, and what its device is."""
-    kinds = {
-        device["placement"]: device["kind"]
-        for device in info.get("environment", {}).get("devices", [])
-    }
-    different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()  # far fewer than rows
+    """Add what follows from a row: names of parameters and of ablation steps, and its device."""
+    devices = info.get("environment", {}).get("devices", [])
+    kinds = {device["placement"]: device["kind"] for device in devices}
+    # The different values are far fewer than the rows.
+    different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()
     names = [_names(row, kinds) for row in records(rows[ASKED].drop_duplicates())]
     columns = pd.DataFrame(names, dtype=object).loc[different].set_axis(rows.index)
     request = info.get("request", {})
@@ -113,19 +113,27 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, str]:
-    """Return the names that follow from the columns ``ASKED`` of a row; ``kinds`` are those of devices by placement."""
+    """Return the names that follow from the columns ``ASKED`` of a row.
+
+    ``kinds`` are those of devices by placement.
+    """
     place, techniques, precision = row["placement"], row["techniques"], row["precision"]
-    given = json.loads(row["parameters"] or "{}")
-    words = [plain(f"{name}={value}", one_line=True) for name, value in given.items()]
-    is_step = row["ablation"] == "yes"
-    added = LIST + techniques if techniques else ""
-    return {
+    parameters = row["parameters"] or "{}"
+    given = json.loads(parameters).items()
+    words = [plain(f"{name}={value}", one_line=True) for name, value in given]
+    names = {
         "parameters": " ".join(words),
-        "parameters_json": row["parameters"] or "{}",
+        "parameters_json": parameters,
         "members": LIST.join(Placement(name=place).members),
         "device_kind": kinds.get(place, "cpu" if place.startswith("cpu") else "cuda"),
         "arm_precision": precision,
-        "arm_techniques": techniques if is_step else "",
-        "techniques": "" if is_step else techniques,
-        "precision": precision + added if is_step else precision,
+        "arm_techniques": "",
+        "techniques": techniques,
+        "precision": precision,
     }
+    if row["ablation"] == "yes":
+        # The techniques of a step are its arm's, not its cell's.
+        names |= {"arm_techniques": techniques, "techniques": ""}
+        if techniques:
+            names["precision"] += LIST + techniques
+    return names

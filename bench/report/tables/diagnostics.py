@@ -1,4 +1,4 @@
-"""Tables of diagnostics: machines, precision switches, and notes on trials; and what could not be measured."""
+"""Tables of machines, precision switches and notes on trials; and what could not be measured."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ OOM = "oom"
 LONGEST = 160
 
 
+RUN = words("run", "run")
+OF_HOST = ("host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")
 HOST = (
-    *(
-        words(name, name)
-        for name in ("run", "host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")
-    ),
+    RUN,
+    *(words(name, name) for name in OF_HOST),
     *optional(
         words("overrides removed", "removed_variables", wrap=True),
         words("environment variables", "variables", wrap=True),
     ),
 )
 DEVICE = (
-    words("run", "run"),
+    RUN,
     words("placement", "placement"),
     words("device", "name"),
     words("architecture", "architecture"),
@@ -53,7 +53,7 @@ DEVICE = (
 )
 SWITCHES = ("fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling")
 SWITCH_COLUMNS = (
-    words("run", "run"),
+    RUN,
     words("device", "device"),
     PRECISION,
     *(words(name.replace("_", " "), name) for name in SWITCHES),
@@ -89,7 +89,7 @@ def machines(runs: list[Run]) -> list[Table | None]:
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
-    """Return the switches of each precision as read back; a precision has two rows where its trials differ."""
+    """Return the switches of each precision as read back, in a row for each different reading."""
     reported = trials[(trials[[*SWITCHES]] != "").any(axis=1)]
     alike = reported.groupby(["run", "device", "precision", *SWITCHES], sort=False)
     settings = alike["matmul_error"].max().reset_index()
@@ -97,37 +97,37 @@ def switches(trials: pd.DataFrame) -> Table | None:
 
 
 # The statuses of rows that say how it is; others say that something went wrong.
-ANSWERED = (*MEASURED, "oom", "unsupported")
+ANSWERED = (*MEASURED, OOM, UNSUPPORTED)
 
 
 def failures(runs: Runs) -> list[str]:
-    """Return which precision has rows without an answer, in which phases, one line for each on each device."""
+    """Return a line for each precision that has rows without an answer on a device."""
     trials = runs.tried()
     rows = trials[~trials["status"].isin(ANSWERED)].merge(subjects(trials), on=SUBJECT)
-    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)["phase"].unique()
-    return [
-        (
-            f"{row['workload']} on {row['label']}: {row['precision']} {row['status']} "
-            f"({', '.join(row['phase'])})"
-        )
-        for row in records(alike.reset_index())
-    ]
+    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)
+    lines = []
+    for (workload, label, precision, status), phases in alike["phase"]:
+        names = ", ".join(phases.unique())
+        lines.append(f"{workload} on {label}: {precision} {status} ({names})")
+    return lines
 
 
 def notes(trials: pd.DataFrame) -> Table | None:
-    """Return notes on trials that were not ``ok``, not steady or disturbed, or have a detail although ``ok``.
+    """Return notes on trials that were not ``ok``, unsteady or disturbed, or have a detail.
 
     Equal notes on an arm share a row, which counts their trials. ``not_measured`` has what is
     unsupported.
     """
-    measured = trials[trials["status"].isin(MEASURED)]
-    disturbed = measured[measured["disturbance"] != ""]
     detailed = [name for name, part in parts().items() if part.has_details]
     has_detail = ~trials["phase"].isin(detailed) & (trials["detail"] != "")
+    is_noted = ((trials["status"] != "ok") | has_detail) & (trials["status"] != UNSUPPORTED)
+    measured = trials[trials["status"].isin(MEASURED)]
+    unsteady = measured[measured["steady"] == "no"]
+    disturbed = measured[measured["disturbance"] != ""]
     rows = pd.concat(
         [
-            trials[((trials["status"] != "ok") | has_detail) & (trials["status"] != UNSUPPORTED)],
-            measured[measured["steady"] == "no"].assign(status="not steady", detail=UNSTEADY),
+            trials[is_noted],
+            unsteady.assign(status="not steady", detail=UNSTEADY),
             disturbed.assign(status="disturbed", detail=disturbed["disturbance"]),
         ]
     )
@@ -139,7 +139,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
 
 
 def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
-    """Return a sentence for each reason why precisions are unsupported, and for what did not fit of each model.
+    """Return a sentence for each reason why precisions are unsupported, and for what did not fit.
 
     A reason names phases, models and devices where it does not hold for all.
     """
@@ -148,14 +148,14 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
     rows["reason"] = list(map(_reason, rows["precision"], rows["detail"]))
     sentences = []
     for reason, alike in rows.groupby("reason", sort=False):
-        names = alike["precision"].unique()
         places = []
         for column in ("phase", "workload", "label"):
             values = alike[column].unique()
             if len(values) < trials[column].nunique():
                 places.append(", ".join(values))
         where = f" ({'; '.join(places)})" if places else ""
-        sentences.append(f"{', '.join(names)}{where}: {reason}.")
+        names = ", ".join(alike["precision"].unique())
+        sentences.append(f"{names}{where}: {reason}.")
     lost = summary[(summary[MEASURES] == OOM).any(axis=1)]
     for (workload, label), subject in lost.groupby(["workload", "label"], sort=False):
         first = subject.groupby("precision", sort=False)["batch_size"].min()
@@ -165,18 +165,18 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
 
 
 def _reason(name: str, detail: str) -> str:
-    """Return a row's reason without the precision's name at its head, and not longer than ``LONGEST``."""
+    """Return a row's reason, shortened, without the precision's name at its head."""
     text = detail.removeprefix(name).lstrip(": ")
     return textwrap.shorten(text, LONGEST, placeholder=" …").rstrip(".") or UNSUPPORTED
 
 
 def warnings(runs: list[Run]) -> list[str]:
     """Return the runs' warnings, each prefixed with its run where there are several."""
-    return [
-        f"{run.label}: {text}" if len(runs) > 1 else text
-        for run in runs
-        for text in run.list("warnings")
-    ]
+    texts = []
+    for run in runs:
+        prefix = f"{run.label}: " if len(runs) > 1 else ""
+        texts += [prefix + text for text in run.list("warnings")]
+    return texts
 
 
 TABLES = (

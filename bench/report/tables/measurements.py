@@ -6,7 +6,6 @@ its ``workload`` and ``where``. A table is None where nothing was measured of wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,15 +17,7 @@ from bench.report.analysis.doubts import doubted, marked_verdict
 from bench.report.analysis.judge import IN_TURNS, judged_by
 from bench.report.analysis.summary import MEASURES
 from bench.report.analysis.verdict import Answer
-from bench.report.format import (
-    MIB,
-    change,
-    known,
-    number,
-    ratio,
-    records,
-    written,
-)
+from bench.report.format import MIB, change, known, number, ratio, records, written
 from bench.report.tables.table import (
     BATCH,
     Column,
@@ -57,78 +48,80 @@ ABOUT_FIGURES = (
 )
 
 
-def at_advised_batch(rows: pd.DataFrame, answers: Sequence[Answer]) -> pd.DataFrame:
-    """Return the rows of a summary at the batch size of their answer."""
-    sizes = {(answer.names["workload"], answer.names["where"]): answer.batch for answer in answers}
-    advised = [sizes.get(subject) for subject in zip(rows["workload"], rows["where"], strict=True)]
-    return rows[rows["batch_size"] == advised]
-
-
 def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
-    """Return a table for each workload: every precision on each device, at the batch size of its answer.
+    """Return a table for each workload: every precision on each device, at its answer's batch size.
 
     The advised row stands out. Legends are below the last table.
     """
     given = {(answer.names["workload"], answer.names["where"]): answer for answer in answers}
-    shown = at_advised_batch(rows, answers)
-    shown = shown[shown[MEASURES].notna().any(axis=1)]
+    lines_of: dict[str, list[Row]] = {}
+    for line in records(_measured(rows)):
+        answer = given.get((line["workload"], line["where"]))
+        if answer is None or answer.batch != line["batch_size"]:
+            continue
+        line["tie"] = " ≈" if line["precision"] in answer.ties else ""
+        line["is_advised"] = line["precision"] == answer.precision
+        lines_of.setdefault(line["workload"], []).append(line)
     tables: list[Table] = []
     notes = [ABOUT_FIGURES]
-    for workload, of_workload in shown.groupby("workload", sort=False):
-        lines = records(of_workload)
-        for line in lines:
-            answer = given.get((line["workload"], line["where"]))
-            line["tie"] = " ≈" if answer and line["precision"] in answer.ties else ""
-            line["is_advised"] = answer is not None and line["precision"] == answer.precision
+    has_sum = False
+    for workload, lines in lines_of.items():
         columns = [
             words("device", "label"),
             *optional(words("architecture", "architecture")),
             *_of_arms(lines),
         ]
-        made = table(str(workload), lines, columns, strong=itemgetter("is_advised"))
+        made = table(workload, lines, columns, strong=itemgetter("is_advised"))
         assert made is not None  # no group is empty
         notes += made.footnotes
         tables.append(replace(made, footnotes=[]))
-    if shown["all_devices_bytes"].notna().any():
+        has_sum |= _has_sum(lines)
+    if has_sum:
         notes.append(SUM)
     if tables:
         tables[-1] = replace(tables[-1], footnotes=list(dict.fromkeys(notes)))
     return tables
 
 
+def _measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out the rows of which only phases without metrics were tried."""
+    return rows[rows[MEASURES].notna().any(axis=1)]
+
+
+def _has_sum(rows: Sequence[Row]) -> bool:
+    return any(known(row["all_devices_bytes"]) for row in rows)
+
+
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:
-    """Return what was measured at every batch size, by the subject of the answer for the workload on the device."""
+    """Return what was measured at every batch size, by the subject of the answer."""
     subjects = dict(iter(rows.groupby(["workload", "where"], sort=False)))
     tables = {}
     for answer in answers:
-        names = answer.names
-        tables[answer.subject] = every_batch(subjects[names["workload"], names["where"]])
+        of_subject = subjects[answer.names["workload"], answer.names["where"]]
+        tables[answer.subject] = every_batch(of_subject)
     return tables
 
 
 def every_batch(rows: pd.DataFrame) -> Table | None:
     """Return the table of one workload on one device, with every batch size and precision."""
-    measured = records(rows[rows[MEASURES].notna().any(axis=1)])
+    measured = records(_measured(rows))
     columns = [
         *_of_arms(measured),
         words("verdict", marked_verdict, has_marks=True),
         words("measured in", "measured_in"),
         *general(),
     ]
-    about = SUM if rows["all_devices_bytes"].notna().any() else ""
+    about = SUM if _has_sum(measured) else ""
     return table("Every batch size", measured, columns, about)
 
 
 def _of_arms(rows: Sequence[Row]) -> list[Column]:
     """Return the columns of arms; one with a ``tie`` has it after its name."""
+    of_training = partial(figures, status="train_status", lost="lost_train")
     if any(known(row["test_loss_nats"]) for row in rows):
-        learned = figures(
-            "test loss (nats)", "test_loss_nats", status="train_status", lost="lost_train"
-        )
+        learned = of_training("test loss (nats)", "test_loss_nats")
     else:
-        learned = figures(
-            "accuracy (%)", "accuracy_pct", decimals, status="train_status", lost="lost_train"
-        )
+        learned = of_training("accuracy (%)", "accuracy_pct", decimals)
     of_script = []
     if any(row["data"] == "script" for row in rows):
         of_script = optional(
@@ -139,7 +132,7 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
     return [
         words("precision", _precision, has_marks=True),
         BATCH,
-        *optional(figures("time/epoch (s)", _epoch, status="train_status", lost="lost_train")),
+        *optional(of_training("time/epoch (s)", _epoch)),
         figures("step (ms)", partial(_unmarked, "step_ms")),
         *optional(
             figures("samples/s", partial(_unmarked, "samples_per_s")),
@@ -155,6 +148,7 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
 
 
 def _precision(row: Row) -> str:
+    # The marks of figures stand at the figures.
     marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
     return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
 
@@ -165,20 +159,19 @@ def _unmarked(name: str, row: Row) -> str:
 
 def _speedup(row: Row) -> str:
     text = over_fp32(row)
-    turns = [row.get(name, math.nan) for name in IN_TURNS]
+    turns = [row[name] for name in IN_TURNS]
     if known(turns[0]):
         text += f"; in turns {ratio(*turns)}"
     return text
 
 
 def _epoch(row: Row) -> str:
-    text, fastest, slowest = (
-        number(row["time_per_epoch_s"]),
-        row["fastest_epoch_s"],
-        row["slowest_epoch_s"],
-    )
-    if known(fastest) and number(fastest, 3) != number(slowest, 3):
-        text += f" ({number(fastest, 3)}–{number(slowest, 3)})"
+    text = number(row["time_per_epoch_s"])
+    fastest = number(row["fastest_epoch_s"], 3)
+    slowest = number(row["slowest_epoch_s"], 3)
+    # Epochs whose times read the same have no range to show.
+    if fastest != slowest:
+        text += f" ({fastest}–{slowest})"
     return text
 
 
@@ -194,6 +187,6 @@ def _peak(row: Row) -> str:
 def _parity(row: Row) -> str:
     quality = judged_by(row)
     if quality is not None:
-        difference = written(quality, [row[name] for name in quality.changes], quality.short)
-        return f"{difference}, {row['accuracy_verdict']}"
+        values = [row[name] for name in quality.changes]
+        return f"{written(quality, values, quality.short)}, {row['accuracy_verdict']}"
     return "baseline" if row["precision"] == BASELINE and known(row["train_loss"]) else ""

@@ -1,4 +1,4 @@
-"""A table: a list of columns, each with its header, its alignment and how a cell is written from a row of data."""
+"""A table: a list of columns, each with its header, its alignment and how a cell is written."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ Row = dict[Hashable, Any]
 Value = str | Callable[[Any], Any]
 # Cells that hold no figure.
 EMPTY = {UNKNOWN, "baseline"}
-LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()} | {
-    "≈": "as fast as the advised one."
-}
+LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()}
+LEGEND["≈"] = "as fast as the advised one."
 # Characters in a line where the output is not a terminal.
 LOG_WIDTH = 200
+# Characters that rich's box adds to each column: a space on both sides, and one between columns.
+FRAME = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +58,7 @@ class Material:
         return self.named(self.runs.trials)
 
     def named(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of one of the frames of ``runs`` that are of arms in ``rows``, in the order of these.
+        """Return the rows of a frame of ``runs`` that are of arms in ``rows``, in their order.
 
         The names of their subject come with them: ``workload``, ``where`` and ``slug``.
         """
@@ -119,23 +120,29 @@ class Table:
 
     @property
     def text(self) -> str:
-        """The table as a terminal shows it; where its words do not fit next to each other, row by row."""
+        """The table as a terminal shows it; row by row where its words do not fit side by side."""
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table as Grid
         from rich.text import Text
 
         width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
-        grid, least = Grid(box=SIMPLE), 1
-        for column, cells in zip(self.columns, zip(*self.rows, strict=True), strict=True):
-            is_figure = column.align == "right"  # which is not broken, as words are
-            whole = cells if is_figure else " ".join(cells).split()
-            longest = max(cell_len(plain(text)) for text in (*column.header.split(), *whole))
-            least += longest + 3
-            fixed = longest if is_figure else None
-            grid.add_column(
-                Text(plain(column.header)), justify=column.align, width=fixed, min_width=longest
-            )
+        grid = Grid(box=SIMPLE)
+        least = 1
+        for place, column in enumerate(self.columns):
+            texts = [plain(row[place]) for row in self.rows]
+            fixed = None
+            header = plain(column.header)
+            unbroken = header.split()
+            if column.align == "right":
+                # A figure is not broken over lines, as words are.
+                unbroken += texts
+                fixed = max(map(cell_len, unbroken))
+            else:
+                unbroken += " ".join(texts).split()
+            longest = max(map(cell_len, unbroken))
+            least += longest + FRAME
+            grid.add_column(Text(header), justify=column.align, width=fixed, min_width=longest)
         if least > width:
             return self._row_by_row()
         for row in self.rows:
@@ -148,11 +155,8 @@ class Table:
     def _row_by_row(self) -> str:
         lines = []
         for row in self.rows:
-            named = [
-                f"{header}: {cell}"
-                for header, cell in zip(self.headers, row, strict=True)
-                if cell != UNKNOWN
-            ]
+            cells = zip(self.headers, row, strict=True)
+            named = [f"{header}: {cell}" for header, cell in cells if cell != UNKNOWN]
             lines.append(f"- {'; '.join(named)}\n")
         return "".join(lines)
 
@@ -165,7 +169,10 @@ def table(
     *,
     strong: Callable[[Any], bool] | None = None,
 ) -> Table | None:
-    """Build a table without its empty optional columns, with a legend of its marks; None if there are no rows."""
+    """Build a table with a legend of its marks; None if there are no rows.
+
+    Optional columns without a figure are left out. The rows for which ``strong`` is true stand out.
+    """
     rows = list(rows)
     if not rows:
         return None
@@ -173,16 +180,19 @@ def table(
     marked = ""
     for column in columns:
         cells = [column.cell(row) for row in rows]
-        if not (column.optional and EMPTY.issuperset(cells)):
-            visible[column] = cells
-            marked += "".join(cells) if column.has_marks else ""
+        if column.optional and EMPTY.issuperset(cells):
+            continue
+        visible[column] = cells
+        if column.has_marks:
+            marked += "".join(cells)
+    places = [place for place, row in enumerate(rows) if strong and strong(row)]
     return Table(
         columns=list(visible),
         rows=list(map(list, zip(*visible.values(), strict=True))),
         title=title,
         about=about,
         footnotes=[f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in marked],
-        strong=frozenset(place for place, row in enumerate(rows) if strong and strong(row)),
+        strong=frozenset(places),
     )
 
 
@@ -216,9 +226,11 @@ def figures(
     def cell(row: Any) -> str:
         figure = get(row)
         if known(figure) and not isinstance(figure, str):
-            figure = write(figure / per) if callable(write) else number(figure / per, write)
-        text = word(figure)
-        return or_status(row[status], text, row[lost] if lost else 0) if status else text
+            size = figure / per
+            figure = write(size) if callable(write) else number(size, write)
+        if not status:
+            return word(figure)
+        return or_status(row[status], word(figure), row[lost] if lost else 0)
 
     return Column(header, cell, has_marks=bool(status))
 
@@ -251,9 +263,13 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
 
     The figure is marked † if it is unconverged, and ‡ if ``lost`` trials were not measured.
     """
-    if not known(status) or status not in MEASURED:
+    if status not in MEASURED:
         return word(status)
-    return text + "†" * (status == "unconverged") + "‡" * bool(known(lost) and lost)
+    if status == "unconverged":
+        text += "†"
+    if known(lost) and lost:
+        text += "‡"
+    return text
 
 
 def over_fp32(
@@ -265,25 +281,29 @@ def over_fp32(
 
 def described(metric: Metric, rows: Sequence[Row]) -> Metric:
     """Return a metric as the first of the rows with such a figure describes it."""
-    return metric.of(next((row for row in rows if known(row[metric.figure])), {}))
+    for row in rows:
+        if known(row[metric.figure]):
+            return metric.of(row)
+    return metric
 
 
 def quality(rows: Sequence[Row]) -> list[Column]:
     """Return the column of a suite's own figure of merit, where rows of one suite have one."""
     metric = described(QUALITY, rows)
+    if metric == QUALITY:
+        return []
     column = figures(metric.figure_title, metric.figure, status=metric.status, lost="lost_train")
-    return optional(column) if metric != QUALITY else []
+    return optional(column)
 
 
 def general() -> list[Column]:
-    """Return columns of the figure and of the change from fp32 of each metric without a place of its own."""
+    """Return the columns of each metric without a place of its own: figure, change from fp32."""
     columns = []
     for metric in untabled():
         header = metric.header.replace(metric.label, f"{metric.label} vs {BASELINE}", 1)
-        columns += optional(
-            figures(metric.figure_title, metric.figure), figures(header, partial(changed, metric))
-        )
-    return columns
+        columns.append(figures(metric.figure_title, metric.figure))
+        columns.append(figures(header, partial(changed, metric)))
+    return optional(*columns)
 
 
 def changed(metric: Metric, row: Row) -> str:

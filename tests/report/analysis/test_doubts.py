@@ -29,43 +29,40 @@ def strayed(
     arm: str = "bfloat16:100%",
     reference: str = "",
 ) -> RunBuilder:
-    """Three processes in which fp32, or the reference of a script, multiplied in other types, in a
-    known module.
+    """Three processes in which fp32, or the reference of a script, multiplied in other types.
+
+    They are those of a known module.
     """
     names = (reference or "fp32", "amp-bf16")
     if reference:
         script = {"command": ["train.py"], "arms": [[name, ""] for name in names]}
         edit_run(run.folder, lambda info: info["request"].update(script=script))
+    speeds = (timed(10.0, 128), timed(5.0, 128, speedup=2.0))
     for replicate in range(3):
         trial = run.trial("speed", names, 128, replicate=replicate)
         if reference:
-            trial = replace(
-                trial, cell=replace(trial.cell, data=DataSource(kind="script"), reference=reference)
-            )
+            data = DataSource(kind="script")
+            trial = replace(trial, cell=replace(trial.cell, data=data, reference=reference))
         rows = []
-        for name, types, speed in (
-            (names[0], computed, timed(10.0, 128)),
-            (names[1], arm, timed(5.0, 128, speedup=2.0)),
-        ):
+        for name, types, speed in zip(names, (computed, arm), speeds, strict=True):
             operations = Operations(compute_dtypes=types, other_modules="middle")
-            rows.append(
-                TrialResult(
-                    precision=name, status="ok", switches=IEEE, operations=operations, row=speed
-                )
-            )
+            parts = {"switches": IEEE, "operations": operations, "row": speed}
+            rows.append(TrialResult(precision=name, status="ok", **parts))
         run.add(trial, *rows)
     return run
 
 
 def edited(run, **cells: str) -> RunBuilder:
-    """Three processes, with other cells in the rows of the second, or of all where a process was
-    disturbed.
+    """Three processes, with other cells in the rows of the second.
+
+    Where a process was disturbed, they are in the rows of all.
     """
-    run.speed()
-    edit_rows(
-        run.folder,
-        lambda row: (row["replicate"] == "1" or "disturbance" in cells) and row.update(cells),
-    )
+
+    def edit(row: dict[str, str]) -> None:
+        if row["replicate"] == "1" or "disturbance" in cells:
+            row.update(cells)
+
+    edit_rows(run.speed().folder, edit)
     return run
 
 
@@ -86,9 +83,8 @@ CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
 
 
 def doubtful(folder: Path, name: str) -> RunBuilder:
-    return CASES[name](
-        RunBuilder(folder / "run", target_ci=0.001 if name == "unconverged" else None)
-    )
+    target_ci = 0.001 if name == "unconverged" else None
+    return CASES[name](RunBuilder(folder / "run", target_ci=target_ci))
 
 
 def written(folder, *runs):
@@ -131,23 +127,17 @@ def test_a_sound_run_has_no_doubt_and_a_partial_ones_advice_says_so_far(run, tmp
     sound = RunBuilder(tmp_path / "sound").speed()
     for each, so_far in ((sound, False), (partial(run), True)):
         _, head, page = written(tmp_path, each)
-        assert ("So far, amp-bf16 is " in head, "accuracy not shown so far</strong>" in page) == (
-            so_far,
-            so_far,
-        )
+        assert ("So far, amp-bf16 is " in head) is so_far
+        assert ("accuracy not shown so far</strong>" in page) is so_far
 
 
 def test_a_run_that_did_not_end_is_told_with_the_command_to_go_on(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the folder is named from here
     (text,) = cautions(load([partial(run).folder]))
-    assert (
-        text
-        == "Run run is unfinished: it was stopped, or is still running. Go on with --resume run."
-    )
-    edit_run(
-        run.folder,
-        lambda info: info.update(undecided=["speed of mlp on cpu", "train of mlp on cpu"]),
-    )
+    unfinished = "Run run is unfinished: it was stopped, or is still running."
+    assert text == f"{unfinished} Go on with --resume run."
+    undecided = ["speed of mlp on cpu", "train of mlp on cpu"]
+    edit_run(run.folder, lambda info: info.update(undecided=undecided))
     (text,) = cautions(load([run.folder]))
     assert "--within; undecided: speed of mlp on cpu, train of mlp on cpu. Go on" in text
 
@@ -163,19 +153,13 @@ def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdic
     details = text_of(tmp_path / "report.html")
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
     assert "| fp32 ≠ |" in head
-    assert (
-        page.partition('aria-label="In short">')[2]
-        .lstrip()
-        .startswith(f"<p><strong>{FIRST}</strong>")
-    )
+    assert f'aria-label="In short">\n<p><strong>{FIRST}</strong>' in page
     assert terminal(contents, tmp_path).startswith(FIRST)
     assert "| FASTER ≠ |" in details
     assert "so this is no comparison with FP32" in details
-    rows = document.report(load([run.folder]))["results"]
-    assert [row["other_types"] for row in rows] == [
-        "computed 90 % of its products in bfloat16 (middle)",
-        None,
-    ]
+    fp32, arm = document.report(load([run.folder]))["results"]
+    assert fp32["other_types"] == "computed 90 % of its products in bfloat16 (middle)"
+    assert arm["other_types"] is None
 
 
 @pytest.mark.parametrize(
@@ -225,6 +209,5 @@ def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(run, tmp_path)
     sound = RunBuilder(tmp_path / "sound", suite="gpt").speed()
     _, head, _ = written(tmp_path, strayed(run), sound)
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
-    assert [
-        line.count("≠") for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))
-    ] == [0, 1]
+    lines = [line for line in head.splitlines() if line.startswith(("| gpt", "| mlp"))]
+    assert [line.count("≠") for line in lines] == [0, 1]
