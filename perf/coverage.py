@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure how often the interval over processes holds the truth if measuring stops as soon as the rules allow.
+"""Measure how often the interval over processes holds the truth when the rules end a measurement.
 
 Simulates processes, each with an error and rounds, and applies the shipped rules to all simulated
 runs at once, as arrays: which processes count, the interval over them, and the number of processes
@@ -98,25 +98,28 @@ def simulate(
     between, within, rounds = machine
 
     def draw(*shape: int) -> Array:
-        return (
-            rng.standard_t(3, shape) / math.sqrt(3) if world.heavy else rng.standard_normal(shape)
-        )
+        if world.heavy:
+            return rng.standard_t(3, shape) / math.sqrt(3)  # of standard deviation 1
+        return rng.standard_normal(shape)
 
     errors = draw(runs, count, rounds)
-    for index in range(1, rounds if world.correlation else 0):
-        kept = world.correlation * errors[..., index - 1]
-        errors[..., index] = kept + math.sqrt(1 - world.correlation**2) * errors[..., index]
+    if world.correlation:
+        fresh = math.sqrt(1 - world.correlation**2)  # so that the variance stays
+        for index in range(1, rounds):
+            kept = world.correlation * errors[..., index - 1]
+            errors[..., index] = kept + fresh * errors[..., index]
     logs = within * errors + between * draw(runs, count, 1)
+    # The disturbed ones of each ten processes are those that draw the lowest numbers.
     of_ten = rng.random((runs, -(-count // 10), 10))
     if world.is_early:
         of_ten[..., 3:] += 1
-    hit = (of_ten.argsort(axis=2).argsort(axis=2) < world.disturbed).reshape(runs, -1)[:, :count]
+    ranks = of_ten.argsort(axis=2).argsort(axis=2)
+    hit = (ranks < world.disturbed).reshape(runs, -1)[:, :count]
     logs = np.where(hit[..., None], math.log(0.75) + 3 * logs, logs)
     slower = rng.random((runs, count)) < world.mode
     logs += math.log(0.97) * (slower - world.mode)[..., None]
-    seen = rng.random((runs, count)) < np.where(
-        hit, world.evidence, FALSE if world.evidence else 0.0
-    )
+    false = FALSE if world.evidence else 0.0
+    seen = rng.random((runs, count)) < np.where(hit, world.evidence, false)
     trimmed = int(TRIM * rounds)
     return Runs(np.sort(logs)[..., trimmed : rounds - trimmed].mean(axis=2), seen)
 
@@ -135,7 +138,10 @@ class Pooled:
 
 
 def pooled(runs: Runs, count: int) -> Pooled:
-    """Return Student's mean of the first processes of each run: of those without evidence, where two or more are."""
+    """Return Student's mean of the first processes of each run.
+
+    Those with evidence of a disturbance do not count, where two or more others do.
+    """
     clean = ~runs.is_disturbed[:, :count]
     clean |= clean.sum(axis=1, keepdims=True) < 2
     values, counts = np.where(clean, runs.centers[:, :count], np.nan), clean.sum(axis=1)
@@ -161,19 +167,14 @@ class Stopped:
     @property
     def beyond_pct(self) -> float:
         """The share of verdicts that are FASTER or SLOWER."""
-        return float(
-            100
-            * np.mean(
-                np.abs(self.centers + math.log(self.ratio)) - self.halves > np.log1p(ASSUMED_NOISE)
-            )
-        )
+        least = np.abs(self.centers + math.log(self.ratio)) - self.halves
+        return float(100 * np.mean(least > np.log1p(ASSUMED_NOISE)))
 
 
 def looks(protocol: Protocol, runs: Runs) -> list[Pooled]:
     """Return the estimates after each number of processes that may end the measurement."""
-    return [
-        pooled(runs, count) for count in range(protocol.replicates, protocol.most_replicates + 1)
-    ]
+    counts = range(protocol.replicates, protocol.most_replicates + 1)
+    return [pooled(runs, count) for count in counts]
 
 
 def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Made-up runs of a fleet: 5 GPUs, 3 models, 4 precisions, 5 batch sizes, written by the harness's store.
+"""Made-up runs of a fleet: 5 GPUs, 3 models, 4 precisions, 5 batch sizes.
 
     python perf/synthetic_fleet.py FOLDER
 
-Tests and people use them to check pages. None of the figures was measured. FOLDER/fleet is one run
+The harness's store writes them; tests and people use them to check pages. None of the figures was
+measured. FOLDER/fleet is one run
 of all five GPUs, FOLDER/cloud-NAME a run of one GPU on another machine, FOLDER/h100-one a small run
 of one model, and FOLDER/h100-new the same with another driver.
 """
