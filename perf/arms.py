@@ -183,8 +183,9 @@ def log_ratios(
     cuts = dict(zip(arms, prepare(list(arms.values()), protocol.process_s), strict=True))
     # Rounds give each arm's speedup over the first: its logarithm is that of the inverse ratio.
     others = [name for name in arms if name != below]
-    runners = [arms[name] for name in (below, *others)]
-    sizes = [cuts[name].sizes for name in (below, *others)]
+    order = (below, *others)
+    runners = [arms[name] for name in order]
+    sizes = [cuts[name].sizes for name in order]
     logs = compare(runners, sizes, protocol, seed=0).logs[1:]
     return {name: -log.center for name, log in zip(others, logs, strict=True)}
 

@@ -132,11 +132,12 @@ def suite(
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim
 
-        weights = list(parameters)
-        groups: list[dict[str, Any]] = [
-            {"params": [weight for weight in weights if weight.dim() > 1]},
-            {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
-        ]
+        decaying: dict[str, Any] = {"params": []}
+        constant: dict[str, Any] = {"params": [], "weight_decay": 0.0}
+        for weight in parameters:
+            group = decaying if weight.dim() > 1 else constant
+            group["params"].append(weight)
+        groups = [decaying, constant]
         return optim.AdamW(groups, lr=lr or chosen.lr, betas=(0.9, 0.95), weight_decay=weight_decay)
 
     def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:
