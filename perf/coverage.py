@@ -17,7 +17,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +200,38 @@ def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
     return stopped
 
 
+@dataclass
+class Tally:
+    """What comes of all disturbances and ratios on one kind of machine."""
+
+    lowest_pct: float = 100.0
+    """The lowest coverage, but that of ``MODE``."""
+    with_modes_pct: float = 100.0
+    """The lowest coverage of ``MODE``, whose processes have two truths."""
+    false_pct: float = 0.0
+    """The most false verdicts at a ratio of 1."""
+    processes: list[float] = field(default_factory=list)
+    """Their mean number, for each disturbance and ratio."""
+
+
+def tally(machine: str, runs: int) -> Tally:
+    """Simulate runs on a kind of machine."""
+    protocol, result = Protocol(), Tally()
+    for world in (*WORLDS, EARLY, MODE):
+        simulated = simulate(0, world, MACHINES[machine], runs, protocol.most_replicates)
+        at = looks(protocol, simulated)
+        for ratio in RATIOS:
+            stopped = stop(protocol, at, ratio)
+            result.processes.append(float(np.mean(stopped.processes)))
+            if world is MODE:
+                result.with_modes_pct = min(result.with_modes_pct, stopped.held_pct)
+            else:
+                result.lowest_pct = min(result.lowest_pct, stopped.held_pct)
+            if ratio == 1.0:
+                result.false_pct = max(result.false_pct, stopped.beyond_pct)
+    return result
+
+
 def main() -> int:
     """Print coverage and false verdicts; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(
@@ -209,7 +241,6 @@ def main() -> int:
         "--runs", type=int, default=10_000, help="simulated runs of each kind (default: 10000)"
     )
     runs = parser.parse_args().runs
-    protocol, lowest, false, processes = Protocol(), 100.0, 0.0, []
     print(
         f"{runs} runs of each. lowest: the lowest coverage over the ratios and the disturbances; "
         "with modes: with 30 %"
@@ -217,23 +248,16 @@ def main() -> int:
     print("of processes 3 % slower; A/A: FASTER or SLOWER at ratio 1, at most; processes: mean\n")
     print("| machine | lowest | with modes | A/A | processes |")
     print("| --- | ---: | ---: | ---: | ---: |")
-    for machine, errors in MACHINES.items():
-        of_machine, of_modes, most_false, counts = 100.0, 100.0, 0.0, []
-        for world in (*WORLDS, EARLY, MODE):
-            at = looks(protocol, simulate(0, world, errors, runs, protocol.most_replicates))
-            ends = [stop(protocol, at, ratio) for ratio in RATIOS]
-            held, wrong = [end.held_pct for end in ends], ends[RATIOS.index(1.0)].beyond_pct
-            counts.append(float(np.mean([end.processes for end in ends])))
-            most_false = max(most_false, wrong)
-            if world is MODE:
-                of_modes = min(held)
-            else:
-                of_machine = min(of_machine, *held)
-        lowest, false = min(lowest, of_machine), max(false, most_false)
-        processes += counts
-        cells = [f"{pct:.1f} %" for pct in (of_machine, of_modes, most_false)]
-        print(f"| {machine} | {' | '.join(cells)} | {np.mean(counts):.2f} |", flush=True)
-    mean = float(np.mean(processes))
+    tallies = []
+    for machine in MACHINES:
+        figures = tally(machine, runs)
+        tallies.append(figures)
+        cells = [machine, f"{figures.lowest_pct:.1f} %", f"{figures.with_modes_pct:.1f} %"]
+        cells += [f"{figures.false_pct:.1f} %", f"{np.mean(figures.processes):.2f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    lowest = min(figures.lowest_pct for figures in tallies)
+    false = max(figures.false_pct for figures in tallies)
+    mean = float(np.mean([figures.processes for figures in tallies]))
     print(f"\nlowest coverage without the mode: {lowest:.2f} % (at least {LOWEST_PCT:g} %)")
     print(f"A/A: at most {false:.2f} % false verdicts (at most {MOST_FALSE_PCT:g} %)")
     print(f"processes: {mean:.2f} on average (at most {MOST_PROCESSES:g})")
