@@ -73,15 +73,11 @@ def collectives(rank):
 
 
 def evaluated_arm(regression):
-    data = (
-        Data(input_shape=(6,), target_shape=(3,))
-        if regression
-        else Data(input_shape=(6,), classes=3)
-    )
-    model = lambda data: nn.Sequential(
-        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)
-    )
-    return make(data=data, model=model)
+    def model(_data):
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+
+    asked = {"target_shape": (3,)} if regression else {"classes": 3}
+    return make(data=Data(input_shape=(6,), **asked), model=model)
 
 
 def held_out(regression, counts, shard):
