@@ -99,7 +99,7 @@ def capabilities() -> str:
 
 
 def versions() -> str:
-    """Say which versions each precision takes at least, from the registry; torch's from pyproject.toml."""
+    """Say which versions each precision takes at least, torch's from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {}
     for text in project["dependencies"]:
@@ -169,7 +169,10 @@ def csv_columns(fields: Iterable[columns.Field]) -> str:
 
 
 def own_columns(*, stored: bool) -> str:
-    """Describe the columns of each phase's own, or those that follow; of a row that phases share once."""
+    """Describe the columns of each phase's own, or those that follow from others.
+
+    A row that phases share is described once.
+    """
     phases_of: dict[type, list[str]] = {}
     for phase in PHASES.values():
         if phase.row is not None:
@@ -195,9 +198,13 @@ CHANGES = {
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
     "unfinished": "Whether its run did not end.",
-    "noise_ratio": "A/A noise: how far fp32 measured against itself was from 1; empty: not measured.",
+    "noise_ratio": (
+        "A/A noise: how far fp32 measured against itself was from 1; empty: not measured."
+    ),
     "speedup": "Times as fast as fp32: its step time divided by this one's.",
-    "turns_speedup": "Speedup in turns, where `speedup` is that of each precision alone (at the power limit).",
+    "turns_speedup": (
+        "Speedup in turns, where `speedup` is that of each precision alone (at the power limit)."
+    ),
     "speed_verdict": "FASTER, SLOWER, SAME or INCONCLUSIVE.",
     "measured_in": "Processes that the speedup is over.",
     "accuracy_verdict": "Verdict on parity with fp32.",
@@ -219,12 +226,12 @@ SUMMARY = {
 
 
 def summary_columns() -> str:
-    """Describe the columns of summary.csv that no CSV of a run has: those of metrics, and its own."""
+    """Describe the columns of summary.csv that no CSV of a run has."""
     described = {name: ("", text) for name, text in ABOUT.items()}
     for metric in reversed(METRICS.values()):  # of a change that two have the first counts
-        form, unit = (
-            ("difference", metric.unit) if metric.scale == "difference" else (metric.shown_as, "")
-        )
+        form, unit = str(metric.shown_as), ""
+        if metric.scale == "difference":
+            form, unit = "difference", metric.unit
         described[metric.figure] = ("%" if metric.unit == "points" else metric.unit, metric.about)
         described[metric.change] = (unit, CHANGES[form].format(metric.label))
     for name, text in SUMMARY.items():

@@ -1,4 +1,4 @@
-"""Arms that the scripts of this folder time: the harness's steps, and the same steps in a hand-written loop."""
+"""Arms that scripts of this folder time: the harness's steps, and the same in a plain loop."""
 
 from __future__ import annotations
 
@@ -91,20 +91,20 @@ def half_type(precision: str) -> torch.dtype | None:
 
 def open_suite(name: str, **parameters: object) -> Suite:
     """Return a suite with some of its parameters set."""
-    return suite_registry.load(
-        suite_registry.refer(name, {key: str(value) for key, value in parameters.items()})
-    )
+    settings = {key: str(value) for key, value in parameters.items()}
+    return suite_registry.load(suite_registry.refer(name, settings))
 
 
 def harness(suite: Suite, precision: str, device: torch.device, batch_size: int) -> TrainingRunner:
     """Return the harness's arm."""
-    return TrainingRunner(
-        name=precision,
-        arm=build_arm(suite, suite.data, parse_precision(precision), device, seed=0),
-        batches=itertools.cycle(
-            random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0)
-        ),
-    )
+    arm = build_arm(suite, suite.data, parse_precision(precision), device, seed=0)
+    batches = batches_of(suite, device, batch_size)
+    return TrainingRunner(name=precision, arm=arm, batches=itertools.cycle(batches))
+
+
+def batches_of(suite: Suite, device: torch.device, batch_size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the batches that all arms train on."""
+    return random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0)
 
 
 def by_hand(
@@ -117,17 +117,17 @@ def by_hand(
 ) -> HandRunner:
     """Return the same steps written by hand, of the suite's model or of another model."""
     torch.manual_seed(0)
-    model = (suite.model(suite.data) if model is None else model).to(device).train()
+    if model is None:
+        model = suite.model(suite.data)
+    model = model.to(device).train()
     return HandRunner(
-        name="by hand",
+        name=BY_HAND,
         precision=precision,
         device=device,
         model=model,
         loss=build_loss(suite, suite.data).to(device),
         optimizer=suite.optimizer(model.parameters()),
-        batches=random_batches(
-            suite.data, batch_size=batch_size, count=BATCHES, device=device, seed=0
-        ),
+        batches=batches_of(suite, device, batch_size),
         half=half_type(precision),
     )
 
@@ -157,7 +157,7 @@ class Comparison:
 
 
 def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, float]:
-    """Return the log-ratio of each arm's step time to that of the hand-written loop, as this process measures it."""
+    """Return the log-ratio of the harness's step time to the hand-written loop's."""
     arguments = comparison.arguments()
     builders: dict[str, Callable[[], TrainingRunner | HandRunner]] = {
         HARNESS: lambda: harness(*arguments),
@@ -171,41 +171,48 @@ def log_ratios(
     builders: Mapping[str, Callable[[], TrainingRunner | HandRunner]],
     below: str,
 ) -> dict[str, float]:
-    """Build all arms, and return the log-ratio of each arm's step time to that of ``below``, from rounds of all.
+    """Build all arms, and return the log-ratio of each one's step time to that of ``below``.
 
-    Tensors lie at other addresses in each arm and process, which changes a short step by some per
-    cent. A claim therefore needs several processes, and each arm built first in half of them.
+    All take turns in the same rounds. Tensors lie at other addresses in each arm and process, which
+    changes a short step by some per cent. A claim therefore needs several processes, and each arm
+    built first in half of them.
     """
     names = list(builders) if comparison.own_first else list(builders)[::-1]
     arms = {name: builders[name]() for name in names}
     protocol = Protocol(time_budget_s=comparison.budget_s, target_ci=0.001)
     cuts = dict(zip(arms, prepare(list(arms.values()), protocol.process_s), strict=True))
-    order = [below, *(name for name in arms if name != below)]
-    logs = compare(
-        [arms[name] for name in order], [cuts[name].sizes for name in order], protocol, seed=0
-    ).logs[1:]
-    return {name: -log.center for name, log in zip(order[1:], logs, strict=True)}
+    # Rounds give each arm's speedup over the first: its logarithm is that of the inverse ratio.
+    others = [name for name in arms if name != below]
+    order = (below, *others)
+    runners = [arms[name] for name in order]
+    sizes = [cuts[name].sizes for name in order]
+    logs = compare(runners, sizes, protocol, seed=0).logs[1:]
+    return {name: -log.center for name, log in zip(others, logs, strict=True)}
 
 
 def over_processes(
     launcher: LocalLauncher, target: str, comparison: Comparison, processes: int
 ) -> dict[str, Interval]:
-    """Make a comparison in fresh processes, the harness's arm first and last by turns; return each arm's ratio."""
-    logs = [
-        launcher.call(target, replace(comparison, own_first=number % 2 == 0))
-        for number in range(processes)
-    ]
+    """Make a comparison in fresh processes, and return each arm's ratio.
+
+    The harness's arm is built first and last by turns.
+    """
+    logs = []
+    for number in range(processes):
+        turn = replace(comparison, own_first=number % 2 == 0)
+        logs.append(launcher.call(target, turn))
     return {arm: student([log[arm] for log in logs]).exp() for arm in logs[0]}
 
 
 def survey(launcher: LocalLauncher, name: str) -> Device:
     """Return the survey's record of a device named like ``cpu`` or ``cuda:0``."""
     device = torch.device(name)
-    return launcher.survey(("cpu" if device.type == "cpu" else str(device.index or 0),)).devices[0]
+    placement = "cpu" if device.type == "cpu" else str(device.index or 0)
+    return launcher.survey((placement,)).devices[0]
 
 
 def choose_precisions(words: str | None, device: Device, notes: list[str]) -> list[str]:
-    """Return the named precisions, else fp32 and amp-bf16 as far as the device does them without emulation.
+    """Return the named precisions, else fp32 and amp-bf16 if the device does not emulate them.
 
     Args:
         words: the value of ``--precisions``.

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,141 +56,30 @@ OF_RUN = "more memory than the device has"
 # Exit codes of a command that nobody stops.
 CODES = {0, 1, 2}
 COMMITTED = sorted(ROOT.glob("results/*/run.json"))
-WORDS = [
-    "mlp",
-    "digits",
-    "mlp,digits",
-    "cpu",
-    "0",
-    "0,1",
-    "0+1",
-    "cpu+cpu",
-    "fp32,amp-bf16",
-    "amp-fp16:init_scale=2",
-]
-WORDS += [
-    "64",
-    "64,max",
-    "max",
-    "1%",
-    "150%",
-    "10s",
-    "memory,speed",
-    "train",
-    "width=8",
-    "width=8,16",
-    "synthetic",
-]
-WORDS += [
-    "ray",
-    "ray://h:1",
-    "V100",
-    "compile",
-    "channels-last,grad-accumulation=2",
-    "94%",
-    "2",
-    "0,1,2,3,4",
-    "1.0",
-]
-ODD = [
-    "",
-    " ",
-    ",",
-    ",,",
-    "=",
-    "-",
-    "--",
-    "-1",
-    "0x10",
-    "1e9",
-    "1e400",
-    "nan",
-    "inf",
-    "９",
-    "٣",
-    "%",
-    "100%%",
-    "a=b=c",
-]
-ODD += [
-    "\x00",
-    "\x1b[2J",
-    "\ud800",
-    "\u202e",
-    "é" * 300,
-    "x" * 5000,
-    "/dev/null",
-    "/etc/passwd",
-    "/",
-    "~",
-    "None",
-]
-ODD += [
-    "[]",
-    "{}",
-    "'",
-    '"',
-    "`id`",
-    "$(id)",
-    "%s",
-    "{0}",
-    "../x",
-    "no/such/file.py",
-    "mlp,",
-    "999999999999999999999",
-]
-CELLS = [
-    "",
-    "nan",
-    "inf",
-    "-inf",
-    "-1",
-    "0",
-    "1e308",
-    "1e400",
-    "abc",
-    "=1+1",
-    "0x10",
-    "１",
-    "9" * 200_000,
-    '"',
-    "\x00",
-]
-CELLS += [
-    "a,b",
-    '"\n"',
-    "fp32",
-    "ok",
-    "failed",
-    "train",
-    "2147483648",
-    "yes",
-    "[1",
-    '{"a":',
-    "\ud800",
-    "+",
-    "a+b",
-]
-VALUES = [
-    None,
-    True,
-    [],
-    {},
-    "x",
-    "",
-    0,
-    -1,
-    1.5,
-    1e308,
-    10**400,
-    [[]],
-    [None],
-    {"a": 1},
-    "2026",
-    ["cpu"],
-    [{}],
-    -0.0,
-]
+# Values that fit some option.
+WORDS = ["mlp", "digits", "mlp,digits", "cpu", "0", "0,1", "0+1", "cpu+cpu", "fp32,amp-bf16"]
+WORDS += ["amp-fp16:init_scale=2", "64", "64,max", "max", "1%", "150%", "10s", "memory,speed"]
+WORDS += ["train", "width=8", "width=8,16", "synthetic", "ray", "ray://h:1", "V100", "compile"]
+WORDS += ["channels-last,grad-accumulation=2", "94%", "2", "0,1,2,3,4", "1.0"]
+# Values that fit no option, or few.
+ODD = ["", " ", ",", ",,", "=", "-", "--", "-1", "0x10", "1e9", "1e400", "nan", "inf", "９", "٣"]
+ODD += ["%", "100%%", "a=b=c", "\x00", "\x1b[2J", "\ud800", "\u202e", "é" * 300, "x" * 5000]
+ODD += ["/dev/null", "/etc/passwd", "/", "~", "None", "[]", "{}", "'", '"', "`id`", "$(id)", "%s"]
+ODD += ["{0}", "../x", "no/such/file.py", "mlp,", "999999999999999999999"]
+CELLS = ["", "nan", "inf", "-inf", "-1", "0", "1e308", "1e400", "abc", "=1+1", "0x10", "１"]
+CELLS += ["9" * 200_000, '"', "\x00", "a,b", '"\n"', "[1", '{"a":', "\ud800", "+", "a+b", "fp32"]
+CELLS += ["ok", "failed", "train", "2147483648", "yes"]
+# Of run.json.
+VALUES = [None, True, [], {}, "x", "", 0, -1, 1.5, 1e308, 10**400, -0.0]
+VALUES += [[[]], [None], [{}], {"a": 1}, "2026", ["cpu"]]
+# Damages to a CSV; the damage of a cell is the most likely.
+DAMAGES = ["cut", "flip", "insert", "drop line", "double line", "cell", "cell", "cell"]
+DAMAGES += ["drop column", "delete", "folder", "link", "empty"]
+CSVS = ["memory.csv", "speed.csv", "train.csv", "blocks.csv", "epochs.csv", "numerics_figures.csv"]
+# Damages to run.json.
+RUN_DAMAGES = ["json", "json", "json", "drop key", "deep", "flip", "cut", "insert", "delete"]
+# A damage: its kind, the file, two places, which count modulo the file's length, and a value.
+Damage = tuple[str, str, int, int, Any]
 
 
 @dataclass(slots=True)
@@ -204,9 +93,8 @@ class Tally:
         """Count an answer, and keep it as a failure if ``wrong`` objects to it."""
         self.codes[str(code)] += 1
         if why := wrong(argv, code, printed):
-            self.failures.append(
-                f"{[word[:80] for word in argv]} → {code}, {why}\n{printed[-3000:]}"
-            )
+            words = [word[:80] for word in argv]
+            self.failures.append(f"{words} → {code}, {why}\n{printed[-3000:]}")
 
 
 def wrong(argv: Sequence[str], code: object, printed: str) -> str:
@@ -217,29 +105,30 @@ def wrong(argv: Sequence[str], code: object, printed: str) -> str:
         return "" if SENTENCE.search(printed) else "no sentence at the end"
     if not printed.strip():
         return "nothing printed"
-    if argv[0] == "list" and any(word == "--json" for word in argv) and "-h" not in argv:
+    if argv[0] == "list" and "--json" in argv and not printed.startswith("usage:"):
         try:
             json.loads(printed)
         except ValueError:
-            return "" if printed.startswith("usage:") else "no JSON"
+            return "no JSON"
     return ""
 
 
 def probed(_launcher: object, target: str, *arguments: Any) -> Any:
-    """Answer the calls of ``list --gpus`` and ``doctor`` to a process: a made-up survey, and probes that all fail."""
+    """Answer the calls of ``list --gpus`` and ``doctor`` to a process; all probes fail."""
     name = target.rpartition(":")[2]
     if name == "survey":
         return MadeUpMachine().survey(*arguments)
     if name == "look":
-        return (
-            Seen(device=GPU, memory_free_bytes=2**30),
-            Seen(device=CPU, memory_free_bytes=2**30),
-        ), ""
+        seen = tuple(Seen(device=device, memory_free_bytes=2**30) for device in (GPU, CPU))
+        return seen, ""
     raise UsageError("nothing is measured on a made-up machine")
 
 
 def answer(argv: Sequence[str]) -> tuple[object, str]:
-    """Return the exit code of a command line, answered in this process, and what it prints, a traceback included."""
+    """Answer a command line in this process; return its exit code and what it prints.
+
+    An exception's code is "traceback".
+    """
     out = io.TextIOWrapper(
         io.BytesIO(), encoding="utf-8", errors="surrogateescape", write_through=True
     )
@@ -295,40 +184,42 @@ def command_lines() -> st.SearchStrategy[list[str]]:
         st.text(max_size=20).map(lambda text: text.lstrip("/.")),
     ).map(as_word)
 
-    def options(of: argparse.ArgumentParser, without: str = "") -> st.SearchStrategy[list[str]]:
-        flags = [
-            name for action in of._actions for name in action.option_strings if name != without
-        ]
-        spelled = st.one_of(
-            st.sampled_from(flags), st.sampled_from(flags).map(lambda flag: flag[:-1])
-        )
-        valued = st.tuples(spelled, word).flatmap(
-            lambda pair: st.sampled_from([[*pair], ["=".join(pair)]])
-        )
-        return st.lists(st.one_of(valued, spelled.map(lambda flag: [flag])), max_size=6).map(
-            lambda each: list(itertools.chain(*each))
-        )
-
     suite = st.sampled_from(
         [["--suite", "mlp"], ["--suite", "mlp,digits", "--gpus", "cpu"], ["--suite", "digits"], []]
     )
-    runs = st.tuples(suite, options(parser.run_parser())).map(
-        lambda parts: [*parts[0], *parts[1], "--dry-run"]
+    commands = parser.command_parsers(optional_commands())
+    folders = st.lists(st.one_of(st.just("run"), word), max_size=3)
+    dry, nothing = st.just(["--dry-run"]), st.just([])
+    runs = joined(suite, options(parser.run_parser(), word), dry)
+    odd = joined(
+        word.filter(lambda text: text != "doctor").map(listed), st.lists(word, max_size=3), dry
     )
-    others = parser.command_parsers(optional_commands())
-    folder = st.one_of(st.just("run"), word)
-    report = st.tuples(st.lists(folder, max_size=3), options(others["report"])).map(
-        lambda parts: ["report", *parts[0], *parts[1]]
-    )
-    compare = st.tuples(st.lists(folder, max_size=3), options(others["compare"])).map(
-        lambda parts: ["compare", *parts[0], *parts[1]]
-    )
-    odd = st.tuples(word.filter(lambda text: text != "doctor"), st.lists(word, max_size=3)).map(
-        lambda parts: [parts[0], *parts[1], "--dry-run"]
-    )
-    doctor = options(others["doctor"]).map(lambda words: ["doctor", *words])
-    listing = options(others["list"]).map(lambda words: ["list", *words])
-    return st.one_of(runs, runs, runs, runs, report, compare, odd, doctor, listing)
+    places = {"report": folders, "compare": folders, "doctor": nothing, "list": nothing}
+    others = []
+    for name, place in places.items():
+        others.append(joined(st.just([name]), place, options(commands[name], word)))
+    return st.one_of(runs, runs, runs, runs, odd, *others)
+
+
+def joined(*parts: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
+    """Return a strategy of the words that strategies draw, one after the other."""
+    return st.tuples(*parts).map(lambda drawn: [*itertools.chain(*drawn)])
+
+
+def listed(word: str) -> list[str]:
+    return [word]
+
+
+def options(
+    of: argparse.ArgumentParser, word: st.SearchStrategy[str]
+) -> st.SearchStrategy[list[str]]:
+    """Return up to six options of a parser, some misspelled, with and without values."""
+    flags = st.sampled_from([name for action in of._actions for name in action.option_strings])
+    spelled = st.one_of(flags, flags.map(lambda flag: flag[:-1]))
+    apart = joined(spelled.map(listed), word.map(listed))
+    together = st.tuples(spelled, word).map(lambda pair: ["=".join(pair)])
+    one = st.one_of(apart, together, spelled.map(listed))
+    return st.lists(one, max_size=6).map(lambda each: [*itertools.chain(*each)])
 
 
 def lines(count: int, seed: int, folder: Path) -> Tally:
@@ -350,23 +241,13 @@ def lines(count: int, seed: int, folder: Path) -> Tally:
 
 def measured_run(folder: Path, *, quick: bool = False) -> Path:
     """Let the made-up machine measure a run, and return its folder."""
-    words = [
-        "--suite",
-        "mlp",
-        "--gpus",
-        "0,cpu",
-        "--precisions",
-        "fp32,amp-bf16",
-        "--data",
-        "synthetic",
-    ]
-    words += ["--phases", "memory,speed" if quick else "memory,floor,speed,train,numerics"]
-    words += (
-        ["--batch-sizes", "64"]
-        if quick
-        else ["--epochs", "3", "--seeds", "0,1", "--batch-sizes", "64,128"]
-    )
-    words += ["--time-budget", "1s", "--out", str(folder)]
+    words = ["--suite", "mlp", "--gpus", "0,cpu", "--precisions", "fp32,amp-bf16"]
+    words += ["--data", "synthetic", "--time-budget", "1s", "--out", str(folder)]
+    if quick:
+        words += ["--phases", "memory,speed", "--batch-sizes", "64"]
+    else:
+        words += ["--phases", "memory,floor,speed,train,numerics", "--batch-sizes", "64,128"]
+        words += ["--epochs", "3", "--seeds", "0,1"]
     with mock.patch("bench.run.reporting.report"):
         code, printed = answer(words)
     if code != 0:
@@ -374,44 +255,17 @@ def measured_run(folder: Path, *, quick: bool = False) -> Path:
     return folder
 
 
-def damages() -> st.SearchStrategy[list[tuple[str, str, int, int, Any]]]:
-    """Return one to three damages: the kind, the file, two places (modulo the file's length) and a value."""
-    names = [
-        "memory.csv",
-        "speed.csv",
-        "train.csv",
-        "blocks.csv",
-        "epochs.csv",
-        "numerics_figures.csv",
-    ]
-    files = st.sampled_from(names)
-    kinds = [
-        "cut",
-        "flip",
-        "insert",
-        "drop line",
-        "double line",
-        "cell",
-        "cell",
-        "cell",
-        "drop column",
-    ]
-    kinds += ["delete", "folder", "link", "empty"]
+def damages() -> st.SearchStrategy[list[Damage]]:
+    """Return one to three damages."""
     place = st.integers(min_value=0, max_value=2**31)
-    csvs = st.tuples(st.sampled_from(kinds), files, place, place, st.sampled_from(CELLS))
-    runs = st.tuples(
-        st.sampled_from(
-            ["json", "json", "json", "drop key", "deep", "flip", "cut", "insert", "delete"]
-        ),
-        st.just("run.json"),
-        place,
-        place,
-        st.sampled_from(VALUES),
-    )
+    kinds, files, cells = map(st.sampled_from, (DAMAGES, CSVS, CELLS))
+    csvs = st.tuples(kinds, files, place, place, cells)
+    kinds, values = st.sampled_from(RUN_DAMAGES), st.sampled_from(VALUES)
+    runs = st.tuples(kinds, st.just("run.json"), place, place, values)
     return st.lists(st.one_of(csvs, csvs, runs), min_size=1, max_size=3)
 
 
-def damage(folder: Path, change: tuple[str, str, int, int, Any]) -> None:
+def damage(folder: Path, change: Damage) -> None:
     """Apply one of the ``damages`` to a file of a run."""
     kind, name, first, second, value = change
     path = folder / name
@@ -456,9 +310,12 @@ def _damage_json(path: Path, kind: str, first: int, value: Any) -> None:
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every place of a JSON value: its container and its key there."""
-    for key in (
-        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    ):
+    keys: Iterable[Any] = ()
+    if isinstance(value, dict):
+        keys = value
+    elif isinstance(value, list):
+        keys = range(len(value))
+    for key in keys:
         yield value, key
         yield from _parts(value[key])
 
@@ -482,20 +339,22 @@ def _damage_lines(path: Path, kind: str, first: int, second: int, value: str) ->
 
 def folders(count: int, seed: int, bases: Sequence[Path], folder: Path) -> Tally:
     """Damage copies of folders, and answer report, compare and --resume on them."""
-    tally, numbers = Tally(), iter(range(10**9))
+    tally, numbers = Tally(), itertools.count()
 
-    def take(drawn: tuple[Path, list[tuple[str, str, int, int, Any]]]) -> None:
+    def take(drawn: tuple[Path, list[Damage]]) -> None:
         base, changes = drawn
         number = next(numbers)
         spoilt = shutil.copytree(base, folder / f"spoilt{number}")
         for change in changes:
             damage(spoilt, change)
-        commands = [["report", "--json", str(spoilt)], ["compare", str(base), str(spoilt)]]
-        commands += [["--resume", str(spoilt), "--dry-run"]]
-        if number % 20 == 0:
-            commands[:0] = [
-                ["report", "--figures", "none", "--out", str(folder / "report"), str(spoilt)]
-            ]
+        commands = [
+            ["report", "--json", str(spoilt)],
+            ["compare", str(base), str(spoilt)],
+            ["--resume", str(spoilt), "--dry-run"],
+        ]
+        if number % 20 == 0:  # a page takes longer
+            page = ["report", "--figures", "none", "--out", str(folder / "report"), str(spoilt)]
+            commands.insert(0, page)
         answers = {}
         for argv in commands:
             answers[argv[0]] = code, printed = answer(argv)

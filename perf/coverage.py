@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure how often the interval over processes holds the truth if measuring stops as soon as the rules allow.
+"""Measure how often the interval over processes holds the truth when the rules end a measurement.
 
 Simulates processes, each with an error and rounds, and applies the shipped rules to all simulated
 runs at once, as arrays: which processes count, the interval over them, and the number of processes
@@ -17,7 +17,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -98,25 +98,28 @@ def simulate(
     between, within, rounds = machine
 
     def draw(*shape: int) -> Array:
-        return (
-            rng.standard_t(3, shape) / math.sqrt(3) if world.heavy else rng.standard_normal(shape)
-        )
+        if world.heavy:
+            return rng.standard_t(3, shape) / math.sqrt(3)  # of standard deviation 1
+        return rng.standard_normal(shape)
 
     errors = draw(runs, count, rounds)
-    for index in range(1, rounds if world.correlation else 0):
-        kept = world.correlation * errors[..., index - 1]
-        errors[..., index] = kept + math.sqrt(1 - world.correlation**2) * errors[..., index]
+    if world.correlation:
+        fresh = math.sqrt(1 - world.correlation**2)  # so that the variance stays
+        for index in range(1, rounds):
+            kept = world.correlation * errors[..., index - 1]
+            errors[..., index] = kept + fresh * errors[..., index]
     logs = within * errors + between * draw(runs, count, 1)
+    # The disturbed ones of each ten processes are those that draw the lowest numbers.
     of_ten = rng.random((runs, -(-count // 10), 10))
     if world.is_early:
         of_ten[..., 3:] += 1
-    hit = (of_ten.argsort(axis=2).argsort(axis=2) < world.disturbed).reshape(runs, -1)[:, :count]
+    ranks = of_ten.argsort(axis=2).argsort(axis=2)
+    hit = (ranks < world.disturbed).reshape(runs, -1)[:, :count]
     logs = np.where(hit[..., None], math.log(0.75) + 3 * logs, logs)
     slower = rng.random((runs, count)) < world.mode
     logs += math.log(0.97) * (slower - world.mode)[..., None]
-    seen = rng.random((runs, count)) < np.where(
-        hit, world.evidence, FALSE if world.evidence else 0.0
-    )
+    false = FALSE if world.evidence else 0.0
+    seen = rng.random((runs, count)) < np.where(hit, world.evidence, false)
     trimmed = int(TRIM * rounds)
     return Runs(np.sort(logs)[..., trimmed : rounds - trimmed].mean(axis=2), seen)
 
@@ -135,7 +138,10 @@ class Pooled:
 
 
 def pooled(runs: Runs, count: int) -> Pooled:
-    """Return Student's mean of the first processes of each run: of those without evidence, where two or more are."""
+    """Return Student's mean of the first processes of each run.
+
+    Those with evidence of a disturbance do not count, where two or more others do.
+    """
     clean = ~runs.is_disturbed[:, :count]
     clean |= clean.sum(axis=1, keepdims=True) < 2
     values, counts = np.where(clean, runs.centers[:, :count], np.nan), clean.sum(axis=1)
@@ -161,19 +167,14 @@ class Stopped:
     @property
     def beyond_pct(self) -> float:
         """The share of verdicts that are FASTER or SLOWER."""
-        return float(
-            100
-            * np.mean(
-                np.abs(self.centers + math.log(self.ratio)) - self.halves > np.log1p(ASSUMED_NOISE)
-            )
-        )
+        least = np.abs(self.centers + math.log(self.ratio)) - self.halves
+        return float(100 * np.mean(least > np.log1p(ASSUMED_NOISE)))
 
 
 def looks(protocol: Protocol, runs: Runs) -> list[Pooled]:
     """Return the estimates after each number of processes that may end the measurement."""
-    return [
-        pooled(runs, count) for count in range(protocol.replicates, protocol.most_replicates + 1)
-    ]
+    counts = range(protocol.replicates, protocol.most_replicates + 1)
+    return [pooled(runs, count) for count in counts]
 
 
 def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
@@ -199,6 +200,38 @@ def stop(protocol: Protocol, at: Sequence[Pooled], ratio: float) -> Stopped:
     return stopped
 
 
+@dataclass
+class Tally:
+    """What comes of all disturbances and ratios on one kind of machine."""
+
+    lowest_pct: float = 100.0
+    """The lowest coverage, but that of ``MODE``."""
+    with_modes_pct: float = 100.0
+    """The lowest coverage of ``MODE``, whose processes have two truths."""
+    false_pct: float = 0.0
+    """The most false verdicts at a ratio of 1."""
+    processes: list[float] = field(default_factory=list)
+    """Their mean number, for each disturbance and ratio."""
+
+
+def tally(machine: str, runs: int) -> Tally:
+    """Simulate runs on a kind of machine."""
+    protocol, result = Protocol(), Tally()
+    for world in (*WORLDS, EARLY, MODE):
+        simulated = simulate(0, world, MACHINES[machine], runs, protocol.most_replicates)
+        at = looks(protocol, simulated)
+        for ratio in RATIOS:
+            stopped = stop(protocol, at, ratio)
+            result.processes.append(float(np.mean(stopped.processes)))
+            if world is MODE:
+                result.with_modes_pct = min(result.with_modes_pct, stopped.held_pct)
+            else:
+                result.lowest_pct = min(result.lowest_pct, stopped.held_pct)
+            if ratio == 1.0:
+                result.false_pct = max(result.false_pct, stopped.beyond_pct)
+    return result
+
+
 def main() -> int:
     """Print coverage and false verdicts; return 1 if a target is missed."""
     parser = argparse.ArgumentParser(
@@ -208,7 +241,6 @@ def main() -> int:
         "--runs", type=int, default=10_000, help="simulated runs of each kind (default: 10000)"
     )
     runs = parser.parse_args().runs
-    protocol, lowest, false, processes = Protocol(), 100.0, 0.0, []
     print(
         f"{runs} runs of each. lowest: the lowest coverage over the ratios and the disturbances; "
         "with modes: with 30 %"
@@ -216,23 +248,16 @@ def main() -> int:
     print("of processes 3 % slower; A/A: FASTER or SLOWER at ratio 1, at most; processes: mean\n")
     print("| machine | lowest | with modes | A/A | processes |")
     print("| --- | ---: | ---: | ---: | ---: |")
-    for machine, errors in MACHINES.items():
-        of_machine, of_modes, most_false, counts = 100.0, 100.0, 0.0, []
-        for world in (*WORLDS, EARLY, MODE):
-            at = looks(protocol, simulate(0, world, errors, runs, protocol.most_replicates))
-            ends = [stop(protocol, at, ratio) for ratio in RATIOS]
-            held, wrong = [end.held_pct for end in ends], ends[RATIOS.index(1.0)].beyond_pct
-            counts.append(float(np.mean([end.processes for end in ends])))
-            most_false = max(most_false, wrong)
-            if world is MODE:
-                of_modes = min(held)
-            else:
-                of_machine = min(of_machine, *held)
-        lowest, false = min(lowest, of_machine), max(false, most_false)
-        processes += counts
-        cells = [f"{pct:.1f} %" for pct in (of_machine, of_modes, most_false)]
-        print(f"| {machine} | {' | '.join(cells)} | {np.mean(counts):.2f} |", flush=True)
-    mean = float(np.mean(processes))
+    tallies = []
+    for machine in MACHINES:
+        figures = tally(machine, runs)
+        tallies.append(figures)
+        cells = [machine, f"{figures.lowest_pct:.1f} %", f"{figures.with_modes_pct:.1f} %"]
+        cells += [f"{figures.false_pct:.1f} %", f"{np.mean(figures.processes):.2f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    lowest = min(figures.lowest_pct for figures in tallies)
+    false = max(figures.false_pct for figures in tallies)
+    mean = float(np.mean([figures.processes for figures in tallies]))
     print(f"\nlowest coverage without the mode: {lowest:.2f} % (at least {LOWEST_PCT:g} %)")
     print(f"A/A: at most {false:.2f} % false verdicts (at most {MOST_FALSE_PCT:g} %)")
     print(f"processes: {mean:.2f} on average (at most {MOST_PROCESSES:g})")

@@ -40,10 +40,16 @@ SPEEDUP = re.compile(r"× as fast \[[\d.]+, [\d.]+\]")
 
 
 def run(folder: Path, *words: str) -> list[float | None]:
-    """Run the command; return the plan's estimate, and the seconds to the end and to the first speedup."""
+    """Run the command.
+
+    Returns:
+        The plan's estimate, and the seconds to the end and to the first speedup.
+    """
     script, data = str(ROOT / "run_bench.py"), str(ROOT / "data")
     command = [sys.executable, script, *words, "--data-dir", data, "--resume", str(folder)]
-    start, first, estimated, lines = time.perf_counter(), None, None, []
+    first = estimated = None
+    lines = []
+    start = time.perf_counter()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, cwd=folder.parent, text=True, **pipes) as process:
         assert process.stdout is not None
@@ -77,24 +83,18 @@ def main() -> None:
     print("| command | estimate (s) | whole (s) | first speedup (s) | undecided |")
     print("| --- | ---: | ---: | ---: | --- |")
     with ExitStack() as stack:
-        for _ in range(os.cpu_count() or 1 if options.load else 0):
-            stack.callback(stack.enter_context(subprocess.Popen(BUSY)).kill)
+        if options.load:
+            for _ in range(os.cpu_count() or 1):
+                stack.callback(stack.enter_context(subprocess.Popen(BUSY)).kill)
         for words in settings:
-            folder = (
-                Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ampmeter-first-")))
-                / "run"
-            )
-            times = [
-                "–" if seconds is None else f"{seconds:.1f}" for seconds in run(folder, *words)
-            ]
+            place = stack.enter_context(tempfile.TemporaryDirectory(prefix="ampmeter-first-"))
+            folder = Path(place) / "run"
+            cells = [" ".join(words)]
+            for seconds in run(folder, *words):
+                cells.append("–" if seconds is None else f"{seconds:.1f}")
             undecided = json.loads((folder / "run.json").read_text())["undecided"]
-            print(
-                (
-                    f"| {' '.join(words)} | {' | '.join(times)} | "
-                    f"{', '.join(undecided) or 'nothing'} |"
-                ),
-                flush=True,
-            )
+            cells.append(", ".join(undecided) or "nothing")
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

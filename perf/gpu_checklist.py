@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Run what needs a GPU, the most wanted first, in nine minutes: each part has its seconds, and then the next begins.
+"""Run what needs a GPU, the most wanted first, in nine minutes.
 
-    python perf/gpu_checklist.py OUT [--data folder:DIR] [--first | --only card,doctor] [--seconds
-    N] [--patience N]
+    python perf/gpu_checklist.py OUT [--data folder:DIR] [--first | --only card,doctor]
 
 First come versions and devices, resnet50 with training, vit_b_16, mlp, and the tests that only a
 card can answer; ``--first`` ends there. The other checks follow while time lasts. Each part writes
@@ -13,8 +12,7 @@ lines name the runs and reports to commit, in OUT/results and OUT/reports.
 Without a GPU, this rehearses the first parts on simulated GPUs, where times mean nothing:
 
     python -m tests.simgpu python perf/gpu_checklist.py OUT --first --patience 10 --model resnet20
-    --batch-sizes 8,16
-        --data folder:DIR
+        --batch-sizes 8,16 --data folder:DIR
 
 with a DIR of few images. It needs Python and the project's core dependencies; the tests also need
 pytest.
@@ -73,15 +71,8 @@ def parts_of(options: argparse.Namespace, card: str) -> list[Part]:
         command(name, seconds, "-m", "pytest", "-vv", "-rs", *words)
 
     def run(name: str, seconds: float, *words: str) -> None:
-        where = [
-            "--gpus",
-            "0",
-            "--data-dir",
-            str(ROOT / "data"),
-            "--resume",
-            f"results/{card}-{name}",
-        ]
-        bench = [sys.executable, str(ROOT / "run_bench.py"), *words, *where]
+        where = ["--data-dir", str(ROOT / "data"), "--resume", f"results/{card}-{name}"]
+        bench = [sys.executable, str(ROOT / "run_bench.py"), *words, "--gpus", "0", *where]
         parts.append(Part(name=name, seconds=seconds, command=bench, folder=options.out))
 
     model, data = options.model, ["--data", options.data]
@@ -99,25 +90,15 @@ def parts_of(options: argparse.Namespace, card: str) -> list[Part]:
     tests("card", 220, "-m", "card", "tests/gpu")
     # The rest.
     command("doctor", 260, "run_bench.py", "doctor", "--gpus", "0")
-    run(
-        "energy",
-        120,
-        "--suite",
-        "resnet20",
-        "--quick",
-        "--phases",
-        "speed,energy",
-        "--batch-sizes",
-        "512",
-    )
+    energy = ["--phases", "speed,energy", "--batch-sizes", "512"]
+    run("energy", 120, "--suite", "resnet20", "--quick", *energy)
     sweep = ["--quick", "--phases", "memory,speed", "--batch-sizes", "32,64,256,1024,max"]
     run("batch-sizes", 300, "--suite", model, *precisions, *sweep)
     run("ladder", 200, "--suite", "vit_b_16", "--quick", "--ladder", *data)
     techniques = "channels-last,fused-optimizer,cuda-graphs"
     run("techniques", 200, "--suite", model, "--quick", "--techniques", techniques)
-    command(
-        "peers", 200, "perf/peers.py", "--device", "cuda", "--only", "steps", "--processes", "2"
-    )
+    steps = ["--only", "steps", "--processes", "2"]
+    command("peers", 200, "perf/peers.py", "--device", "cuda", *steps)
     if options.data.startswith("folder:"):
         epochs = ["--only", "epochs", "--suites", "resnet20", "--rounds", "2", *data]
         command("epochs", 300, "perf/peers.py", "--device", "cuda", *epochs)
@@ -144,10 +125,9 @@ def main(words: Sequence[str] | None = None) -> int:
         else:
             print(f"{name}, at most {limit_s:.0f} s", flush=True)
             outcome, took_s = run(part, limit_s, options.out / f"{name}.log")
-            lines = (options.out / f"{name}.log").read_text(errors="replace").strip().splitlines()
-            rows.append(
-                f"{name:<12} {outcome:<8} {took_s:>5.0f} s  {lines[-1][:100] if lines else ''}"
-            )
+            log = (options.out / f"{name}.log").read_text(errors="replace")
+            last = log.strip().rpartition("\n")[2]
+            rows.append(f"{name:<12} {outcome:<8} {took_s:>5.0f} s  {last[:100]}")
             print(rows[-1], flush=True)
             if outcome == "done":
                 done.touch()
@@ -185,7 +165,11 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     if options.data.startswith("folder:"):
         options.data = f"folder:{Path(options.data.removeprefix('folder:')).resolve()}"
     known = [part.name for part in parts_of(options, "")]
-    wanted = options.only.split(",") if options.only else FIRST if options.first else known
+    wanted = known
+    if options.first:
+        wanted = list(FIRST)
+    if options.only:
+        wanted = options.only.split(",")
     if unknown := [name for name in wanted if name not in known]:
         parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(known)}")
     options.wanted = [name for name in known if name in wanted]
@@ -193,15 +177,15 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(part: Part, limit_s: float, log: Path) -> tuple[str, float]:
-    """Run a part with its output in a file; return the outcome in a word or two, and its seconds."""
+    """Run a part with its output in a file; return the outcome in words, and its seconds."""
     start = time.monotonic()
     with log.open("a") as file:
         print(shlex.join(part.command), file=file, flush=True)
         process = subprocess.Popen(
             part.command,
             cwd=part.folder,
-            env=os.environ
-            | {"PYTHONUNBUFFERED": "1"},  # the log of a killed part has its output so far
+            # So that the log of a killed part has its output so far.
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -218,8 +202,10 @@ def run(part: Part, limit_s: float, log: Path) -> tuple[str, float]:
         finally:  # Ctrl-C does not reach the part, which has a session of its own
             signal_all(process, signal.SIGKILL)
             process.wait()
-    code = process.returncode
-    return outcome or ("done" if code == 0 else f"exit {code}"), time.monotonic() - start
+    took_s = time.monotonic() - start
+    if not outcome:
+        outcome = f"exit {process.returncode}" if process.returncode else "done"
+    return outcome, took_s
 
 
 def signal_all(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -229,22 +215,17 @@ def signal_all(process: subprocess.Popen[bytes], number: signal.Signals) -> None
 
 
 def card_of(out: Path) -> str:
-    """Return the first GPU's name as the start of a folder's name, from what the part ``versions`` printed."""
+    """Return the GPU's name, from the log of ``versions``, as the start of a folder's name."""
     log = out / "versions.log"
-    found = re.search(
-        r"^cuDNN .* GPU (.+)$",
-        log.read_text(errors="replace") if log.exists() else "",
-        re.MULTILINE,
-    )
+    printed = log.read_text(errors="replace") if log.exists() else ""
+    found = re.search(r"^cuDNN .* GPU (.+)$", printed, re.MULTILINE)
     name = found[1].lower().removeprefix("nvidia ") if found else "gpu"
     return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 def print_results(out: Path) -> None:
     """Print the folders of runs and reports that have been written, to commit."""
-    folders = [
-        path for place in ("results", "reports") for path in sorted((out / place).glob("*/"))
-    ]
+    folders = [*sorted(out.glob("results/*/")), *sorted(out.glob("reports/*/"))]
     if folders:
         print(f"\nTo commit, from {out}:")
     for folder in folders:

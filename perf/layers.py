@@ -1,4 +1,4 @@
-"""Does the search for modules that need fp32 find what was planted, and nothing in healthy models?
+"""Check that the search for modules that need fp32 finds what was planted, and nothing else.
 
     python perf/layers.py                    # healthy and planted models
     python perf/layers.py --seeds 5          # fewer of each
@@ -33,9 +33,11 @@ WIDTH = 48
 
 
 def narrow(values: Tensor) -> Tensor:
-    """Return values in the type that autocast's products would have here, as an operator written by hand does."""
-    enabled = torch.is_autocast_enabled(values.device.type)
-    return values.to(torch.get_autocast_dtype(values.device.type)) if enabled else values
+    """Return values in the type of autocast's products, as an operator written by hand does."""
+    kind = values.device.type
+    if not torch.is_autocast_enabled(kind):
+        return values
+    return values.to(torch.get_autocast_dtype(kind))
 
 
 # Fragile parts: each maps (batch, WIDTH) to the same shape; ``strength`` lies in 0..1.
@@ -57,7 +59,7 @@ class LongSum(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Turns pairs of features by angles of positions up to 1e5, computed in the type of its input."""
+    """Turns pairs of features by angles of positions up to 1e5, in the type of its input."""
 
     def __init__(self, strength: float) -> None:
         super().__init__()
@@ -66,11 +68,9 @@ class Rotary(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         values = narrow(values)
         half = WIDTH // 2
-        positions = torch.linspace(1.0, self.farthest, len(values), device=values.device).to(
-            values.dtype
-        )
-        frequencies = (1e-4 ** torch.linspace(0, 1, half, device=values.device)).to(values.dtype)
-        angles = positions[:, None] * frequencies
+        positions = torch.linspace(1.0, self.farthest, len(values), device=values.device)
+        frequencies = 1e-4 ** torch.linspace(0, 1, half, device=values.device)
+        angles = positions.to(values.dtype)[:, None] * frequencies.to(values.dtype)
         first, second = values[:, :half], values[:, half:]
         cosine, sine = angles.cos(), angles.sin()
         return torch.cat([first * cosine - second * sine, first * sine + second * cosine], dim=1)
@@ -164,7 +164,7 @@ HEALTHY: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 class OwnOperation(nn.Module):
-    """Multiplies two of its children's outputs after adding a large offset to one, and removes it."""
+    """Multiplies two of its children's outputs, and adds and removes a large offset itself."""
 
     def __init__(self, strength: float) -> None:
         super().__init__()
@@ -192,11 +192,8 @@ class Tied(nn.Module):
 
     def __init__(self, strength: float) -> None:
         super().__init__()
-        self.first, self.part, self.last = (
-            nn.Linear(WIDTH, WIDTH),
-            LongSum(0.5 + 0.4 * strength),
-            nn.Linear(WIDTH, WIDTH),
-        )
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.part = LongSum(0.5 + 0.4 * strength)
         self.last.weight = self.first.weight
 
     def forward(self, values: Tensor) -> Tensor:
@@ -229,7 +226,7 @@ def narrowing(model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> N
 
 
 def needed(model: Narrowing, limit: float) -> list[set[str]]:
-    """Return the smallest sets that bring the error within the limit, of up to ``MOST_NEEDED`` modules."""
+    """Return the smallest sets, of at most ``MOST_NEEDED``, that bring the error within a limit."""
     for size in range(1, MOST_NEEDED + 1):
         sets = [set(each) for each in itertools.combinations(model.candidates, size)]
         if fitting := [each for each in sets if model.agreed(model.within(each)) <= limit]:
@@ -240,9 +237,8 @@ def needed(model: Narrowing, limit: float) -> list[set[str]]:
 def run_healthy(seeds: int) -> None:
     """Search healthy models, and print those in which something was found."""
     clean = total = 0
-    for (name, (build, shape)), dtype, seed in itertools.product(
-        HEALTHY.items(), (BF16, FP16), range(seeds)
-    ):
+    for name, dtype, seed in itertools.product(HEALTHY, (BF16, FP16), range(seeds)):
+        build, shape = HEALTHY[name]
         torch.manual_seed(seed)
         findings = search(narrowing(build(), shape, dtype))
         total += 1
@@ -279,20 +275,19 @@ def run_planted(kinds: Sequence[str], dtype: torch.dtype, seeds: int) -> Counter
 def _band(findings: Findings) -> str:
     if findings.answer == "fine" or findings.error <= findings.limit:
         return "below"
-    return (
-        "shown" if findings.error <= 10 * findings.limit or math.isinf(findings.error) else "above"
-    )
+    if findings.error <= 10 * findings.limit or math.isinf(findings.error):
+        return "shown"
+    return "above"
 
 
 def sets_of_parts() -> Iterator[tuple[list[str], torch.dtype]]:
-    """Yield each part alone, and with the one or two after it, in the first type that harms all of them."""
+    """Yield each part alone, and with the one or two after it, in a type that harms all of them."""
     names = list(PLANTS)
     for count, place in itertools.product((1, 2, 3), range(len(names))):
         kinds = (names + names)[place : place + count]
-        dtypes = [
-            dtype for dtype in (BF16, FP16) if all(dtype in PLANTS[kind][1] for kind in kinds)
-        ]
-        yield kinds, dtypes[0]
+        # float16 harms all of them.
+        in_bf16 = all(BF16 in PLANTS[kind][1] for kind in kinds)
+        yield kinds, BF16 if in_bf16 else FP16
 
 
 def main() -> None:

@@ -54,37 +54,40 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 class Source:
-    """The first images of a folder's training set, or random ones: decoded for the harness, as files for the peers."""
+    """The first images of a folder's training set, or random ones.
+
+    The harness gets them decoded, the peers as files.
+    """
 
     def __init__(self, folder: Path | None, samples: int, data: Data) -> None:
         from torchvision import datasets, transforms
 
-        self.data, self.folder = data, folder
+        self.data = data
         height, width = data.input_shape[1:]
-        steps = [
-            transforms.RandomCrop((height, width), data.crop_padding),
-            transforms.RandomHorizontalFlip(),
-        ]
-        steps += [transforms.ToTensor(), transforms.Normalize(data.mean, data.std)]
-        self.transform = transforms.Compose(steps)
+        transform = transforms.Compose(
+            [
+                transforms.RandomCrop((height, width), data.crop_padding),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize(data.mean, data.std),
+            ]
+        )
         if folder is None:
             rng = torch.Generator().manual_seed(0)
-            images = torch.randint(
-                0, 256, (samples, 3, height, width), dtype=torch.uint8, generator=rng
-            )
+            shape = (samples, 3, height, width)
+            images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=rng)
             labels = torch.randint(0, data.classes or 10, (samples,), generator=rng)
-            self.pictures: Dataset[Any] = Pictures(images, labels, self.transform)
+            self.pictures: Dataset[Any] = Pictures(images, labels, transform)
         else:
-            files = datasets.ImageFolder(str(folder / "train"), self.transform)
+            files = datasets.ImageFolder(str(folder / "train"), transform)
             spread = torch.linspace(0, len(files) - 1, min(samples, len(files))).long().tolist()
             self.pictures = Subset(files, spread)
             plain = transforms.PILToTensor()
             images = torch.stack([plain(files.loader(files.samples[index][0])) for index in spread])
             labels = torch.tensor([files.targets[index] for index in spread])
         split = Split(images=images, labels=labels)
-        self.images = Images(
-            train=split, test=split, classes=tuple(map(str, range(data.classes or 10)))
-        )
+        names = tuple(map(str, range(data.classes or 10)))
+        self.images = Images(train=split, test=split, classes=names)
 
     def batches(self, batch_size: int, device: torch.device) -> ImageBatches:
         """Return the harness's batches."""
@@ -123,11 +126,9 @@ class Task:
         model = self.suite.model(self.source.data).train()
         loader = self.source.loader(self.batch_size, self.device)
         optimizer = self.suite.optimizer(model.parameters())
-        schedule = (
-            self.suite.schedule(optimizer, self.epochs * len(loader))
-            if self.suite.schedule
-            else None
-        )
+        schedule = None
+        if self.suite.schedule:
+            schedule = self.suite.schedule(optimizer, self.epochs * len(loader))
         return model, loader, optimizer, schedule, build_loss(self.suite, self.source.data)
 
 
@@ -162,11 +163,8 @@ def torchvision(task: Task) -> Epoch:
         backend_of(device).synchronize()
         start = time.perf_counter()
         total = torch.zeros((), device=device)
-        for inputs, targets in loader:
-            inputs, targets = (
-                inputs.to(device, non_blocking=True),
-                targets.to(device, non_blocking=True),
-            )
+        for batch in loader:
+            inputs, targets = (part.to(device, non_blocking=True) for part in batch)
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(device.type, dtype=half) if half else nullcontext():
                 loss = loss_of(model(inputs), targets)
@@ -239,26 +237,26 @@ def lightning(task: Task) -> Epoch:
 
 
 def accelerator_of(device: torch.device) -> Any:
-    """Return Lightning's accelerator of a device's kind, which leaves the allocator its memory when ``fit`` begins."""
+    """Return Lightning's accelerator, which leaves the allocator its memory when ``fit`` begins."""
     if device.type == "cpu":
         return "cpu"
     from lightning.pytorch.accelerators import CUDAAccelerator
 
     class Cuda(CUDAAccelerator):
         def setup(self, trainer: Any) -> None:
-            """Log the visible devices only: the next epoch uses the memory that the one before allocated."""
+            """Log the visible devices, and free nothing: the next epoch uses it again."""
             self.set_nvidia_flags(trainer.local_rank)
 
     return Cuda()
 
 
 def strategy_of(device: torch.device) -> Any:
-    """Return Lightning's strategy for one device, which leaves the model there when ``fit`` ends."""
+    """Return Lightning's strategy for one device, which leaves the model there after ``fit``."""
     from lightning.pytorch.strategies import SingleDeviceStrategy
 
     class OneDevice(SingleDeviceStrategy):
         def teardown(self) -> None:
-            """Leave the model where it is, and the allocator its memory: the next epoch goes on with both."""
+            """Leave the model where it is, and the allocator its memory, for the next epoch."""
 
     return OneDevice(device=device)
 

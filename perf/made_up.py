@@ -1,7 +1,7 @@
-"""A made-up machine that answers trials at once, with consistent figures: memory, speed, its floor, train and numerics.
+"""A made-up machine that answers trials at once, with consistent figures.
 
-None of the figures was measured. ``perf/bad_input.py`` damages such runs, ``perf/scale.py`` times
-large ones.
+It knows the phases memory, speed, floor, train and numerics. None of the figures was measured.
+``perf/bad_input.py`` damages such runs, ``perf/scale.py`` times large ones.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ CPU = Device(
     },
 )
 ROUNDS, STEPS = 8, 5
+# How many times as fast as fp32 the other precisions are.
+GAIN = 2.5
 
 
 class MadeUpMachine(Launcher):
@@ -92,24 +94,17 @@ class MadeUpMachine(Launcher):
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Send a result for each arm, with its blocks, epochs and figures."""
         results = [self._result(trial, device, name) for name in trial.precisions]
-        if trial.phase in ("speed", "floor"):
-            blocks = self._blocks(
-                trial, (BASELINE, BASELINE + AGAIN) if trial.phase == "floor" else trial.precisions
-            )
-            for block in blocks:
-                on_message(block)
+        if trial.phase == "speed":
+            self._send_blocks(trial, trial.precisions, on_message)
+        if trial.phase == "floor":
+            self._send_blocks(trial, (BASELINE, BASELINE + AGAIN), on_message)
         if trial.phase == "train":
-            rows = [self._epoch(trial, number) for number in range(1, trial.epochs + 1)]
-            for row in rows:
-                on_message(row)
+            for number in range(1, trial.epochs + 1):
+                on_message(self._epoch(trial, number))
         if trial.phase == "numerics":
             for step in range(3):
-                figure = {
-                    "trial": trial.id,
-                    "precision": trial.precisions[0],
-                    "step": step,
-                    "layer": "",
-                }
+                figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step}
+                figure["layer"] = ""
                 on_message(Numeric(kind="step", name="loss", value=2.0 - step / 10, **figure))
                 on_message(Numeric(kind="gradient", name="-8", value=1000.0, **figure))
         for result in results:
@@ -117,7 +112,7 @@ class MadeUpMachine(Launcher):
         return Ending(kind="done")
 
     def _result(self, trial: Trial, device: Device, name: str) -> TrialResult:
-        gain = 1.0 if name == BASELINE else 2.5
+        gain = 1.0 if name == BASELINE else GAIN
         precision, batch = PRECISIONS[name.partition(":")[0]], trial.cell.batch_size
         parts: dict[str, Any] = {}
         if trial.phase == "memory":
@@ -180,31 +175,28 @@ class MadeUpMachine(Launcher):
             driver_used_bytes=int(1.1 * tracked) + 500 * MIB,
         )
 
-    def _blocks(self, trial: Trial, names: tuple[str, ...]) -> list[Block]:
-        step_ms = {
-            name: trial.cell.batch_size / 20 / (1 if name.startswith(BASELINE) else 2.5)
-            for name in names
-        }
-        return [
-            Block(
-                trial=trial.id,
-                precision=name,
-                round=number,
-                position=position,
-                steps=STEPS,
-                time_ms=STEPS * step_ms[name] * self._rng.gauss(1, 0.01),
-                start_s=1.8e9 + 10 * number + position,
-            )
-            for number in range(self.rounds)
-            for position, name in enumerate([*names, *names[::-1]])
-        ]
+    def _send_blocks(
+        self, trial: Trial, names: tuple[str, ...], on_message: Callable[[Message], None]
+    ) -> None:
+        for number in range(self.rounds):
+            for position, name in enumerate([*names, *names[::-1]]):
+                gain = 1 if name.startswith(BASELINE) else GAIN
+                step_ms = trial.cell.batch_size / 20 / gain
+                block = Block(
+                    trial=trial.id,
+                    precision=name,
+                    round=number,
+                    position=position,
+                    steps=STEPS,
+                    time_ms=STEPS * step_ms * self._rng.gauss(1, 0.01),
+                    start_s=1.8e9 + 10 * number + position,
+                )
+                on_message(block)
 
     def _epoch(self, trial: Trial, number: int) -> EpochResult:
-        train_s = 12.0 / (1 if trial.precisions == (BASELINE,) else 2.5)
-        loss, accuracy = (
-            1.5 / number * self._rng.gauss(1, 0.02),
-            90 - 40 / number + self._rng.gauss(0, 0.3),
-        )
+        train_s = 12.0 / (1 if trial.precisions == (BASELINE,) else GAIN)
+        loss = 1.5 / number * self._rng.gauss(1, 0.02)
+        accuracy = 90 - 40 / number + self._rng.gauss(0, 0.3)
         return EpochResult(
             trial=trial.id,
             precision=trial.precisions[0],

@@ -1,4 +1,4 @@
-"""Output of the scripts in this folder: a markdown table of figures with intervals and targets, and the machine."""
+"""Output of scripts in this folder: a markdown table of figures and targets, and the machine."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Outcome:
 
     def _beyond(self, low: float, high: float) -> bool:
         """Whether all from ``low`` to ``high`` lies beyond the target."""
-        return (self.most is not None and low > self.most) or (
-            self.least is not None and high < self.least
-        )
+        above = self.most is not None and low > self.most
+        below = self.least is not None and high < self.least
+        return above or below
 
     @property
     def cells(self) -> list[str]:
@@ -71,18 +71,15 @@ def ratio(log_ratios: Sequence[float]) -> stats.Interval:
 def machine() -> str:
     """Name the machine, torch and the threads, without importing torch."""
     info = Path("/proc/cpuinfo")
-    model = (
-        re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
-        if info.is_file()
-        else None
-    )
+    listed = info.read_text() if info.is_file() else ""  # Linux alone has it
+    model = re.search(r"^model name\s*:\s*(.+)$", listed, re.MULTILINE)
     name = model[1].strip() if model else platform.processor() or platform.machine()
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        cores = len(os.sched_getaffinity(0))
     threads = os.environ.get("OMP_NUM_THREADS", str(cores))
-    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    return f"{name}, {cores} cores, torch {metadata.version('torch')}, OMP threads {threads}{load}"
+    torch, load = metadata.version("torch"), os.getloadavg()[0]
+    return f"{name}, {cores} cores, torch {torch}, OMP threads {threads}, load {load:.1f}"
 
 
 def report(title: str, outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> int:

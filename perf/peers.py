@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Compare the harness's training with loops of torchvision and Lightning, and with models of timm and transformers.
+"""Compare the harness's training with other loops, and with models of timm and transformers.
 
-    python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--samples N] [--only
-    epochs|steps]
+    python perf/peers.py [--device cpu|cuda] [--data folder:PATH] [--only epochs|steps]
 
 1. An epoch of CIFAR-10 with resnet20 and resnet18: the harness's loop against ImageFolder or
    CIFAR10 with a DataLoader of two workers and PIL transforms, in the usual loop and in Lightning's
@@ -30,9 +29,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-os.environ.setdefault(
-    "GOMP_SPINCOUNT", "1000"
-)  # as bench/launch/local.py does, before torch is imported
+# As bench/launch/local.py does, before torch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import torch
 
@@ -49,7 +47,7 @@ LEAST_EPOCH = 1.3
 
 
 def turns(timed: Sequence[Callable[[], float]], rounds: int) -> list[list[float]]:
-    """Call each function, which returns the time of a run, once to warm up, then in rounds of palindromes.
+    """Call each function, which returns a time, once to warm up, then in rounds of palindromes.
 
     Returns:
         For each function but the first the log-ratios of its time over the first's, one for each
@@ -73,9 +71,8 @@ def epochs(
     options: argparse.Namespace, name: str, precision: str, notes: list[str]
 ) -> list[outcome.Outcome]:
     """Compare epochs of one suite."""
-    amp.apply(
-        parse_precision(precision)
-    )  # for all loops alike: torch's own default is TF32 in convolutions
+    # For all loops alike: torch's own default is TF32 in convolutions.
+    amp.apply(parse_precision(precision))
     device, suite = torch.device(options.device), arms.open_suite(name)
     source = loops.Source(options.folder, options.samples, suite.data)
     task = loops.Task(
@@ -92,8 +89,10 @@ def epochs(
             notes.append(f"{peer} is left out: {reason}.")
         else:
             epochs_of[peer] = build(task)
-    outcomes, peers = [], list(epochs_of)[1:]
-    for peer, logs in zip(peers, turns(list(epochs_of.values()), options.rounds), strict=True):
+    outcomes = []
+    _, *peers = epochs_of
+    logs_of_peers = turns(list(epochs_of.values()), options.rounds)
+    for peer, logs in zip(peers, logs_of_peers, strict=True):
         gain = peer == "torchvision" and name == "resnet20" and precision == "amp-bf16"
         outcomes.append(
             outcome.Outcome(

@@ -12,98 +12,108 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+from torch import Tensor, nn, optim
+from torch.nn.functional import cross_entropy
+
 from bench.spec import Suite
 
 # What the planted loader takes for each batch in addition.
 WAIT_S = 0.1
+# Vectors of a sample, and their size.
+COUNT, WIDTH = 64, 256
+CLASSES = 8
+
+
+class Expanded(nn.Module):
+    """A table for all samples, made as large as the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(1, WIDTH, WIDTH) / WIDTH**0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.matmul(inputs, self.table.expand(len(inputs), -1, -1))
+
+
+class Spectrum(nn.Module):
+    """A Fourier transform, which is computed in fp32."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.fft.ifft(torch.fft.fft(inputs.float())).real
+
+
+class Mean(nn.Module):
+    """The mean of a sample's vectors."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.mean(1)
+
+
+class Rows(nn.Embedding):
+    """A table of many rows, of which a batch needs few."""
+
+    def __init__(self) -> None:
+        super().__init__(16_384, WIDTH)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs[:, 0].abs().long())
+
+
+def with_part(part: nn.Module) -> nn.Module:
+    """Return two products with a part between them."""
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    return nn.Sequential(first, part, second, Mean(), nn.Linear(WIDTH, CLASSES))
+
+
+def with_weights() -> nn.Module:
+    """Return a model with far more weights than work."""
+    return nn.Sequential(Rows(), Mean(), nn.Linear(WIDTH, CLASSES))
+
+
+def with_video() -> nn.Module:
+    """Return three-dimensional convolutions."""
+    first, second = nn.Conv3d(3, 16, 3, padding=1), nn.Conv3d(16, 16, 3, padding=1)
+    pool = (nn.AdaptiveAvgPool3d(1), nn.Flatten())
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), *pool, nn.Linear(16, CLASSES))
+
+
+MODELS = {
+    "expanded": lambda: with_part(Expanded()),
+    "spectrum": lambda: with_part(Spectrum()),
+    "video": with_video,
+    "weights": with_weights,
+}
 
 
 def suite(cause: str = "none") -> Suite:
     """Return a suite with a cause by its name."""
-    import torch
-    from torch import Tensor, nn, optim
-    from torch.nn.functional import cross_entropy
-
-    class Expanded(nn.Module):
-        """A table for all samples, made as large as the batch."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Parameter(torch.randn(1, 256, 256) / 16)
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return torch.matmul(inputs, self.table.expand(len(inputs), -1, -1))
-
-    class Spectrum(nn.Module):
-        """A Fourier transform, which is computed in fp32."""
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return torch.fft.ifft(torch.fft.fft(inputs.float())).real
-
-    class Mean(nn.Module):
-        def forward(self, inputs: Tensor) -> Tensor:
-            return inputs.mean(1)
-
-    class Rows(nn.Embedding):
-        """A table of many rows, of which a batch needs few."""
-
-        def __init__(self) -> None:
-            super().__init__(16_384, 256)
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return super().forward(inputs[:, 0].abs().long())
-
-    class Net(nn.Sequential):
-        """Two products with a part between them."""
-
-        def __init__(self, part: nn.Module) -> None:
-            super().__init__(
-                nn.Linear(256, 256), part, nn.Linear(256, 256), Mean(), nn.Linear(256, 8)
-            )
-
-    class Video(nn.Sequential):
-        """Three-dimensional convolutions."""
-
-        def __init__(self) -> None:
-            layers = (
-                nn.Conv3d(3, 16, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv3d(16, 16, 3, padding=1),
-                nn.ReLU(),
-            )
-            super().__init__(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(16, 8))
-
-    parts = {"expanded": Expanded, "spectrum": Spectrum}
-    shape = (3, 8, 32, 32) if cause == "video" else (64, 256)
-
-    def model() -> nn.Module:
-        if cause == "video":
-            return Video()
-        if cause == "weights":
-            return nn.Sequential(Rows(), Mean(), nn.Linear(256, 8))
-        return Net(parts.get(cause, nn.ReLU)())
-
-    def optimizer(parameters: Any) -> optim.Optimizer:
-        return optim.SGD(parameters, lr=0.01)
+    shape = (3, 8, 32, 32) if cause == "video" else (COUNT, WIDTH)
 
     def batches(_split: str, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator().manual_seed(seed)
         inputs = torch.randn(batch_size, *shape, generator=generator)
-        targets = torch.randint(0, 8, (batch_size,), generator=generator)
+        targets = torch.randint(0, CLASSES, (batch_size,), generator=generator)
         for _ in range(8):
             if cause == "loader":
                 time.sleep(WAIT_S)
             yield inputs, targets
 
-    def loss(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return cross_entropy(net(batch[0]).float(), batch[1])
-
     return Suite(
         name="planted",
         title=f"planted: {cause}",
-        model=model,
+        model=MODELS.get(cause, lambda: with_part(nn.ReLU())),
         optimizer=optimizer,
         batches=batches,
         loss=loss,
         batch_size=64,
     )
+
+
+def optimizer(parameters: Any) -> optim.Optimizer:
+    return optim.SGD(parameters, lr=0.01)
+
+
+def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    inputs, targets = batch
+    return cross_entropy(model(inputs).float(), targets)

@@ -68,7 +68,10 @@ ROUNDS = {"a tenth": 17, "a million blocks": 170}
 
 
 class Instant(MadeUpMachine):
-    """A made-up machine that notes when trials begin and end, and presses Ctrl-C after ``most`` of them."""
+    """A made-up machine that notes when trials begin and end.
+
+    After ``most`` of them it presses Ctrl-C.
+    """
 
     def __init__(self, rounds: int, most: int | None) -> None:
         super().__init__(rounds)
@@ -91,7 +94,7 @@ class Instant(MadeUpMachine):
 
 
 def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]:
-    """Run one part; return its seconds, its peak memory, and the time for which the display stood still."""
+    """Run one part; return its seconds, its peak memory, and how long the display stood still."""
     from bench.cli.display import show_plan
     from bench.run.execute import execute, remaining
     from bench.run.prepare import prepare
@@ -122,10 +125,8 @@ def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]
                 execute(prepared, folder, launcher, time.monotonic())
             expected = {"half": trials // 2 + 1, "rest": trials - trials // 2, "again": 0}[part]
             assert len(launcher.begun) == expected, f"{len(launcher.begun)} trials were begun"
-            still += [
-                begun - ended
-                for begun, ended in zip(launcher.begun[1:], launcher.ended, strict=False)
-            ]
+            for ended, begun in zip(launcher.ended, launcher.begun[1:], strict=False):
+                still.append(begun - ended)
     return {
         "seconds": time.process_time() - started,
         "mib": peak_mib(),
@@ -136,7 +137,9 @@ def child(part: str, trials: int, rounds: int, folder: Path) -> dict[str, float]
 
 def peak_mib() -> float:
     """Return the peak of this process's resident memory, without its parent's at the fork."""
-    return int(re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[0]) / 1024
+    status = Path("/proc/self/status").read_text()
+    (peak_kib,) = re.findall(r"VmHWM:\s*(\d+) kB", status)
+    return int(peak_kib) / 1024
 
 
 def measure(trials: int, folder: Path) -> dict[str, dict[str, float]]:
@@ -155,14 +158,8 @@ def report_s(folder: Path, rounds: int) -> float:
     from perf.synthetic_fleet import Shape, write_run
 
     write_run(folder, Shape(processes=10, seeds=20, rounds=rounds))
-    command = [
-        sys.executable,
-        str(ROOT / "run_bench.py"),
-        "report",
-        str(folder),
-        "--out",
-        str(folder.parent / "page"),
-    ]
+    command = [sys.executable, str(ROOT / "run_bench.py"), "report", str(folder)]
+    command += ["--out", str(folder.parent / "page")]
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - start
@@ -204,21 +201,13 @@ def main() -> int:
     for part, label in PARTS.items():
         small, whole = (figures[part] for figures in measured)
         row(label, whole["seconds"], "s")
-        row(
-            f"{label}: a trial, over one of a tenth as many",
-            whole["seconds"] / small["seconds"] / 10,
-            "",
-            MOST_RATIO,
-        )
+        growth = whole["seconds"] / small["seconds"] / 10
+        row(f"{label}: a trial, over one of a tenth as many", growth, most=MOST_RATIO)
         row(f"{label}: peak memory", whole["mib"], "MiB")
         if part in ("half", "rest"):
             row(f"{label}: between trials, median", whole["still_ms"], "ms")
-            row(
-                f"{label}: between trials, longest",
-                whole["longest_still_ms"],
-                "ms",
-                1000 * MOST_STILL_S,
-            )
+            longest_ms = whole["longest_still_ms"]
+            row(f"{label}: between trials, longest", longest_ms, "ms", 1000 * MOST_STILL_S)
     for name, seconds in reports.items():
         row(f"report, {name}", seconds, "s", MOST_REPORT_S)
     return outcome.report(f"{large:,} trials, {lines:,} blocks", rows)

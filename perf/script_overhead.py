@@ -1,12 +1,13 @@
-"""What the hook of `run_bench.py script` adds to a training step: its wrappers are put in and taken out by turns.
+"""Measure what the hook of `run_bench.py script` adds to a training step.
 
     python perf/script_overhead.py [--pairs 200] [--layers 50]
 
-The loop trains a small model on the CPU, in one process for each way of measuring; each of a step's
-layers pays a little. The figure is the difference of the tenth percentiles of steps with and
-without the hook, as CPU time of the thread: other programs only add to a step. The range is over
-fifths of the blocks. With `--inject amp-bf16` the steps without the hook have autocast and the cast
-to fp32 in the script, so that the hook alone differs. On a GPU a step has an event more to record.
+The hook's wrappers are put in and taken out by turns. The loop trains a small model on the CPU, in
+one process for each way of measuring; each of a step's layers pays a little. The figure is the
+difference of the tenth percentiles of steps with and without the hook, as CPU time of the thread:
+other programs only add to a step. The range is over fifths of the blocks. With `--inject amp-bf16`
+the steps without the hook have autocast and the cast to fp32 in the script, so that the hook alone
+differs. On a GPU a step has an event more to record.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def low(times):
 
 added = [low(hooked) - low(bare) for hooked, bare in zip(taken[True], taken[False])]
 whole = [low(sum(taken[hooked], [])) for hooked in (False, True)]
-print(f"a step of {whole[0]:.0f} µs takes {whole[1] - whole[0]:+.1f} µs; fifths {min(added):+.1f} to {max(added):+.1f}")
+more = f"{whole[1] - whole[0]:+.1f} µs; fifths {min(added):+.1f} to {max(added):+.1f}"
+print(f"a step of {whole[0]:.0f} µs takes {more}")
 """
 
 
@@ -92,19 +94,12 @@ def measured(script: Path, layers: int, pairs: int, inject: str) -> str:
     site.mkdir(exist_ok=True)
     for module, copied in BESIDE.items():
         shutil.copyfile(ROOT / "bench" / module, site / copied)
-    settings = {
-        "home": str(script.parent),
-        "seed": 0,
-        "warmup": 10,
-        "steps": 10**6,
-        "inject": inject,
-    }
-    settings["allow_writes"] = False
+    settings = {"home": str(script.parent), "seed": 0, "warmup": 10, "steps": 10**6}
+    settings |= {"inject": inject, "allow_writes": False}
     environment = os.environ | {"PYTHONPATH": str(site), "AMPMETER_HOOK": json.dumps(settings)}
     words = [sys.executable, str(script), str(layers), str(pairs), inject]
-    return subprocess.run(
-        words, env=environment, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    done = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.strip()
 
 
 def main() -> None:
@@ -117,7 +112,8 @@ def main() -> None:
         script.write_text(LOOP)
         for inject in ("", "fp32", "amp-bf16"):
             added = measured(script, options.layers, options.pairs, inject)
-            print(f"{f'--inject {inject}' if inject else '--arm'}: {added}")
+            option = f"--inject {inject}" if inject else "--arm"
+            print(f"{option}: {added}")
 
 
 if __name__ == "__main__":

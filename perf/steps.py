@@ -1,4 +1,4 @@
-"""Steps of other libraries' models, and of the harness's models in the usual loop, compared with the harness's steps.
+"""Steps of other libraries' models, and of the harness's in the usual loop, against the harness.
 
 timm has the models of images, Hugging Face's transformers GPT-2. Each comparison runs in fresh
 processes.
@@ -64,7 +64,7 @@ TIMM_NAMES = {"resnet50": "resnet50", "vit_b_16": "vit_base_patch16_224"}
 
 
 def timm_model(suite: Suite) -> nn.Module:
-    """Return timm's counterpart of a suite's model, with the suite's stem where images are 32 pixels wide."""
+    """Return timm's counterpart of a suite's model, with the suite's stem for small images."""
     import timm
 
     from suites._cifar import cifar_stem
@@ -88,7 +88,7 @@ class Logits(nn.Module):
 
 
 def huggingface_model(suite: Suite, preset: str) -> nn.Module:
-    """Return Hugging Face's GPT-2 in the sizes of a preset of the suite gpt, without dropout and cache.
+    """Return Hugging Face's GPT-2 in the sizes of a preset of gpt, without dropout and cache.
 
     Its GELU is torch's tanh approximation, as in the suite. By default its configuration computes
     the same function in several operators, which is slower.

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Made-up runs of a fleet: 5 GPUs, 3 models, 4 precisions, 5 batch sizes, written by the harness's store.
+"""Made-up runs of a fleet: 5 GPUs, 3 models, 4 precisions, 5 batch sizes.
 
     python perf/synthetic_fleet.py FOLDER
 
-Tests and people use them to check pages. None of the figures was measured. FOLDER/fleet is one run
+The harness's store writes them; tests and people use them to check pages. None of the figures was
+measured. FOLDER/fleet is one run
 of all five GPUs, FOLDER/cloud-NAME a run of one GPU on another machine, FOLDER/h100-one a small run
 of one model, and FOLDER/h100-new the same with another driver.
 """
@@ -14,7 +15,7 @@ import math
 import random
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,17 +176,10 @@ def write_run(
     devices = {name: _device(GPUS[name], str(place)) for place, name in enumerate(shape.gpus)}
     store = Store(folder)
     environment = asdict(_environment(devices.values(), host, driver))
-    request = {
-        "argv": [
-            "--suite",
-            ",".join(shape.models),
-            "--gpus",
-            ",".join(d.placement for d in devices.values()),
-        ]
-    }
-    store.write_run(
-        {"environment": environment, "warnings": [], "request": request, "started": STARTED}
-    )
+    placements = ",".join(device.placement for device in devices.values())
+    argv = ["--suite", ",".join(shape.models), "--gpus", placements]
+    run = {"environment": environment, "warnings": [], "request": {"argv": argv}}
+    store.write_run({**run, "started": STARTED})
     for model in shape.models:
         for name, device in devices.items():
             for batch in shape.batch_sizes:
@@ -213,13 +207,10 @@ class _Cell:
 
     @property
     def fp32_ms(self) -> float:
+        """Time of a step: its forward pass and twice as much backward, and 2 ms of the host's."""
         utilisation = 0.45 * (1 - math.exp(-self.cell.batch_size / 90)) + 0.08
-        step_s = (
-            3
-            * self.model.flops
-            * self.cell.batch_size
-            / (self.gpu.fp32_tflops * 1e12 * utilisation)
-        )
+        flops = 3 * self.model.flops * self.cell.batch_size
+        step_s = flops / (self.gpu.fp32_tflops * 1e12 * utilisation)
         return 1e3 * step_s * self.shape.slower + 2.0
 
     def gain(self, precision: str) -> float:
@@ -239,38 +230,30 @@ class _Cell:
                 for name in fitting:
                     self._train(name, seed)
 
-    def _add(self, phase: str, arms: Sequence[str], *results: TrialResult, **asked: Any) -> Trial:
-        trial = self._trial(phase, arms, **asked)
-        self.store.add_results(trial, self.device, results)
-        return trial
+    def _add(self, phase: str, arms: Sequence[str], result: TrialResult) -> None:
+        self.store.add_results(self._trial(phase, arms), self.device, [result])
 
     def _trial(self, phase: str, arms: Sequence[str], **asked: Any) -> Trial:
         steps = tuple(AblationStep(precision=name) for name in arms)
         return Trial(cell=self.cell, phase=phase, arms=steps, **asked)
 
     def _lost(self, precision: str, status: Any, detail: str) -> None:
+        result = TrialResult(precision=precision, status=status, detail=detail)
         for phase in ("memory", "speed"):
-            self._add(
-                phase, [precision], TrialResult(precision=precision, status=status, detail=detail)
-            )
+            self._add(phase, [precision], result)
 
     def _memory(self, precision: str) -> bool:
         """Write a precision's memory; return whether it is supported and fits."""
         gpu, batch = self.gpu, self.cell.batch_size
         if precision not in gpu.speedups:
-            reason = LACKING[precision].format(
-                architecture=gpu.architecture, capability=gpu.capability
-            )
-            self._lost(precision, "unsupported", reason)
+            named = {"architecture": gpu.architecture, "capability": gpu.capability}
+            self._lost(precision, "unsupported", LACKING[precision].format(**named))
             return False
         sample = self.model.sample_gib * (0.58 if precision.startswith("amp") else 1)
         peak_gib = sample * batch + self.model.model_gib
         if peak_gib > gpu.memory_gib * 0.95:
-            self._lost(
-                precision,
-                "oom",
-                f"tried to allocate {peak_gib / 20:.2f} GiB of {gpu.memory_gib} GiB",
-            )
+            reason = f"tried to allocate {peak_gib / 20:.2f} GiB of {gpu.memory_gib} GiB"
+            self._lost(precision, "oom", reason)
             return False
         peak, part = int(peak_gib * GIB), int(self.model.model_gib * GIB / 4)
         memory = MemoryPeak(
@@ -298,20 +281,21 @@ class _Cell:
             steps_ms[name] = self.fp32_ms / speedup
         protocol = Protocol(replicates=self.shape.processes)
         trial = self._trial("speed", fitting, replicate=replicate, protocol=protocol)
+        # Half an interval of 95 % is about 2.2 standard errors of the mean over the rounds.
         scatter = self.gpu.within * self.shape.rounds**0.5 / 2.2
-        blocks = [
-            Block(
-                trial=trial.id,
-                precision=name,
-                round=round_,
-                position=position,
-                steps=5,
-                time_ms=5 * steps_ms[name] * self.rng.gauss(1, scatter),
-                start_s=1.8e9 + round_ * 8 + position,
-            )
-            for round_ in range(self.shape.rounds)
-            for position, name in enumerate([*fitting, *reversed(fitting)])
-        ]
+        blocks = []
+        for round_ in range(self.shape.rounds):
+            for position, name in enumerate([*fitting, *reversed(fitting)]):
+                block = Block(
+                    trial=trial.id,
+                    precision=name,
+                    round=round_,
+                    position=position,
+                    steps=5,
+                    time_ms=5 * steps_ms[name] * self.rng.gauss(1, scatter),
+                    start_s=1.8e9 + round_ * 8 + position,
+                )
+                blocks.append(block)
         results = []
         for name in fitting:
             speed = Speed(
@@ -343,10 +327,8 @@ class _Cell:
     def _train(self, precision: str, seed: int) -> None:
         gain = 1 + (self.gpu.speedups[precision] - 1) * self.model.gain * 0.85
         epochs = self.shape.epochs
-        epoch_s = (
-            50_000 / self.cell.batch_size * self.fp32_ms / 1e3 / gain * self.rng.gauss(1, 0.01)
-            + 0.5
-        )
+        steps = 50_000 / self.cell.batch_size
+        epoch_s = steps * self.fp32_ms / 1e3 / gain * self.rng.gauss(1, 0.01) + 0.5
         accuracy = (self.model.accuracy_pct or 0) + self.rng.gauss(0, 0.2)
         trial = self._trial("train", [precision], seed=seed, epochs=epochs)
         rows = [self._epoch(trial, epoch, epoch_s, accuracy) for epoch in range(1, epochs + 1)]
@@ -438,25 +420,14 @@ def write_all(folder: Path) -> list[Path]:
     }
     runs = [write_run(folder / "fleet")]
     for seed, (name, driver) in enumerate(drivers.items(), 1):
-        host = f"node-{name.lower()}"
-        runs.append(
-            write_run(
-                folder / f"cloud-{name.lower()}",
-                Shape(gpus=[name]),
-                host=host,
-                driver=driver,
-                seed=seed,
-            )
-        )
-    small = {"gpus": ["H100"], "models": ["resnet50"], "batch_sizes": (64, 128, 256)}
-    runs.append(
-        write_run(folder / "h100-one", Shape(**small), host="node-h100", driver="580.65.06")
-    )
-    newer = Shape(**small, slower=0.9)
-    return [
-        *runs,
-        write_run(folder / "h100-new", newer, host="node-h100", driver="590.10.01", seed=9),
-    ]
+        machine = {"host": f"node-{name.lower()}", "driver": driver, "seed": seed}
+        runs.append(write_run(folder / f"cloud-{name.lower()}", Shape(gpus=[name]), **machine))
+    small = Shape(gpus=["H100"], models=["resnet50"], batch_sizes=(64, 128, 256))
+    newer = replace(small, slower=0.9)
+    host = "node-h100"
+    runs.append(write_run(folder / "h100-one", small, host=host, driver="580.65.06"))
+    runs.append(write_run(folder / "h100-new", newer, host=host, driver="590.10.01", seed=9))
+    return runs
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Suites, one file each: to add a model to the benchmark, add a file here (docs/adding-a-suite.md)."""
+"""Suites, one file each; to add one, add a file (docs/adding-a-suite.md)."""

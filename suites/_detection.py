@@ -1,4 +1,4 @@
-"""Detection: images with boxes, from a folder in VOC's format or made up, and the mAP of VOC 2007."""
+"""Images with boxes, from a folder in VOC's format or made up, and the mAP of VOC 2007."""
 
 from __future__ import annotations
 
@@ -39,11 +39,19 @@ def require_layout(folder: str) -> None:
 def batches(
     split: str, batch_size: int, seed: int, *, folder: str, crops: bool, count: int, workers: int
 ) -> Iterable[dict[str, Any]]:
-    """Return an epoch's batches, of made-up images ``count``: ``images``, each (3, H, W) from 0 to 1, and ``targets``.
+    """Return an epoch's batches of ``images``, each (3, H, W) from 0 to 1, and ``targets``.
 
-    ``crops`` adds SSD's augmentation to the mirroring. A target has ``boxes``, (N, 4), ``labels``,
-    (N,), and in the test split ``iscrowd``: 1 where a detection neither counts nor is wrong, as the
-    difficult ones of VOC.
+    A target has ``boxes``, (N, 4), ``labels``, (N,), and in the test split ``iscrowd``: 1 where a
+    detection neither counts nor is wrong, as the difficult ones of VOC.
+
+    Args:
+        split: train or test.
+        batch_size: images in a batch.
+        seed: of the made-up images.
+        folder: in the layout of VOC; empty is made-up images.
+        crops: whether to add SSD's augmentation to the mirroring.
+        count: batches of made-up images in an epoch of training.
+        workers: processes that read the folder.
     """
     from torch.utils.data import DataLoader
 
@@ -76,10 +84,9 @@ def _made_up(batch_size: int, seed: int, count: int) -> Iterator[dict[str, Any]]
     for _ in range(count):
         samples = []
         for _ in range(batch_size):
-            image, labels = (
-                torch.rand((3, height, width), generator=rng),
-                torch.randint(1, 21, (2,), generator=rng),
-            )
+            image = torch.rand((3, height, width), generator=rng)
+            labels = torch.randint(1, VOC_CLASSES, (2,), generator=rng)
+            # Upper left corners in the first quarter of the image, sides of 40 to 119 pixels.
             low = (torch.rand((2, 2), generator=rng) * torch.tensor([width / 2, height / 2])).int()
             high = low + 40 + (torch.rand((2, 2), generator=rng) * 80).int()
             boxes = torch.cat([low, high], dim=1)
@@ -97,15 +104,17 @@ class Images:
         import torch
         from torchvision import transforms
 
-        v2: Any = transforms.v2  # type: ignore[attr-defined]  # it is not marked as exported
-        ssd = (
-            [v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()] if crops else []
-        )
-        random = [*ssd, v2.RandomHorizontalFlip()] if is_train else []
-        tensors = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
-        self.transform = v2.Compose(
-            [*random, *tensors, *([v2.SanitizeBoundingBoxes()] if is_train else [])]
-        )
+        # It is not marked as exported.
+        v2: Any = transforms.v2  # type: ignore[attr-defined]
+        steps = []
+        if is_train and crops:
+            steps += [v2.RandomPhotometricDistort(), v2.RandomZoomOut(), v2.RandomIoUCrop()]
+        if is_train:
+            steps.append(v2.RandomHorizontalFlip())
+        steps += [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+        if is_train:
+            steps.append(v2.SanitizeBoundingBoxes())  # a crop may have left no area of some
+        self.transform = v2.Compose(steps)
         self.listed, self.is_train = listed, is_train
 
     def __len__(self) -> int:
@@ -115,7 +124,8 @@ class Images:
         import torch
         from torchvision import tv_tensors
 
-        boxed: Any = tv_tensors.BoundingBoxes  # type: ignore[attr-defined]  # it is not marked as exported
+        # It is not marked as exported.
+        boxed: Any = tv_tensors.BoundingBoxes  # type: ignore[attr-defined]
         image, target = self.listed[index]
         crowd = torch.tensor([int(each["difficult"]) for each in target["annotation"]["object"]])
         boxes, labels = target["boxes"], target["labels"]
@@ -124,9 +134,9 @@ class Images:
         wrapped = {"boxes": boxed(boxes[kept].float(), **shape), "labels": labels[kept]}
         image, wrapped = self.transform(image, wrapped)
         tensors = {name: value.as_subclass(torch.Tensor) for name, value in wrapped.items()}
-        return image.as_subclass(torch.Tensor), tensors | (
-            {} if self.is_train else {"iscrowd": crowd}
-        )
+        if not self.is_train:
+            tensors["iscrowd"] = crowd
+        return image.as_subclass(torch.Tensor), tensors
 
 
 @functools.cache
@@ -143,23 +153,24 @@ def _listed(folder: str, is_train: bool) -> Any:
 
 
 def evaluate(model: Any, batches: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """Return the mAP at an IoU of 0.5 in per cent, the precision interpolated at 11 recalls as in VOC 2007.
+    """Return the mAP at an IoU of 0.5 in per cent, as VOC 2007 defines it.
 
-    Detections are matched as COCO's tools do it, 100 of an image at most.
+    The precision is interpolated at 11 recalls. Detections are matched as COCO's tools do it, 100
+    of an image at most.
     """
     from torchmetrics.detection import MeanAveragePrecision
 
-    metric = MeanAveragePrecision(
-        iou_thresholds=[0.5], rec_thresholds=[tenth / 10 for tenth in range(11)]
-    )
+    recalls = [tenth / 10 for tenth in range(11)]
+    metric = MeanAveragePrecision(iou_thresholds=[0.5], rec_thresholds=recalls)
     metric.warn_on_many_detections = False
     for batch in batches:
-        detections = [
-            {name: value.float().cpu() for name, value in each.items()}
-            for each in model(batch["images"])
-        ]
-        metric.update(
-            [each | {"labels": each["labels"].long()} for each in detections],
-            [{name: value.cpu() for name, value in each.items()} for each in batch["targets"]],
-        )
+        detections = []
+        for detected in model(batch["images"]):
+            # The metric takes no 16-bit scores.
+            tensors = {name: value.float().cpu() for name, value in detected.items()}
+            detections.append(tensors | {"labels": detected["labels"].cpu()})
+        targets = []
+        for target in batch["targets"]:
+            targets.append({name: value.cpu() for name, value in target.items()})
+        metric.update(detections, targets)
     return {QUALITY.name: 100 * max(0.0, float(metric.compute()["map"]))}

@@ -1,4 +1,4 @@
-"""Any model of transformers by its type, such as hf:bert, or by a configuration of the hub or of a folder.
+"""Models of transformers by type, such as hf:bert, or by configuration, of the hub or a folder.
 
 The inputs and the loss are those of the first of the ``TASKS`` that transformers has a model of
 this type for.
@@ -7,7 +7,7 @@ this type for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,27 +54,21 @@ def _masked(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
 
 
 def _translated(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
-    return {
-        name: draw(_vocabulary(config), shape.batch, shape.length)
-        for name in ("input_ids", "labels")
-    }
+    inputs = draw(_vocabulary(config), shape.batch, shape.length)
+    labels = draw(_vocabulary(config), shape.batch, shape.length)
+    return {"input_ids": inputs, "labels": labels}
 
 
 def _contrasted(config: Any, shape: Shape, draw: Draw) -> dict[str, Any]:
     tokens = draw(_vocabulary(config), shape.batch, shape.length)
-    return {
-        "input_ids": tokens,
-        "pixel_values": draw(None, shape.batch, *shape.image),
-        "return_loss": True,
-    }
+    pixels = draw(None, shape.batch, *shape.image)
+    return {"input_ids": tokens, "pixel_values": pixels, "return_loss": True}
 
 
 def _spoken(config: Any, shape: Shape, draw: Draw) -> dict[str, Tensor]:
     features = draw(None, shape.batch, config.num_mel_bins, 2 * config.max_source_positions)
-    return {
-        "input_features": features,
-        "labels": draw(_vocabulary(config), shape.batch, CPU_LENGTH),
-    }
+    labels = draw(_vocabulary(config), shape.batch, CPU_LENGTH)
+    return {"input_features": features, "labels": labels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,12 +175,8 @@ def suite(
 
     config, is_default = _config(name)
     task = _task(name, config)
-    require(
-        weights != "pretrained" or not is_default,
-        "weights",
-        "none or a path, for a type has no weights",
-        weights,
-    )
+    has_weights = weights != "pretrained" or not is_default
+    require(has_weights, "weights", "none or a path, for a type has no weights", weights)
     vision, text = getattr(config, "vision_config", config), config.get_text_config()
     most = getattr(text, "max_position_embeddings", None)
     _library.require_size("sequence_length", sequence_length, most)
@@ -197,21 +187,12 @@ def suite(
     image = (getattr(vision, "num_channels", 3), height, width)
     shown = f"{height}×{width}" if task.images else f"{length} tokens"
     classes = CLASSES if is_default and task.images else config.num_labels
-    if task.batch is not None:
-        data = Data(input_shape=(length,), classes=classes, steps_per_epoch=batches)
-    elif task.images:
-        data = Data(
-            input_shape=image,
-            classes=classes,
-            mean=_library.MEAN,
-            std=_library.STD,
-            flip=True,
-            steps_per_epoch=batches,
-        )
-    else:
-        data = Data(
-            input_shape=(length,), classes=_vocabulary(config), tokens=True, steps_per_epoch=batches
-        )
+    data = Data(input_shape=(length,), classes=classes, steps_per_epoch=batches)
+    if task.batch is None and task.images:
+        mean, std = _library.MEAN, _library.STD
+        data = replace(data, input_shape=image, flip=True, mean=mean, std=std)
+    elif task.batch is None:
+        data = replace(data, classes=_vocabulary(config), tokens=True)
 
     def model(data: Data) -> nn.Module:
         if image_size:
@@ -228,8 +209,9 @@ def suite(
         fields |= {"batches": drawn, "loss": lambda model, batch: model(**batch)}
     if not task.images or task.batch is _contrasted:
         fields |= {"cpu_parameters": {"sequence_length": min(CPU_LENGTH, length)}}
+    shown_name = Path(name).name if Path(name).is_absolute() else name
     return _library.recipe(
-        name=f"hf:{Path(name).name if Path(name).is_absolute() else name}",
+        name=f"hf:{shown_name}",
         title=f"transformers' {config.model_type} as {task.auto}, {shown}: {task.summary}",
         optimizer=optimizer,
         lr=lr,
@@ -255,19 +237,18 @@ def _config(name: str) -> tuple[Any, bool]:
         return AutoConfig.for_model(name), True
     if "/" not in name:
         raise _library.unknown("hf", name, names())
+    is_folder = Path(name).is_dir()
     try:
-        try:
+        try:  # what is on the disk needs no network
             return AutoConfig.from_pretrained(name, local_files_only=True), False
         except OSError:
-            if Path(name).is_dir():
+            if is_folder:
                 raise
             return AutoConfig.from_pretrained(name), False
     except Exception as error:  # of the network, of the hub, or of a broken file
-        where = (
-            "folder has no configuration"
-            if Path(name).is_dir()
-            else "configuration is not here and not on the hub"
-        )
+        where = "configuration is not here and not on the hub"
+        if is_folder:
+            where = "folder has no configuration"
         raise UsageError(
             f"hf:{name}: its {where} that transformers can read ({first_line(error)}). Name a type "
             "such as hf:bert, ORG/NAME on the hub, or a folder with a config.json."
@@ -284,13 +265,13 @@ def _task(name: str, config: Any) -> Task:
 
     is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
     for task in TASKS:
-        if task.encoder_decoder in (None, is_encoder_decoder) and config.model_type in getattr(
-            modeling_auto, task.mapping
-        ):
+        types = getattr(modeling_auto, task.mapping)
+        if task.encoder_decoder in (None, is_encoder_decoder) and config.model_type in types:
             return task
+    classes = ", ".join(task.auto for task in TASKS)
     raise UsageError(
         f"hf:{name} cannot be trained by its name: transformers has no model of the type "
-        f"{config.model_type} for {', '.join(task.auto for task in TASKS)}. Write a suite with "
+        f"{config.model_type} for {classes}. Write a suite with "
         "batches and a loss of its own (docs/adding-a-suite.md)."
     )
 
@@ -306,11 +287,13 @@ def _resize(config: Any, data: Data) -> None:
         config.num_labels = data.classes
         return
     text = config.get_text_config()
-    if data.classes != text.vocab_size:
-        text.vocab_size = data.classes
-        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-            if isinstance(getattr(text, name, None), int) and getattr(text, name) >= data.classes:
-                setattr(text, name, None)
+    if data.classes is None or data.classes == text.vocab_size:
+        return
+    text.vocab_size = data.classes
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        token = getattr(text, name, None)
+        if isinstance(token, int) and token >= data.classes:  # the embedding has no such row
+            setattr(text, name, None)
 
 
 def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.Module:
@@ -321,18 +304,17 @@ def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.M
 
     from bench.training.pretrained import pretrained
 
-    if (
-        config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None
-    ):  # generation sets it
+    auto = getattr(transformers, task.auto)
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        # Who generates sets it; a training needs one, too.
         config.decoder_start_token_id = config.pad_token_id = config.pad_token_id or 0
-    auto, text = getattr(transformers, task.auto), config.get_text_config() if data.tokens else None
     config.use_cache = False  # of keys and values, which only generation reads
     if hasattr(config, "layerdrop"):
         config.layerdrop = 0.0  # else each step does another amount of work
-    if torch.empty(0).is_meta:
-        config.apply_spec_augment = (
-            False  # of sounds; it reads values, and takes no memory to speak of
-        )
+    if torch.empty(0).is_meta:  # planning counts work and memory on this device
+        # Augments sounds; it reads values, and takes no memory to speak of.
+        config.apply_spec_augment = False
+    has_mask = data.tokens and hasattr(config.get_text_config(), "num_attention_heads")
 
     class Logits(nn.Module):
         """A model that returns its logits."""
@@ -343,13 +325,10 @@ def _model(name: str, config: Any, task: Task, weights: str, data: Data) -> nn.M
 
         def forward(self, inputs: Tensor) -> Tensor:
             more = {}
-            if inputs.is_meta and hasattr(
-                text, "num_attention_heads"
-            ):  # else transformers reads the mask's values
+            if inputs.is_meta and has_mask:  # without one, transformers reads values to make it
                 size, length = inputs.shape
-                more["attention_mask"] = torch.ones(
-                    size, 1, length, length, dtype=torch.bool, device="meta"
-                )
+                mask = torch.ones(size, 1, length, length, dtype=torch.bool, device="meta")
+                more["attention_mask"] = mask
             logits: Tensor = self.inner(**{self.name: inputs}, **more).logits
             return logits
 

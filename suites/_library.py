@@ -1,4 +1,4 @@
-"""The parts that models of libraries share: the optimizer, and batch sizes that planning fits to the device."""
+"""Shared by models of libraries: the optimizer, and batch sizes that planning fits to a device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def recipe(
     batch_size: int,
     **fields: Any,
 ) -> Suite:
-    """Return the suite of a library's model: a constant rate, and a batch size of 0 leaves it to planning."""
+    """Return the suite of a library's model, at a constant rate; planning may halve its batch."""
     require(optimizer in OPTIMIZERS, "optimizer", " or ".join(OPTIMIZERS), optimizer)
     require(batch_size >= 0, "batch_size", "0 or more", batch_size)
     name, usual_lr, settings = OPTIMIZERS[optimizer]
@@ -53,10 +53,11 @@ def recipe(
         kind: Callable[..., optim.Optimizer] = getattr(optim, name)
         return kind(parameters, lr=lr or usual_lr, weight_decay=weight_decay, **settings)
 
+    initial = "random" if weights == "none" else weights
     more = "".join(f", {key} {value:g}" for key, value in settings.items())
+    trained = f"{name} at {lr or usual_lr:g}{more}, weight decay {weight_decay:g}"
     return Suite(
-        title=f"{title}; {'random' if weights == 'none' else weights} weights; {name} at "
-        f"{lr or usual_lr:g}{more}, weight decay {weight_decay:g}",
+        title=f"{title}; {initial} weights; {trained}",
         optimizer=build,
         batch_size=batch_size or GPU_BATCH,
         cpu_batch_sizes=(batch_size or CPU_BATCH,),
@@ -81,22 +82,17 @@ def fetched(build: Callable[[], nn.Module], name: str) -> nn.Module:
 
 
 def require_size(name: str, value: int, most: int | None = None) -> None:
-    """Refuse a size below 0, which means the model's own, or above the largest that the model takes."""
+    """Refuse a size that is neither 0, the model's own, nor one up to ``most``."""
     limit = f", {most} at most" if most is not None else ""
-    require(
-        value >= 0 and (most is None or value <= most),
-        name,
-        f"0 for the model's own, or a size{limit}",
-        value,
-    )
+    fits = value >= 0 and (most is None or value <= most)
+    require(fits, name, f"0 for the model's own, or a size{limit}", value)
 
 
 def unknown(library: str, name: str, known: Iterable[str]) -> UsageError:
     """Return the error of a name that a library does not have, with the nearest ones."""
-    near = ", ".join(
-        f"{library}:{each}" for each in difflib.get_close_matches(name, known, n=5, cutoff=0.5)
-    )
-    hint = f" The nearest are {near}." if near else ""
+    nearest = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    listed = ", ".join(f"{library}:{each}" for each in nearest)
+    hint = f" The nearest are {listed}." if nearest else ""
     return UsageError(
         f"There is no model '{name}' in {library}.{hint} All: run_bench.py list '{library}:*'."
     )

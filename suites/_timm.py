@@ -1,7 +1,8 @@
-"""Any model of timm by its name, such as timm:resnet50, with the image size, mean and deviation of its own."""
+"""Models of timm by name, such as timm:resnet50, each with its own size, mean and deviation."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bench.spec import Data, Suite, UsageError
@@ -33,7 +34,7 @@ def suite(
     batch_size: int = 0,
     batches: int = 50,
 ) -> Suite:
-    """Return a recipe for a model at a constant rate, on random images unless --data says otherwise.
+    """Return a recipe for a model at a constant rate, on random images or those of --data.
 
     Args:
         name: as timm lists it, also with the tag of its weights after a dot.
@@ -63,18 +64,13 @@ def suite(
         from bench.training.pretrained import pretrained
 
         def build(num_classes: int, *, fetch: bool = False) -> nn.Module:
-            def create(**more: tuple[int, int]) -> nn.Module:
-                built: nn.Module = timm.create_model(
-                    name, pretrained=fetch, num_classes=num_classes, **more
-                )
-                return built
-
-            if size == (height, width):
-                return create()
+            create = partial(timm.create_model, name, pretrained=fetch, num_classes=num_classes)
+            built: nn.Module
             try:
-                return create(img_size=size)
+                built = create(img_size=size) if image_size else create()
             except TypeError:  # convolutions take any size
-                return create()
+                built = create()
+            return built
 
         if weights == "pretrained":
             return _library.fetched(lambda: build(data.classes or 1, fetch=True), name)

@@ -1,4 +1,4 @@
-"""Models of torchvision by their names, such as torchvision:efficientnet_b0: of images, or of boxes in them."""
+"""Models of torchvision by name, such as torchvision:efficientnet_b0, and its detectors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ DETECTOR_LR, SSD_BATCH, DETECTOR_BATCH = 1e-3, 32, 8
 PUBLISHED = ("imagenet", "pretrained")
 # Models that return a tuple while they have auxiliary classifiers, which are left out.
 WITHOUT_AUXILIARY = ("googlenet", "inception_v3")
-# The argument by which models of a module are built for another size of images.
-SIZE_ARGUMENT = {"vit": "image_size", "maxvit": "input_size"}
 
 
 def names() -> list[str]:
@@ -62,7 +60,7 @@ def suite(
     workers: int = 2,
     evaluated: bool = True,
 ) -> Suite:
-    """Return a recipe for a model at a constant rate, on random images unless --data says otherwise.
+    """Return a recipe for a model at a constant rate, on random images or those of --data.
 
     Args:
         name: as torchvision lists it.
@@ -97,13 +95,15 @@ def suite(
         "batch_size": batch_size,
     }
     if kind == "detection":
-        own: dict[str, Any] = {
-            "folder": folder,
-            "workers": workers,
-            "count": batches,
-            "evaluated": evaluated,
-        }
-        return _detector(image_size=image_size, lr=lr, **own, **common)
+        return _detector(
+            image_size=image_size,
+            lr=lr,
+            folder=folder,
+            workers=workers,
+            count=batches,
+            evaluated=evaluated,
+            **common,
+        )
     require(not folder, "folder", "empty but for detectors: give --data folder:PATH", folder)
     entry = models.get_model_weights(name).DEFAULT
     usual: Any = entry.transforms()
@@ -121,11 +121,14 @@ def suite(
         from bench.training.pretrained import pretrained
 
         builder: Any = models.get_model_builder(name)
-        more: dict[str, Any] = (
-            {"aux_logits": False, "init_weights": True} if name in WITHOUT_AUXILIARY else {}
-        )
-        if image_size and (argument := SIZE_ARGUMENT.get(name.partition("_")[0])):
-            more[argument] = image_size if argument == "image_size" else size
+        more: dict[str, Any] = {}
+        if name in WITHOUT_AUXILIARY:
+            more = {"aux_logits": False, "init_weights": True}
+        family = name.partition("_")[0]
+        if image_size and family == "vit":
+            more["image_size"] = image_size
+        elif image_size and family == "maxvit":
+            more["input_size"] = size
 
         def build(num_classes: int) -> nn.Module:
             built: nn.Module = builder(num_classes=num_classes, **more)
@@ -154,21 +157,14 @@ def _detector(
     batch_size: int,
     **common: Any,
 ) -> Suite:
-    """Return the recipe of a detector, whose loss is the sum of those that torchvision's model returns."""
+    """Return the recipe of a detector; its loss is the sum of those that the model returns."""
     name = common["name"].partition(":")[2]
     is_ssd = name.startswith("ssd")
-    require(
-        common["weights"] in ("none", *PUBLISHED),
-        "weights",
-        "none, or imagenet for the backbone's",
-        common["weights"],
-    )
-    require(
-        not image_size or not is_ssd,
-        "image_size",
-        "0 for an SSD, whose size is its own",
-        image_size,
-    )
+    weights = common["weights"]
+    known = weights in ("none", *PUBLISHED)
+    require(known, "weights", "none, or imagenet for the backbone's", weights)
+    fits = not image_size or not is_ssd
+    require(fits, "image_size", "0 for an SSD, whose size is its own", image_size)
     if folder:
         _detection.require_layout(folder)
     if evaluated:
@@ -177,11 +173,11 @@ def _detector(
     def model() -> nn.Module:
         builder: Any = _models().get_model_builder(name)
         usual = inspect.signature(builder).parameters["weights_backbone"].default
-        more = {"min_size": image_size, "max_size": 2 * image_size} if image_size else {}
-        backbone = usual if common["weights"] != "none" else None
-        build = partial(
-            builder, num_classes=_detection.VOC_CLASSES, weights_backbone=backbone, **more
+        more: dict[str, Any] = (
+            {"min_size": image_size, "max_size": 2 * image_size} if image_size else {}
         )
+        more["weights_backbone"] = usual if weights != "none" else None
+        build = partial(builder, num_classes=_detection.VOC_CLASSES, **more)
         return _library.fetched(build, name)
 
     def batches(split: str, batch_size: int, seed: int) -> Any:
@@ -203,6 +199,5 @@ def _detector(
         quality=_detection.QUALITY if evaluated else None,
         **common,
     )
-    return replace(
-        suite, sized=False, cpu_batch_sizes=(batch_size or 2,)
-    )  # its work depends on the boxes
+    # Planning cannot tell what fits: the work and the memory depend on the boxes.
+    return replace(suite, sized=False, cpu_batch_sizes=(batch_size or 2,))

@@ -1,4 +1,4 @@
-"""A transformer that predicts the next token, as GPT-2 does, on a Markov stream of known entropy rate."""
+"""A transformer that predicts the next token, as GPT-2, on a Markov stream of known entropy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Preset(NamedTuple):
-    """Sizes of a model, peak learning rate, and batch sizes: for training, and for comparisons on a GPU and a CPU."""
+    """Sizes of a model, peak learning rate, and batch sizes.
+
+    ``batch_size`` is for training, the others are compared on a GPU and on a CPU.
+    """
 
     layers: int
     heads: int
@@ -44,7 +47,8 @@ def _gpt(layers: int, heads: int, width: int, block: int, classes: int) -> nn.Mo
     class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.qkv = nn.Linear(width, 3 * width)
+            self.projection = nn.Linear(width, width)
 
         def forward(self, x: Tensor) -> Tensor:
             q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
@@ -55,16 +59,10 @@ def _gpt(layers: int, heads: int, width: int, block: int, classes: int) -> nn.Mo
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm1, self.norm2, self.attention = (
-                nn.LayerNorm(width),
-                nn.LayerNorm(width),
-                Attention(),
-            )
-            self.expansion, self.projection = (
-                nn.Linear(width, 4 * width),
-                nn.Linear(4 * width, width),
-            )
-            self.gelu = nn.GELU(approximate="tanh")
+            self.norm1, self.attention = nn.LayerNorm(width), Attention()
+            self.norm2, self.expansion = nn.LayerNorm(width), nn.Linear(width, 4 * width)
+            self.gelu = nn.GELU(approximate="tanh")  # as GPT-2's
+            self.projection = nn.Linear(4 * width, width)
 
         def forward(self, x: Tensor) -> Tensor:
             x = x + self.attention(self.norm1(x))
@@ -75,29 +73,33 @@ def _gpt(layers: int, heads: int, width: int, block: int, classes: int) -> nn.Mo
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.positions = nn.Embedding(classes, width), nn.Embedding(block, width)
-            self.blocks = nn.ModuleList(Block() for _ in range(layers))
+            self.blocks = nn.Sequential(*(Block() for _ in range(layers)))
             self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes, bias=False)
             self.head.weight = self.tokens.weight
-            for name, weight in self.named_parameters():
-                if (
-                    weight.dim() == 2
-                ):  # smaller where a block adds to its input, of which there are two in each
-                    nn.init.normal_(
-                        weight, std=0.02 / (2 * layers) ** 0.5 if "projection" in name else 0.02
-                    )
-                elif name.endswith("bias"):
-                    nn.init.zeros_(weight)
+            _initialise(self, layers)
 
         def forward(self, tokens: Tensor) -> Tensor:
-            x = self.tokens(tokens) + self.positions(
-                torch.arange(tokens.shape[1], device=tokens.device)
-            )
-            for each in self.blocks:
-                x = each(x)
+            places = torch.arange(tokens.shape[1], device=tokens.device)
+            x = self.blocks(self.tokens(tokens) + self.positions(places))
             logits: Tensor = self.head(self.norm(x))
             return logits
 
     return GPT()
+
+
+def _initialise(model: nn.Module, layers: int) -> None:
+    """Draw weights as GPT-2 does."""
+    from torch.nn import init
+
+    for name, weight in model.named_parameters():
+        if name.endswith("bias"):
+            init.zeros_(weight)
+        elif "projection" in name:
+            # A block adds the outputs of its two projections to its input. Smaller weights keep
+            # the variance of the sum over all blocks.
+            init.normal_(weight, std=0.02 / (2 * layers) ** 0.5)
+        elif weight.dim() == 2:
+            init.normal_(weight, std=0.02)
 
 
 def suite(
@@ -109,7 +111,9 @@ def suite(
     batches: int = 200,
     batch_size: int = 0,
 ) -> Suite:
-    """Return the recipe: AdamW without decay of biases and norms, a tenth of warm-up, cosine; --clip-grad 1 clips.
+    """Return the recipe: AdamW without decay of biases and norms, a tenth of warm-up, cosine.
+
+    nanoGPT also clips gradients, which is ``--clip-grad 1`` here.
 
     Args:
         preset: the model's size: tiny, char, gpt2 or wide.
@@ -128,11 +132,12 @@ def suite(
     def optimizer(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         from torch import optim
 
-        weights = list(parameters)
-        groups: list[dict[str, Any]] = [
-            {"params": [weight for weight in weights if weight.dim() > 1]},
-            {"params": [weight for weight in weights if weight.dim() <= 1], "weight_decay": 0.0},
-        ]
+        decaying: dict[str, Any] = {"params": []}
+        constant: dict[str, Any] = {"params": [], "weight_decay": 0.0}
+        for weight in parameters:
+            group = decaying if weight.dim() > 1 else constant
+            group["params"].append(weight)
+        groups = [decaying, constant]
         return optim.AdamW(groups, lr=lr or chosen.lr, betas=(0.9, 0.95), weight_decay=weight_decay)
 
     def schedule(optimizer: optim.Optimizer, steps: int) -> lr_scheduler.LRScheduler:

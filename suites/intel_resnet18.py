@@ -1,4 +1,4 @@
-"""ResNet-18 with ImageNet weights on the Intel Image Classification folder: natural scenes in 6 classes."""
+"""ResNet-18 with ImageNet weights on the Intel Image Classification folder: 6 kinds of scenes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def suite(
     weights: str = "imagenet",
     batch_size: int = 256,
 ) -> Suite:
-    """Return the recipe: Adam, cosine after a warm-up over a tenth of the run, 120 epochs, batch 256.
+    """Return the recipe: Adam, cosine after a tenth of warm-up, 120 epochs, batch 256.
 
     Args:
         lr: peak learning rate of Adam.

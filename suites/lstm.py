@@ -48,7 +48,7 @@ def suite(
     batches: int = 200,
     batch_size: int = 20,
 ) -> Suite:
-    """Return the recipe: SGD at a constant rate of 20, gradients clipped to 0.25, batch 20, sequences of 35 tokens.
+    """Return the recipe: SGD at a constant rate of 20, gradients clipped to 0.25, batch 20.
 
     Args:
         layers: of the LSTM.

@@ -1,4 +1,4 @@
-"""A control in which float16 needs loss scaling: without it every gradient is rounded to zero, and nothing is learned.
+"""A control in which float16 needs loss scaling: without it, every gradient is rounded to zero.
 
 Two layers memorise the classes of a few batches. The loss is multiplied by a weight of 2^-22, like
 a small term of a larger loss. Adam divides gradients by their size, and its epsilon has the same

@@ -94,12 +94,9 @@ def read_run(folder: Path) -> dict[str, Any]:
         # not msgspec's reader: a folder's name may have bytes that are no UTF-8
         run = msgspec.convert(json.loads(path.read_bytes()), dict[str, Any])
         if run.get("format") != FORMAT:
-            advice = "it takes another version of ampmeter"
-            if run.get("format") == FORMAT - 1:
-                advice = f"convert it with python perf/convert_results.py '{folder}'"
             raise UsageError(
-                f"The run in '{folder}' is not of format {FORMAT}, which this version reads: "
-                f"{advice}."
+                f"The run in '{folder}' is not of format {FORMAT}, which this version reads. Use "
+                "the version of ampmeter that wrote it, or start a new run."
             )
         msgspec.convert(run, RunFile, dec_hook=_built)
     except (ValueError, RecursionError, OverflowError) as error:  # msgspec's errors are ValueErrors

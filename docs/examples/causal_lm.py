@@ -14,19 +14,16 @@ from bench.spec import Suite
 def collate(texts):
     ids = pad_sequence([torch.tensor(text) for text in texts], batch_first=True, padding_value=-1)
     mask = ids >= 0
-    return {
-        "input_ids": ids.clamp(min=0),
-        "attention_mask": mask,
-        "labels": ids.masked_fill(~mask, -100),
-    }
+    labels = ids.masked_fill(~mask, -100)  # transformers' label of a token that does not count
+    return {"input_ids": ids.clamp(min=0), "attention_mask": mask, "labels": labels}
 
 
 def batches(split, batch_size, seed):
     count = 128 if split == "train" else 32
-    texts = [
-        [(7 * number + place) % 1000 for place in range(24 + number % 40)]
-        for number in range(count)
-    ]
+    texts = []
+    for number in range(count):
+        length = 24 + number % 40
+        texts.append([(7 * number + place) % 1000 for place in range(length)])
     return DataLoader(texts, batch_size, shuffle=split == "train", collate_fn=collate)
 
 

@@ -1,4 +1,6 @@
-"""Contrastive learning: two views of each image, and a loss over all pairs of a batch (SimCLR, Chen et al., 2020).
+"""Contrastive learning (SimCLR, Chen et al., 2020).
+
+A batch has two views of each image; its loss is over all pairs of them.
 
 python run_bench.py --suite docs/examples/contrastive.py --quick
 """
@@ -14,12 +16,8 @@ def batches(split, batch_size, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(8 if split == "train" else 2):
         images = torch.rand(batch_size, 3, 32, 32, generator=generator)
-        yield {
-            "views": (
-                images,
-                images.flip(-1) + 0.1 * torch.randn(images.shape, generator=generator),
-            )
-        }
+        noise = torch.randn(images.shape, generator=generator)
+        yield {"views": (images, images.flip(-1) + 0.1 * noise)}
 
 
 def loss(model, batch):

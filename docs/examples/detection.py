@@ -1,4 +1,6 @@
-"""Detection with torchvision: a batch is a list of images of different sizes and a list of dicts of boxes.
+"""Detection with torchvision.
+
+A batch is a list of images of different sizes and a list of dicts of boxes.
 
 python run_bench.py --suite docs/examples/detection.py --quick
 """
@@ -12,16 +14,14 @@ from bench.spec import Suite
 def batches(split, batch_size, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(3 if split == "train" else 1):
-        images = [
-            torch.rand(3, 96 + 32 * (place % 2), 128, generator=generator)
-            for place in range(batch_size)
-        ]
+        images = []
+        for place in range(batch_size):
+            height = 96 + 32 * (place % 2)
+            images.append(torch.rand(3, height, 128, generator=generator))
         corners = 48 * torch.rand(batch_size, 2, 2, generator=generator)
         boxes = torch.cat([corners, corners + 40], dim=2)
-        yield {
-            "images": images,
-            "targets": [{"boxes": each, "labels": torch.tensor([1, 2])} for each in boxes],
-        }
+        targets = [{"boxes": each, "labels": torch.tensor([1, 2])} for each in boxes]
+        yield {"images": images, "targets": targets}
 
 
 def loss(model, batch):

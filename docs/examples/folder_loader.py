@@ -21,12 +21,11 @@ def collate(length, files):
 def suite(folder="docs", length=256):
     def batches(split, batch_size, seed):
         files = sorted(Path(folder).glob("*.md"))
-        chosen = (
-            files[::4] if split == "test" else [file for file in files if file not in files[::4]]
-        )
-        return DataLoader(
-            chosen, batch_size, shuffle=split == "train", collate_fn=partial(collate, length)
-        )
+        tested = files[::4]
+        if split == "test":
+            return DataLoader(tested, batch_size, collate_fn=partial(collate, length))
+        trained = [file for file in files if file not in tested]
+        return DataLoader(trained, batch_size, shuffle=True, collate_fn=partial(collate, length))
 
     return Suite(
         name="folder_loader",

@@ -20,9 +20,8 @@ def step(training, batch):
     generator, critic = training.model["generator"], training.model["critic"]
     with training.autocast():
         fake = generator(batch["noise"])
-        of_critic = (
-            (softplus(-critic(batch["real"])) + softplus(critic(fake.detach()))).float().mean()
-        )
+        of_real, of_fake = softplus(-critic(batch["real"])), softplus(critic(fake.detach()))
+        of_critic = (of_real + of_fake).float().mean()
     training.update(of_critic, "critic")  # scales, clips and steps as the precision needs it
     with training.autocast():
         of_generator = softplus(-critic(fake)).float().mean()

@@ -1,4 +1,6 @@
-"""LoRA: adapters of peft on a small Llama of transformers, whose own weights stay as they are (Hu et al., 2021).
+"""LoRA (Hu et al., 2021): adapters of peft on a small Llama of transformers.
+
+Only the adapters are trained.
 
 python run_bench.py --suite docs/examples/lora.py --quick
 """
@@ -17,6 +19,11 @@ def batches(split, batch_size, seed):
         yield {"input_ids": ids, "labels": ids}
 
 
+def optimizer(model):
+    adapters = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.optim.AdamW(adapters, lr=1e-3)
+
+
 def suite(rank=8):
     config = LlamaConfig(
         vocab_size=1000,
@@ -32,8 +39,6 @@ def suite(rank=8):
         model=lambda: get_peft_model(LlamaForCausalLM(config), adapters),
         batches=batches,
         loss=lambda model, batch: model(**batch),
-        optimizer=lambda model: torch.optim.AdamW(
-            [p for p in model.parameters() if p.requires_grad], lr=1e-3
-        ),
+        optimizer=optimizer,
         batch_size=8,
     )

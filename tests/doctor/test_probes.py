@@ -46,9 +46,10 @@ def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
 
     assert passes() is True
     exact = torch.Tensor.__matmul__
-    rough = lambda a, b: (
-        exact(a.bfloat16().to(a.dtype), b) if a.dtype == torch.float32 else exact(a, b)
-    )
+
+    def rough(a, b):
+        return exact(a.bfloat16().to(a.dtype) if a.dtype == torch.float32 else a, b)
+
     monkeypatch.setattr(torch.Tensor, "__matmul__", rough)
     assert passes() is False
 

@@ -1,4 +1,4 @@
-"""Behaviour that only a real card shows: its arithmetic, its rates, its driver, and two of them together.
+"""Behaviour that only a real card shows: its arithmetic, rates and driver, and two together.
 
 ``perf/gpu_checklist.py`` runs these tests and the others that are marked ``card`` as its part
 ``card``.
@@ -46,14 +46,15 @@ def test_convolutions_are_ieee_fp32_unless_tf32_is_asked_for():
     conv = nn.Conv2d(64, 64, 3, padding=1, device=GPU)
     exact = nn.Conv2d(64, 64, 3, padding=1, device=GPU).double()
     exact.load_state_dict(conv.state_dict())
+    wanted = exact(inputs.double()).detach()
     for name, low, high in (("fp32", 0.0, 1e-5), ("tf32", 5e-5, 5e-3), ("default", 5e-5, 5e-3)):
         if lacks(name):
             continue
         amp.apply(PRECISIONS[name])
-        wanted, leaf = exact(inputs.double()), inputs.clone().requires_grad_()
-        got = conv(leaf)
-        got.sum().backward()
-        assert low <= float((got - wanted).detach().norm() / wanted.detach().norm()) < high, name
+        outputs = conv(inputs.clone().requires_grad_())
+        outputs.sum().backward()
+        error = (outputs.detach() - wanted).norm() / wanted.norm()
+        assert low <= float(error) < high, name
     amp.apply(PRECISIONS["fp32"])
 
 
@@ -102,10 +103,7 @@ def test_another_program_is_named_if_it_computes_for_a_part_of_the_time(
     factor = torch.ones(1024, 1024, device=GPU)
     torch.cuda.synchronize(GPU)  # so that this process is on the GPU, too
     if os.getpid() not in (monitor.process_bytes(device.uuid) or {}):
-        pytest.skip(
-            "in this container the driver lists the host's process ids, so that nothing is called "
-            "foreign"
-        )
+        pytest.skip("in this container the driver lists the host's process ids")
     words = [sys.executable, "-c", OTHER, str(burst_s), str(pause_s)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         try:

@@ -36,9 +36,8 @@ def run(trial, device):
 
 
 def test_memory_at_the_peak_by_operator_is_what_the_allocator_says():
-    model = torch.nn.Sequential(
-        torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
-    ).to(GPU)
+    layers = torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
+    model = torch.nn.Sequential(*layers).to(GPU)
     inputs = torch.randn(1024, 512, device=GPU)
 
     def step():
@@ -86,9 +85,8 @@ def test_what_was_allocated_and_freed_before_is_in_no_peak():
     held = torch.empty(2**20, dtype=torch.uint8, device=GPU)
     peak = backend.peak_memory()
     assert peak.allocated - before == held.nbytes
-    assert (
-        peak.allocated < peak.reserved < 256 * 2**20
-    )  # torch reserves blocks of 2 MiB for small tensors
+    # torch reserves blocks of 2 MiB for small tensors.
+    assert peak.allocated < peak.reserved < 256 * 2**20
 
 
 def test_memory_that_torch_asks_the_device_for_is_told_from_what_it_has_cached():
@@ -188,15 +186,13 @@ def test_the_phases_run_on_the_gpu(device, trial):
     for name in names:
         (memory,) = run(replace(trial, arms=arms(name)), device)
         assert memory.row.peak_allocated_bytes > 0
-        driver = (
-            memory.row.driver_used_bytes
-        )  # None: NVML lists no processes, and a neighbour ended
+        driver = memory.row.driver_used_bytes
+        # None: NVML lists no processes, and a neighbour ended.
         assert driver is None or driver > memory.row.peak_reserved_bytes
         assert 0 < memory.row.tracked_peak_bytes <= memory.row.peak_allocated_bytes
-        master = (
-            2 * memory.row.model_bytes if PRECISIONS[name].master else 0
-        )  # in fp32, as well as 16-bit weights
-        assert memory.row.parameter_bytes == memory.row.model_bytes + master
+        # Master weights in fp32 take twice as much as the 16-bit ones, in addition.
+        copies = 3 if PRECISIONS[name].master else 1
+        assert memory.row.parameter_bytes == copies * memory.row.model_bytes
     for name in {"fp32", "amp-fp16"}.intersection(names):  # each takes about ten seconds
         (energy,) = run(replace(trial, phase="energy", arms=arms(name)), device)
         assert energy.status == "ok", energy.detail
@@ -227,19 +223,17 @@ def test_fp32_timed_against_itself_is_as_fast(device, trial):
 
 def test_the_backend_of_attention_is_named():
     heads = torch.randn(2, 4, 16, 8, device=GPU)
-    attention = observe(
-        lambda: torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
-    ).attention
-    assert attention in ("flash:1", "efficient:1", "cudnn:1", "math:1")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    observed = observe(lambda: attend(heads, heads, heads))
+    assert observed.attention in ("flash:1", "efficient:1", "cudnn:1", "math:1")
 
 
 @pytest.mark.card
 def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(device, trial):
     small = replace(trial, phase="fit")
     (before,) = run(small, device)
-    huge = replace(
-        small, cell=replace(trial.cell, batch_size=2**30 // (3 * 8 * 8) * 400)
-    )  # 400 GiB of pixels a batch
+    pixels = 400 * 2**30  # of four bytes: more than any card has
+    huge = replace(small, cell=replace(trial.cell, batch_size=pixels // (3 * 8 * 8)))
     assert LocalLauncher().run(huge, device, lambda _message: None).kind == "oom"
     (after,) = run(small, device)
     assert before.row.fit_peak_bytes == after.row.fit_peak_bytes > 0

@@ -32,7 +32,11 @@ def suite():
         from torch import nn
 
         return nn.Sequential(
-            nn.Embedding(256, 128), nn.LayerNorm(128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 256)
+            nn.Embedding(256, 128),
+            nn.LayerNorm(128),
+            nn.Linear(128, 512),
+            nn.GELU(),
+            nn.Linear(512, 256),
         )
 
     def optimizer(parameters):
@@ -43,7 +47,9 @@ def suite():
     return Suite(
         name="fitting",
         title="sizes that fit every precision",
-        data=Data(input_shape=(128,), classes=256, tokens=True, source="markov", steps_per_epoch=50),
+        data=Data(
+            input_shape=(128,), classes=256, tokens=True, source="markov", steps_per_epoch=50
+        ),
         model=model,
         optimizer=optimizer,
         batch_size=128,
@@ -57,7 +63,7 @@ end within 0.001 of it; wrong products end far above."""
 
 @pytest.fixture(scope="module")
 def train(tmp_path_factory, device):
-    """Return a function that trains the suite for an epoch in a precision, in a process of its own."""
+    """Return a function that trains the suite for an epoch in a precision, in a new process."""
     file = tmp_path_factory.mktemp("suite") / "fitting.py"
     file.write_text(FITTING)
     cell = Cell(

@@ -29,14 +29,12 @@ NEEDS_TRITON = pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated G
 
 
 def gently(parameters):
-    """Make an optimizer with which what 16 bits round differently does not grow from step to step."""
+    """Make an optimizer with which differences of 16-bit rounding do not grow."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
-    amp.apply(
-        PRECISIONS[precision]
-    )  # else convolutions are in TF32, in some layouts and not in others
+    amp.apply(PRECISIONS[precision])  # else some layouts of convolutions are in TF32
     return conftest.make(precision, techniques, model=model, optimizer=optimizer, device=GPU)
 
 
@@ -65,9 +63,8 @@ def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, mo
         pytest.skip("plain layers are no blocks")
     plain, losses = train(PLAIN, precision, model)
     arm, others = train(techniques, precision, model)
-    rough = (
-        1e-4 if precision == "fp32" else 2e-2
-    )  # algorithms and the order of sums differ from layout to layout
+    # Algorithms and the order of sums differ from layout to layout.
+    rough = 1e-4 if precision == "fp32" else 2e-2
     torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
     torch.testing.assert_close(state(arm), state(plain), rtol=rough, atol=rough)
     assert arm.taken.count == plain.taken.count
@@ -84,31 +81,26 @@ def test_graphs_of_the_compilers_own_learn_what_the_plain_step_learns(parts):
 
 
 @pytest.mark.parametrize(
-    ("breaking", "raised"),
+    ("breaking", "error", "message"),
     [
-        (torch.cuda.synchronize, pytest.raises(UnsupportedError, match="not permitted")),
-        (
-            lambda: torch.empty(2**50, dtype=torch.uint8, device=GPU),
-            pytest.raises(torch.OutOfMemoryError),
-        ),
+        (torch.cuda.synchronize, UnsupportedError, "not permitted"),
+        (lambda: torch.empty(2**50, device=GPU), torch.OutOfMemoryError, "out of memory"),
     ],
     ids=["synchronizes", "out of memory"],
 )
-def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking, raised):
+def test_a_capture_that_breaks_says_why_and_leaves_the_stream_of_before(breaking, error, message):
     def gradients(batch):
         inputs, targets = batch
         if torch.cuda.is_current_stream_capturing():
             breaking()
         return (inputs * targets).sum()
 
-    graphed, batch = (
-        GraphedStep(gradients=gradients, device=GPU),
-        (torch.ones(4, device=GPU), torch.ones(4, device=GPU)),
-    )
+    graphed = GraphedStep(gradients=gradients, device=GPU)
+    batch = (torch.ones(4, device=GPU), torch.ones(4, device=GPU))
     before = torch.cuda.current_stream()
     for _ in range(WARM_UP):
         assert float(graphed(batch)) == 4
-    with raised:
+    with pytest.raises(error, match=message):
         graphed(batch)
     assert torch.cuda.current_stream() == before
     torch.cuda.empty_cache()  # as what follows in the same process may do
@@ -132,10 +124,9 @@ def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
     arm = make(Techniques(fused_optimizer=True, cuda_graphs=graphs), "amp-fp16")
     before = state(arm)
     inputs, targets = to_device(batches(1)[0], GPU)
-    assert (
-        train_epoch(arm, iter([(inputs * 1e30, targets)] * (WARM_UP + 2))).skipped_steps
-        == WARM_UP + 2
-    )
+    count = WARM_UP + 2
+    overflowing = [(inputs * 1e30, targets)] * count
+    assert train_epoch(arm, iter(overflowing)).skipped_steps == count
     assert torch.equal(state(arm), before)
     assert train_epoch(arm, iter([(inputs, targets)] * 3)).skipped_steps == 0
     assert state(arm).isfinite().all()
@@ -143,17 +134,12 @@ def test_skipped_steps_are_counted_without_reaching_the_weights(graphs):
 
 @pytest.mark.card
 def test_captures_go_on_while_a_loader_pins_batches():
-    samples = torch.utils.data.TensorDataset(
-        torch.randn(4096, 3, 64, 64), torch.randint(0, 3, (4096,))
-    )
-    loader = torch.utils.data.DataLoader(
-        samples, 256, num_workers=2, prefetch_factor=8, pin_memory=True
-    )
+    images = torch.randn(4096, 3, 64, 64)
+    workers = {"num_workers": 2, "prefetch_factor": 8, "pin_memory": True}
+    loader = torch.utils.data.DataLoader(images, 256, **workers)
     inputs, targets = to_device(batches(1)[0], GPU)
     captured = 0
-    for _ in zip(
-        range(10), loader, strict=False
-    ):  # each step of the loader sets its thread to work again
+    for _ in zip(range(10), loader, strict=False):  # each sets the loader's thread to work again
         arm = make(Techniques(cuda_graphs=True))
         for _ in range(WARM_UP + 1):
             training_step(arm, (inputs, targets))
@@ -187,15 +173,9 @@ def test_a_prefetcher_on_a_stream_gives_what_copying_gives_while_the_device_is_b
 @pytest.mark.card
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_TRITON)])
 def test_the_phases_run_with_techniques(trial, device, compiled):
-    names = (
-        "non-blocking",
-        "prefetcher",
-        "channels-last",
-        "fused-optimizer",
-        "compile",
-        "cuda-graphs",
-    )
-    names = tuple(name for name in names if compiled or name != "compile")
+    names = ("non-blocking", "prefetcher", "channels-last", "fused-optimizer", "cuda-graphs")
+    if compiled:
+        names = (*names, "compile")
     trial = replace(trial, cell=replace(trial.cell, techniques=names))
     for phase in ("memory", "speed", "train"):
         (result,) = run(replace(trial, phase=phase), device)

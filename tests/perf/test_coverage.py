@@ -1,4 +1,4 @@
-"""The simulation of whole comparisons applies the shipped rules, and its intervals hold the truth."""
+"""The simulation of comparisons applies the shipped rules; its intervals hold the truth."""
 
 import math
 
@@ -21,15 +21,12 @@ def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(
     runs = coverage.simulate(3, world, coverage.MACHINES["ordinary"], 12, 10)
     stopped = coverage.stop(PROTOCOL, coverage.looks(PROTOCOL, runs), 1.02)
     for run in range(12):
-        each = [
-            stats.around(float(center) + math.log(1.02), 0.0, 1, 30) for center in runs.centers[run]
-        ]
+        centers = runs.centers[run] + math.log(1.02)
+        each = [stats.around(float(center), 0.0, 1, 30) for center in centers]
         seen = runs.is_disturbed[run].tolist()
-        count = next(
-            count
-            for count in range(3, 11)
-            if enough(PROTOCOL, count, [(each[:count], seen[:count])], 0.0)
-        )
+        count = PROTOCOL.replicates
+        while not enough(PROTOCOL, count, [(each[:count], seen[:count])], 0.0):
+            count += 1
         interval = stats.over_processes(each[:count], seen[:count])
         assert stopped.processes[run] == count
         assert stopped.centers[run] + math.log(1.02) == pytest.approx(interval.center, abs=1e-9)
@@ -38,8 +35,7 @@ def test_the_simulation_stops_and_estimates_as_the_shipped_functions_do(
 
 @pytest.mark.parametrize("machine", coverage.MACHINES)
 def test_the_interval_holds_a_truth_at_the_verdicts_threshold(machine: str) -> None:
-    at = coverage.looks(
-        PROTOCOL, coverage.simulate(4, coverage.WORLDS[0], coverage.MACHINES[machine], 1000, 10)
-    )
+    runs = coverage.simulate(4, coverage.WORLDS[0], coverage.MACHINES[machine], 1000, 10)
+    at = coverage.looks(PROTOCOL, runs)
     for ratio in (1 / 1.01, 1.01):
         assert coverage.stop(PROTOCOL, at, ratio).held_pct >= 93

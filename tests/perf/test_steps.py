@@ -22,24 +22,20 @@ def test_all_loops_train_on_the_same_batches_to_the_same_losses():
 
 
 def bring_over(theirs, ours):
-    """Give a model of the suite gpt the weights of Hugging Face's, whose matrices lie the other way
-    round.
-    """
+    """Give a model of the suite gpt the weights of Hugging Face's."""
     body = theirs.transformer
     pairs = [(ours.tokens, body.wte), (ours.positions, body.wpe), (ours.norm, body.ln_f)]
     for block, other in zip(ours.blocks, body.h, strict=True):
+        attention, others = block.attention, other.attn
         pairs += [(block.norm1, other.ln_1), (block.norm2, other.ln_2)]
-        pairs += [
-            (block.attention.qkv, other.attn.c_attn),
-            (block.attention.projection, other.attn.c_proj),
-        ]
+        pairs += [(attention.qkv, others.c_attn), (attention.projection, others.c_proj)]
         pairs += [(block.expansion, other.mlp.c_fc), (block.projection, other.mlp.c_proj)]
-    for block, other in pairs:
-        block.weight.data.copy_(
-            other.weight.T if type(other).__name__ == "Conv1D" else other.weight
-        )
-        if getattr(block, "bias", None) is not None:
-            block.bias.data.copy_(other.bias)
+    for layer, other in pairs:
+        # The matrices of Conv1D lie the other way round.
+        weight = other.weight.T if type(other).__name__ == "Conv1D" else other.weight
+        layer.weight.data.copy_(weight)
+        if getattr(layer, "bias", None) is not None:
+            layer.bias.data.copy_(other.bias)
 
 
 @pytest.mark.skipif(
@@ -54,9 +50,8 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
         for weight in theirs.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.05)
     bring_over(theirs.model, ours)
-    assert sum(weight.numel() for weight in ours.parameters()) == sum(
-        weight.numel() for weight in theirs.parameters()
-    )
+    sizes = [sum(map(torch.numel, model.parameters())) for model in (ours, theirs)]
+    assert sizes[0] == sizes[1]
     runners = [arms.by_hand(suite, "fp32", CPU, 2, model=model) for model in (ours, theirs)]
     for _ in range(3):
         for runner in runners:

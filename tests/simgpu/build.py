@@ -1,4 +1,4 @@
-"""Building the simulated libraries against the installed torch, into a cache outside the checkout."""
+"""Builds the simulated libraries against the installed torch, into a cache outside the checkout."""
 
 import hashlib
 import os
@@ -28,7 +28,7 @@ class UnavailableError(Exception):
 
 @cache
 def built() -> Path:
-    """Return the folder of the libraries, built before if these sources and this torch have not been.
+    """Return the folder of the libraries for this torch, built before if need be.
 
     Raises:
         UnavailableError: there is no compiler, or torch is no build for CUDA 12 or 13.
@@ -50,7 +50,7 @@ def built() -> Path:
 
 
 def preloaded() -> tuple[str, ...]:
-    """Return the names of the libraries that torch would find elsewhere, such as ``libcudart.so.13``.
+    """Return the names of libraries that torch would find elsewhere, as ``libcudart.so.13``.
 
     Raises:
         UnavailableError: torch is no build for CUDA 12 or 13.
@@ -60,9 +60,7 @@ def preloaded() -> tuple[str, ...]:
 
 
 def _cuda() -> tuple[str, str]:
-    """Return CUDA's major and full version, read from the metadata of packages, so that no GPU is
-    touched.
-    """
+    """Return CUDA's major and full version, from the metadata of packages: no GPU is touched."""
     for major, package in RUNTIMES.items():
         try:
             version = metadata.version(package)
@@ -82,14 +80,8 @@ def _cache() -> Path:
 
 def _key(version: str) -> str:
     digest = hashlib.blake2b(f"{version} {sys.version_info[:2]}".encode())
-    for path in sorted(
-        [
-            *SOURCES.glob("native/*"),
-            *SOURCES.glob("preload/*.py"),
-            Path(stubs.__file__),
-            Path(__file__),
-        ]
-    ):
+    paths = [*SOURCES.glob("native/*"), *SOURCES.glob("preload/*.py")]
+    for path in sorted([*paths, Path(stubs.__file__), Path(__file__)]):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -118,9 +110,7 @@ def _build(place: Path, major: str) -> None:
     def library(
         name: str, source: Path, compiled: list[str], linked: list[str], *kinds: stubs.Library
     ) -> None:
-        """Compile and link a library, with stubs of what is wanted of the kinds that it stands in
-        for.
-        """
+        """Compile and link a library that stands in for some kinds, with stubs of the rest."""
         objects = [place / f"{source.stem}.o"]
         _run("g++", "-O1", "-w", "-fPIC", "-c", source, *compiled, "-o", objects[0])
         written = stubs.symbols(objects, "--defined-only")
@@ -150,7 +140,7 @@ def _build(place: Path, major: str) -> None:
 
 
 def installed_libraries(site: Path) -> list[Path]:
-    """Return the libraries that torch, torchvision and NVIDIA's packages installed below a folder."""
+    """Return the libraries of torch, torchvision and NVIDIA's packages below a folder."""
     folders = [site / "torch", site / "torchvision", *site.glob("torch*.libs"), site / "nvidia"]
     return sorted(path for folder in folders for path in folder.rglob("*.so*") if path.is_file())
 
@@ -160,14 +150,13 @@ def _includes(site: Path) -> list[Path]:
 
 
 def _headers(place: Path, major: str) -> Path:
-    """Return a folder with CUDA's remaining headers, of the runtime's version, from the package
-    index.
-    """
-    release = ".".join(_cuda()[1].split(".")[:2])
+    """Return a folder with CUDA's remaining headers, from the package index."""
+    folder = place / "headers"
+    release = ".".join(_cuda()[1].split(".")[:2])  # the runtime's
     packages = [f"{name}=={release}.*" for name in HEADERS[major]]
-    _run(sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps", "--target",
-         place / "headers", *packages)  # fmt: skip
-    return place / "headers"
+    pip = (sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check")
+    _run(*pip, "--no-deps", "--target", folder, *packages)
+    return folder
 
 
 def _run(*command: object) -> None:

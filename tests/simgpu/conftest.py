@@ -1,6 +1,7 @@
 """Machines with simulated GPUs, on which the command line runs as a user would run it."""
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,6 @@ from tests.simgpu.prefork import ROOT, Prefork
 HERE = Path(__file__).parent
 LIMIT_S = 300
 """A command that takes longer hangs."""
-
-
 RUNS = {"pair", "single", "broken", "runs"}
 """Fixtures that make a run which several tests look at; these stay in one process of
 pytest-xdist."""
@@ -31,9 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.simgpu)
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
             for name in RUNS.intersection(item.fixturenames):
-                given = item.callspec.params.get(name, "") if hasattr(item, "callspec") else ""
-                item.add_marker(pytest.mark.xdist_group(f"{name}{given}"))
+                group = f"{name}{parameters.get(name, '')}"
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -59,29 +59,27 @@ class Host:
         (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
-    def run(self, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end and exit code, as a fork of what has been imported."""
-        session, done = self.prefork.run(
-            [str(word) for word in words], self.folder, self._environment(), LIMIT_S
-        )
+    def run(self, line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a command line to its end and exit code, as a fork of what has been imported."""
+        words = shlex.split(line)
+        session, done = self.prefork.run(words, self.folder, self._environment(), LIMIT_S)
         self.sessions.add(session)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
-    def run_anew(self, *words: object) -> subprocess.CompletedProcess[str]:
-        """Run the command line to its end as a user does, in a new process."""
-        command = [sys.executable, str(ROOT / "run_bench.py"), *map(str, words)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    def run_anew(self, line: str) -> None:
+        """Run a command line to its end as a user does, in a new process."""
+        command = [sys.executable, str(ROOT / "run_bench.py"), *shlex.split(line)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         process = subprocess.Popen(
             command, cwd=self.folder, env=self._environment(), start_new_session=True, **pipes
         )
         self.sessions.add(process.pid)
         try:
-            out, errors = process.communicate(timeout=LIMIT_S)
+            printed, _ = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
-        assert process.returncode == 0, out + errors
-        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
+        assert process.returncode == 0, printed
 
     def _environment(self) -> dict[str, str]:
         return environment(SIM_SHM=self.machine.path, **self.variables)
@@ -91,30 +89,19 @@ class Host:
         folder = self.folder / run
         return rows(folder, f"{name}.csv") if name else trial_rows(folder)
 
-    def statuses(self, run: str) -> dict[tuple[str, str], str]:
-        """Return the statuses of a run, by phase and precision."""
-        return {(row["phase"], row["precision"]): row["status"] for row in self.rows(run)}
-
     def left_behind(self) -> list[str]:
         """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
-        here = f"SIM_SHM={self.machine.path}\0".encode()
-        commands = [
-            f"process {process.pid}: {process.info['cmdline']}"
-            for process in psutil.process_iter(["cmdline"])
-            if process.info["cmdline"]  # else it has ended
-            and (
-                _session(process.pid) in self.sessions
-                or here in _read(Path(f"/proc/{process.pid}/environ"))
-            )
-        ]
-        contexts = [f"context of process {pid}" for pid in self.machine.computing()]
-        # torch itself makes an empty folder for what it may compile.
-        files = [
-            str(path)
-            for path in (self.folder / "tmp").rglob("*")
-            if not path.name.startswith("torchinductor_")
-        ]
-        return [*commands, *contexts, *files]
+        left = [f"context of process {pid}" for pid in self.machine.computing()]
+        for process in psutil.process_iter(["cmdline", "environ"]):
+            command, variables = process.info["cmdline"], process.info["environ"] or {}
+            is_here = variables.get("SIM_SHM") == str(self.machine.path)
+            # A process without a command line has ended.
+            if command and (is_here or _session(process.pid) in self.sessions):
+                left.append(f"process {process.pid}: {command}")
+        for path in (self.folder / "tmp").rglob("*"):
+            if not path.name.startswith("torchinductor_"):  # torch's own, for what it may compile
+                left.append(str(path))
+        return left
 
     def close(self) -> None:
         """Take the machine down."""
@@ -126,13 +113,6 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:  # it has ended meanwhile, or is not ours
-        return b""
 
 
 @pytest.fixture(scope="session")

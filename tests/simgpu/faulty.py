@@ -36,6 +36,8 @@ def suite(
     def model(data):
         from torch import nn
 
+        is_here = fault and int(os.environ.get("RANK", "0")) == rank
+
         class Breaking(nn.Module):
             passes, first_s, has_begun = 0, 0.0, False
 
@@ -43,29 +45,18 @@ def suite(
                 self.passes += 1
                 if not self.first_s and not gc.isenabled():  # as in timed rounds
                     self.first_s = time.monotonic()
-                due = (
-                    self.first_s and time.monotonic() - self.first_s >= after_s
-                    if after_s
-                    else self.passes == at
-                )
-                if (
-                    fault
-                    and not self.has_begun
-                    and due
-                    and int(os.environ.get("RANK", "0")) == rank
-                ):
+                if is_here and not self.has_begun and self.is_due():
                     self.has_begun = True
                     FAULTS[fault](inputs, value)
                 return inputs
 
-        return nn.Sequential(
-            nn.Flatten(),
-            nn.Linear(3 * side * side, 16),
-            Breaking(),
-            nn.BatchNorm1d(16),
-            nn.ReLU(),
-            nn.Linear(16, data.classes),
-        )
+            def is_due(self):
+                if not after_s:
+                    return self.passes == at
+                return self.first_s and time.monotonic() - self.first_s >= after_s
+
+        first, last = nn.Linear(3 * side * side, 16), nn.Linear(16, data.classes)
+        return nn.Sequential(nn.Flatten(), first, Breaking(), nn.BatchNorm1d(16), nn.ReLU(), last)
 
     def optimizer(parameters):
         from torch import optim

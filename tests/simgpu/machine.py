@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests.simgpu.build import built, preloaded
 
 MAX_GPUS, MAX_PROCESSES = 8, 256
@@ -89,9 +91,8 @@ class Machine:
             path: its file; None is the one of this process's environment, as in native/machine.h.
         """
         worker = os.environ.get("PYTEST_XDIST_WORKER")
-        self.path = Path(
-            path or os.environ.get("SIM_SHM") or f"/dev/shm/simgpu{f'.{worker}' if worker else ''}"
-        )
+        usual = f"/dev/shm/simgpu.{worker}" if worker else "/dev/shm/simgpu"
+        self.path = Path(path or os.environ.get("SIM_SHM") or usual)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         os.ftruncate(file, ctypes.sizeof(Shared))
         self.shared = Shared.from_buffer(mmap.mmap(file, ctypes.sizeof(Shared)))
@@ -108,19 +109,12 @@ class Machine:
 
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
-        return [
-            slot.pid
-            for slot in self.shared.processes
-            if slot.pid and any(slot.has_context) and _runs(slot.pid)
-        ]
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        pids = []
+        for slot in self.shared.processes:
+            # A process that was killed leaves its slot as it was.
+            if slot.pid and any(slot.has_context) and psutil.pid_exists(slot.pid):
+                pids.append(slot.pid)
+        return pids
 
 
 def environment(**settings: object) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Another program on a simulated GPU: ``python -m tests.simgpu.neighbour GPU MIB`` until it is ended.
+"""Another program on a simulated GPU: ``python -m tests.simgpu.neighbour GPU MIB``.
 
-It holds so much memory, and its kernels run all the time: it queues them half a minute ahead, so
-that the GPU has work while this process waits for a core. It says when it has begun.
+It runs until it is ended. It holds so much memory, and its kernels run all the time: it queues them
+half a minute ahead, so that the GPU has work while this process waits for a core. It says when it
+has begun.
 """
 
 import ctypes

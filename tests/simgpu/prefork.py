@@ -1,4 +1,4 @@
-"""A process on simulated GPUs that has imported all that a run imports, torch too; each run is a fork of it.
+"""A process on simulated GPUs that has imported all that a run imports; each run is a fork of it.
 
 A run as a user starts it takes five seconds to import that twice: in its own process and in its
 fork server. Here both are forks. All else is as there: the command line's words, its streams,
@@ -48,7 +48,7 @@ class Prefork:
     def run(
         self, words: Sequence[str], folder: Path, variables: Mapping[str, str], limit_s: float
     ) -> tuple[int, subprocess.CompletedProcess[str]]:
-        """Run the command line to its end, and that of all that holds its streams; return its session and how it went.
+        """Run the command line, and wait for all that holds its streams.
 
         Args:
             words: the command line's.
@@ -56,22 +56,23 @@ class Prefork:
             variables: its whole environment.
             limit_s: after which it hangs.
 
+        Returns:
+            Its session, and how it went.
+
         Raises:
             subprocess.TimeoutExpired: it hung, and was killed.
         """
         with ExitStack() as stack:
-            pipes = [os.pipe() for _ in range(2)]
-            socket.send_fds(
-                self._socket,
-                [pickle.dumps((list(words), str(folder), dict(variables)))],
-                [end for _, end in pipes],
-            )
-            for _, end in pipes:
+            files, ends = [], []
+            for _ in ("stdout", "stderr"):
+                ours, theirs = os.pipe()
+                file = os.fdopen(ours, encoding="utf-8", errors="replace")
+                files.append(stack.enter_context(file))
+                ends.append(theirs)
+            request = pickle.dumps((list(words), str(folder), dict(variables)))
+            socket.send_fds(self._socket, [request], ends)
+            for end in ends:
                 os.close(end)
-            files = [
-                stack.enter_context(os.fdopen(end, encoding="utf-8", errors="replace"))
-                for end, _ in pipes
-            ]
             session = int(self._socket.recv(REQUEST_BYTES))
             readers = stack.enter_context(ThreadPoolExecutor(len(files)))
             reading = [readers.submit(file.read) for file in files]
@@ -135,8 +136,9 @@ def _become_run(
 
 
 def _fork_or_execute(path: str, arguments: Sequence[object], passed: Sequence[int]) -> int:
-    """Start Python as multiprocessing does; its fork server, which would import torch, is a fork of
-    this process.
+    """Start Python as multiprocessing does, but its fork server as a fork of this process.
+
+    A new one would import torch.
     """
     code = str(arguments[-1])
     if "multiprocessing.forkserver" not in code:
@@ -152,9 +154,9 @@ def _become_fork_server(code: str, passed: Sequence[int]) -> NoReturn:
         os.closerange(before + 1, number)
     for number in signal.valid_signals() - set(KEPT_SIGNALS):
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            signal.signal(
-                number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-            )
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # Python's own default is another
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         exec(code, {"__name__": "__main__"})
     except SystemExit:  # its usual end

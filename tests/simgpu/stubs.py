@@ -1,4 +1,4 @@
-"""Stubs of the functions that torch's libraries want of CUDA, the driver, NVML, NCCL and CUPTI and that nobody wrote.
+"""Stubs of functions of CUDA, the driver, NVML, NCCL and CUPTI that nobody wrote and torch wants.
 
 The lists are read from the symbol tables of the installed libraries, so a torch newer than the
 simulation loads.
@@ -17,9 +17,7 @@ class Library:
     """A library that is stood in for."""
 
     stem: str
-    """Its file's name up to the first dot. The rest differs by version, and where a package has a
-    copy of its own.
-    """
+    """Its file's name up to the first dot; the rest differs by version and package."""
     names: re.Pattern[str]
     """How its functions are called."""
     unsupported: int
@@ -39,25 +37,21 @@ LIBRARIES = (RUNTIME, DRIVER, NVML, NCCL, CUPTI)
 
 
 def symbols(files: Iterable[Path], *options: str) -> set[str]:
-    """Return the symbols that nm lists of files, without their versions (``cudaMalloc@libcudart.so.13``).
+    """Return the symbols that nm lists of files, without their versions.
 
     Args:
         files: libraries and object files; what nm cannot read has none.
         options: nm's, such as ``--undefined-only`` and ``--dynamic``. Weak symbols, which may stay
             undefined, are left out.
     """
-    names = [str(file) for file in files]
-    listed = (
-        subprocess.run(["nm", *options, *names], capture_output=True, text=True, check=False)
-        if names
-        else None
-    )
-    lines = (line.split() for line in listed.stdout.splitlines()) if listed else ()
-    return {
-        words[-1].partition("@")[0]
-        for words in lines
-        if len(words) >= 2 and words[-2] not in ("w", "v")
-    }
+    command = ["nm", *options, *map(str, files)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    names = set()
+    for line in listed.stdout.splitlines():
+        words = line.split()  # such as U cudaMalloc@libcudart.so.13
+        if len(words) >= 2 and words[-2] not in ("w", "v"):
+            names.add(words[-1].partition("@")[0])
+    return names
 
 
 def wanted(files: Collection[Path], library: Library) -> set[str]:
@@ -73,12 +67,9 @@ def wanted(files: Collection[Path], library: Library) -> set[str]:
     undefined = symbols(files, "--dynamic", "--undefined-only")
     named = {name for name in undefined if library.names.fullmatch(name)}
     if library.by_name:
-        named |= {
-            name
-            for file in files
-            if file.name.startswith(("libtorch", "libc10"))
-            for name in _texts(file, library)
-        }
+        for file in files:
+            if file.name.startswith(("libtorch", "libc10")):
+                named |= _texts(file, library)
     return named - symbols(files, "--dynamic", "--defined-only")
 
 
@@ -93,12 +84,10 @@ def _texts(file: Path, library: Library) -> set[str]:
 
 
 def source(library: Library, names: Iterable[str]) -> str:
-    """Return C code with a stub of each function, which logs its name and returns the library's
-    code.
-    """
-    call = f'simgpu_unsupported("{{0}}", {int(library is RUNTIME)})'
-    stubs = [
-        f"int {name}() {{ {call.format(name)}; return {library.unsupported}; }}"
-        for name in sorted(names)
-    ]
-    return "\n".join(["void simgpu_unsupported(const char*, int);", *stubs, ""])
+    """Return C code with a stub of each function, which logs its name and returns the error."""
+    is_runtime = int(library is RUNTIME)
+    lines = ["void simgpu_unsupported(const char*, int);"]
+    for name in sorted(names):
+        call = f'simgpu_unsupported("{name}", {is_runtime})'
+        lines.append(f"int {name}() {{ {call}; return {library.unsupported}; }}")
+    return "\n".join([*lines, ""])

@@ -1,5 +1,6 @@
-"""Features of GPUs alone, by the command line: several of them, NCCL, energy, graphs, memory's end,
-NVML's gaps.
+"""Features of GPUs alone, by the command line.
+
+Several of them, NCCL, energy, graphs, the end of memory, gaps of NVML, neighbours and scripts.
 """
 
 import contextlib
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import pytest
 
@@ -18,18 +20,8 @@ from tests.rows import trial_figures
 from tests.simgpu.conftest import ROOT
 from tests.simgpu.machine import environment
 
-TINY = (
-    "--suite",
-    "tiny.py",
-    "--batch-sizes",
-    4,
-    "--quick",
-    "--time-budget",
-    0.3,
-    "--target-ci",
-    "99%",
-)
-FAULTY = ("--suite", ROOT / "tests" / "simgpu" / "faulty.py", *TINY[2:])
+SHORT = "--quick --time-budget 0.3 --target-ci 99% --out out"
+TINY = f"--suite tiny.py --batch-sizes 4 {SHORT}"
 TIMED = {"ok", "unconverged"}
 
 
@@ -41,25 +33,15 @@ def floats(rows, name):
 def pair(host):
     """A machine with two GPUs on which each was measured alone, and both together, over NCCL."""
     server = host("A100", 2)
-    words = (
-        "--gpus",
-        "0,1,0+1",
-        "--precisions",
-        "fp32",
-        "--phases",
-        "memory,speed,train",
-        "--epochs",
-        1,
-    )
-    server.run_anew(*TINY, *words, "--out", "out")
+    words = "--gpus 0,1,0+1 --precisions fp32 --phases memory,speed,train --epochs 1"
+    server.run_anew(f"{TINY} {words}")
     return server
 
 
 def test_gpus_are_measured_one_after_the_other_and_together_and_nothing_is_left_behind(pair):
     rows = pair.rows("out")
-    assert {(row["placement"], row["phase"]) for row in rows} == {
-        (device, phase) for device in ("0", "1", "0+1") for phase in ("memory", "speed", "train")
-    }
+    measured = {(row["placement"], row["phase"]) for row in rows}
+    assert measured == set(product(("0", "1", "0+1"), ("memory", "speed", "train")))
     assert {row["status"] for row in rows} <= TIMED, [row["detail"] for row in rows]
     assert pair.left_behind() == []
 
@@ -83,10 +65,9 @@ def single(host):
     steps captured.
     """
     server = host("H100", NVIDIA_TF32_OVERRIDE="1")
-    words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "energy,inference")
-    server.run_anew(*TINY, *words, "--out", "out")
-    words = ("--gpus", 0, "--precisions", "fp32", "--techniques", "cuda-graphs", "--epochs", 1)
-    server.run(*TINY, *words, "--phases", "memory,speed,train", "--ladder", "--out", "graphs")
+    server.run_anew(f"{TINY} --gpus 0 --precisions fp32,amp-fp16 --phases energy,inference")
+    words = "--gpus 0 --precisions fp32 --phases memory,speed,train --epochs 1"
+    server.run(f"{TINY} {words} --techniques cuda-graphs --ladder --out graphs")
     return server
 
 
@@ -112,8 +93,8 @@ def test_inference_agrees_with_fp32(single):
 
 
 def test_without_recorded_kernels_the_explain_phase_says_so_and_gives_no_reason(host):
-    words = ("--gpus", 0, "--precisions", "fp32,amp-fp16", "--phases", "memory")
-    done = host("A100").run("explain", *TINY, *words, "--out", "out")
+    words = "--gpus 0 --precisions fp32,amp-fp16 --phases memory"
+    done = host("A100").run(f"explain {TINY} {words}")
     assert "No explanation: torch.profiler recorded no kernels" in done.stdout
 
 
@@ -125,68 +106,44 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
     (server.folder / "tiny.py").write_text(
         tiny.replace("from torch import nn", "import torch\n        from torch import nn")
     )
-    words = ("--gpus", 0, "--precisions", "amp-fp16", "--suite", "tiny.py", "--quick")
-    done = server.run("layers", *words, "--out", "out")
+    words = "--gpus 0 --precisions amp-fp16 --suite tiny.py --quick"
+    done = server.run(f"layers {words} --out out")
     assert "keep 2 in fp32, as in --precisions amp-fp16:keep=2" in done.stdout
     assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout
 
 
-def test_captured_steps_are_measured_and_trained_the_ladder_climbs_up_to_them_and_nothing_is_left_behind(
-    single,
-):
-    assert set(single.statuses("graphs").values()) <= TIMED
-    rows = [
-        row for row in single.rows("graphs") if row["ablation"] == "yes" and row["phase"] == "speed"
-    ]
+def test_captured_steps_are_measured_and_trained_and_the_ladder_climbs_up_to_them(single):
+    rows = single.rows("graphs")
     assert {row["status"] for row in rows} <= TIMED
-    assert arm_name(rows[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
+    ladder = [row for row in rows if row["ablation"] == "yes" and row["phase"] == "speed"]
+    assert arm_name(ladder[-1]) == "fp32+set-to-none+non-blocking+prefetcher+cuda-graphs"
     assert single.left_behind() == []
 
 
 def test_a_training_goes_on_in_fp16_and_back_in_fp32_without_a_jump(host):
-    server, losses = host("A100"), {}
-    words = (
-        *TINY,
-        "--gpus",
-        0,
-        "--phases",
-        "train",
-        "--epochs",
-        4,
-        "--set",
-        "lr=0.05",
-        "--keep-checkpoints",
-    )
-    for out, precision, start in (
-        ("whole", "fp32", ""),
-        ("half", "amp-fp16", "whole/*1"),
-        ("back", "fp32", "half/*2"),
-    ):
-        kept = [*server.folder.glob(start.replace("*", "checkpoints/*-e") + ".pt")] if start else []
-        server.run(
-            *words, "--precisions", precision, *(f"--from={path}" for path in kept), "--out", out
-        )
-        losses[out] = [float(row["train_loss"]) for row in server.rows(out, "epochs")]
-    whole = losses["whole"]
+    server = host("A100")
+
+    def losses(out, precision, more=""):
+        words = "--gpus 0 --phases train --epochs 4 --set lr=0.05 --keep-checkpoints"
+        server.run(f"{TINY} {words} --precisions {precision} --out {out} {more}")
+        return floats(server.rows(out, "epochs"), "train_loss")
+
+    def after_epoch(run, epoch):
+        (checkpoint,) = server.folder.glob(f"{run}/checkpoints/*-e{epoch}.pt")
+        return f"--from={checkpoint}"
+
+    whole = losses("whole", "fp32")
     assert whole[3] < whole[0]
-    assert losses["half"] == pytest.approx(whole[1:], rel=1e-2)
-    assert losses["back"] == pytest.approx(whole[2:], rel=1e-2)
+    half = losses("half", "amp-fp16", after_epoch("whole", 1))
+    assert half == pytest.approx(whole[1:], rel=1e-2)
+    back = losses("back", "fp32", after_epoch("half", 2))
+    assert back == pytest.approx(whole[2:], rel=1e-2)
 
 
 def test_the_largest_batch_is_where_memory_ends(host):
     server = host("A100", SIM_MEM_MB="1024")
-    words = (
-        *FAULTY,
-        "--set",
-        "side=128",
-        "--set",
-        "batch_size=256",
-        "--batch-sizes",
-        "max",
-        "--precisions",
-        "fp32",
-    )
-    server.run(*words, "--gpus", 0, "--phases", "memory", "--out", "out")
+    suite = f"--suite {ROOT}/tests/simgpu/faulty.py --set side=128 --set batch_size=256"
+    server.run(f"{suite} {SHORT} --batch-sizes max --precisions fp32 --gpus 0 --phases memory")
     fit, memory = server.rows("out")
     assert (fit["phase"], fit["fit_bound"], fit["status"]) == ("fit", "memory", "ok")
     assert "oom" in fit["detail"]
@@ -194,7 +151,7 @@ def test_the_largest_batch_is_where_memory_ends(host):
     assert float(memory["peak_reserved_bytes"]) <= float(fit["fit_free_bytes"]) < 1024 * 2**20
 
 
-ENERGY = ("--gpus", 0, "--precisions", "fp32", "--phases", "memory,energy")
+ENERGY = f"{TINY} --gpus 0 --precisions fp32 --phases memory,energy"
 
 
 @pytest.mark.parametrize(
@@ -208,7 +165,7 @@ ENERGY = ("--gpus", 0, "--precisions", "fp32", "--phases", "memory,energy")
 )
 def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
     server = host("T4", SIM_NVML_OFF=lacking)
-    server.run(*TINY, *ENERGY, "--out", "out")
+    server.run(ENERGY)
     memory, energy = server.rows("out")
     assert float(memory["driver_used_bytes"]) > 0
     assert (energy["status"], energy["energy_source"]) == ("ok", source)
@@ -216,7 +173,7 @@ def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
 
 def test_a_gpu_that_tells_neither_energy_nor_power_is_left_out_of_energy_with_a_word(host):
     server = host("T4", SIM_NVML_OFF="energy,instant,power")
-    done = server.run(*TINY, *ENERGY, "--out", "out")
+    done = server.run(ENERGY)
     assert [row["phase"] for row in server.rows("out")] == ["memory"]
     assert "GPU 0 tells neither energy nor power" in done.stdout
 
@@ -237,18 +194,7 @@ def neighbour(server):
 
 def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_its_place(host):
     server = host("A100")
-    words = (
-        "--suite",
-        "tiny.py",
-        "--batch-sizes",
-        4,
-        "--time-budget",
-        "5s",
-        "--gpus",
-        0,
-        "--phases",
-        "speed",
-    )
+    words = "--suite tiny.py --batch-sizes 4 --time-budget 5s --gpus 0 --phases speed"
 
     def until(rows):
         while len(server.rows("out")) < rows:
@@ -256,28 +202,20 @@ def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_it
             time.sleep(0.1)
 
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(server.run, *words, "--precisions", "fp32,amp-bf16", "--out", "out")
+        run = pool.submit(server.run, f"{words} --precisions fp32,amp-bf16 --out out")
         until(2)  # the first process has ended
         with neighbour(server) as pid:
             until(4)
         run.result()
-    disturbed = {
-        row["replicate"]: row["disturbance"] for row in server.rows("out") if row["disturbance"]
-    }
+    rows = server.rows("out")
+    disturbed = {row["replicate"]: row["disturbance"] for row in rows if row["disturbance"]}
     assert list(disturbed) == ["1"]
     assert f"pid {pid}" in disturbed["1"]
-    (row,) = lines_of_speed(server)
-    count = len({row["replicate"] for row in server.rows("out")})
-    assert (row["measured_in"], "disturbed" in row["doubts"]) == (
-        f"{count - 1} of {count} processes",
-        False,
-    )
-
-
-def lines_of_speed(server):
-    """Return the rows of the summary that have a speedup."""
     summary = summarise(load([server.folder / "out"]).trials)
-    return summary[summary["speedup"].notna()].to_dict("records")
+    (compared,) = summary[summary["speedup"].notna()].to_dict("records")
+    count = len({row["replicate"] for row in rows})
+    assert compared["measured_in"] == f"{count - 1} of {count} processes"
+    assert "disturbed" not in compared["doubts"]
 
 
 SCRIPT = """
@@ -300,20 +238,8 @@ for step in range(100):
 def test_a_script_is_timed_by_events_of_its_gpu_and_takes_memory_there(host):
     server = host("A100", 1)
     (server.folder / "train.py").write_text(SCRIPT)
-    words = (
-        "--quick",
-        "--steps",
-        20,
-        "--arm",
-        "fp32=",
-        "--arm",
-        "tf32=--tf32",
-        "--gpus",
-        0,
-        "--out",
-        "out",
-    )
-    server.run_anew("script", *words, "--", "train.py")
+    words = "--quick --steps 20 --arm fp32= --arm tf32=--tf32 --gpus 0 --out out"
+    server.run_anew(f"script {words} -- train.py")
     memory = [row for row in server.rows("out") if row["phase"] == "memory"]
     assert [row["compute_dtypes"] for row in memory] == ["float32:100%", "tf32:100%"]
     assert all(value > 0 for value in floats(memory, "peak_allocated_bytes"))
@@ -352,8 +278,8 @@ def test_processes_that_a_script_spawns_are_measured_together_and_overwrite_no_c
     server = host("A100", 2)
     (server.folder / "train.py").write_text(SPAWNED)
     (server.folder / "checkpoint.pt").write_text("the user's")
-    words = ("--quick", "--steps", 20, "--inject", "fp32,amp-bf16", "--gpus", "0+1", "--out", "out")
-    server.run_anew("script", *words, "--", "train.py")
+    words = "--quick --steps 20 --inject fp32,amp-bf16 --gpus 0+1 --out out"
+    server.run_anew(f"script {words} -- train.py")
     assert {row["status"] for row in server.rows("out")} <= TIMED
     memory = [row for row in server.rows("out") if row["phase"] == "memory"]
     assert [row["compute_dtypes"] for row in memory] == ["float32:100%", "bfloat16:100%"]

@@ -14,15 +14,7 @@ from tests.simgpu.machine import MODELS
 
 ALL = "fp32,tf32,default,amp-fp16,amp-bf16,amp-fp16-noscale,fp16-master,fp16,bf16"
 WORDS = (
-    "--suite",
-    "tiny.py",
-    "--batch-sizes",
-    4,
-    "--quick",
-    "--time-budget",
-    0.3,
-    "--target-ci",
-    "99%",
+    "--suite tiny.py --batch-sizes 4 --quick --time-budget 0.3 --target-ci 99% --gpus 0 --out out"
 )
 MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90,sm_100"
 BUILT_FOR = [divmod(int(name[3:]), 10) for name in (torch._C._cuda_getArchFlags() or "").split()]
@@ -58,9 +50,7 @@ def runs(host):
         if name not in machines:
             variables = {"SIM_ARCH_LIST": MADE_UP} if name in WITHOUT_KERNELS else {}
             server = host(name, **variables)
-            server.run(
-                *WORDS, "--gpus", 0, "--precisions", ALL, "--phases", "memory,speed", "--out", "out"
-            )
+            server.run(f"{WORDS} --precisions {ALL} --phases memory,speed")
             machines[name] = server
         return machines[name]
 
@@ -69,7 +59,7 @@ def runs(host):
 
 @pytest.mark.parametrize("name", WITHOUT_KERNELS)
 def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(host, name):
-    done = host(name).run(*WORDS, "--gpus", 0, "--out", "out", code=2)
+    done = host(name).run(WORDS, code=2)
     capability = MODELS[name].capability.replace(".", "")
     assert f"sm_{capability}" in done.stderr
     assert "Pascal and Volta need one for CUDA 12.6 or older" in done.stderr
@@ -78,82 +68,65 @@ def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(hos
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
-    server = runs(name)
-    memory = {row["precision"]: row for row in server.rows("out") if row["phase"] == "memory"}
+    rows, lacking = runs(name).rows("out"), CANNOT[name]
+    memory = {row["precision"]: row for row in rows if row["phase"] == "memory"}
     assert set(memory) == set(ALL.split(","))
     for precision, row in memory.items():
-        assert row["status"] == ("unsupported" if precision in CANNOT[name] else "ok"), row[
-            "detail"
-        ]
-        if precision in CANNOT[name]:
+        if precision in lacking:
+            assert row["status"] == "unsupported"
             assert f"sm_{MODELS[name].capability.replace('.', '')}" in row["detail"]
-    speed = [
-        row
-        for row in server.rows("out")
-        if row["phase"] == "speed" and row["precision"] not in CANNOT[name]
-    ]
-    assert [row["precision"] for row in speed] == [
-        each for each in PRECISIONS if each in memory.keys() - CANNOT[name]
-    ]
-    assert {row["status"] for row in speed} <= {"ok", "unconverged"}
+        else:
+            assert row["status"] == "ok", row["detail"]
+    speed = [row for row in rows if row["phase"] == "speed" and row["precision"] not in lacking]
+    in_order = [precision for precision in PRECISIONS if precision in memory.keys() - lacking]
+    assert [row["precision"] for row in speed] == in_order
     for row in speed:
-        assert row["fp32_matmul"] == ("tf32" if row["precision"] == "tf32" else "ieee")
-        assert (
-            row["fp32_conv"]
-            == row["fp32_rnn"]
-            == ("tf32" if row["precision"] in ("tf32", "default") else "ieee")
-        )
+        assert row["status"] in ("ok", "unconverged")
+        tf32 = {"tf32": ("tf32", "tf32", "tf32"), "default": ("ieee", "tf32", "tf32")}
+        switches = (row["fp32_matmul"], row["fp32_conv"], row["fp32_rnn"])
+        assert switches == tf32.get(row["precision"], ("ieee", "ieee", "ieee"))
 
 
 @pytest.mark.parametrize(("name", "native"), [("T4", False), ("A100", True)])
 def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, native):
     server = host(name)
-    done = server.run("list", "--gpus", "--json")
+    done = server.run("list --gpus --json")
     assert json.loads(done.stdout)["devices"][0]["native_bf16"] is native
-    assert ("bfloat16 is emulated" in server.run("list", "--gpus").stdout) != native
+    assert ("bfloat16 is emulated" in server.run("list --gpus").stdout) != native
 
 
-@pytest.mark.parametrize("is_script", [False, True])
-def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(
-    host, is_script
-):
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--precisions fp32,amp-bf16 --suite mlp --set width=8 --phases speed --quick --gpus 0",
+        "script --inject fp32,amp-bf16 --quick --gpus 0 -- train.py",
+    ],
+)
+def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(host, line):
     server = host("T4")
     (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
-    started = (
-        ["script", "--inject", "fp32,amp-bf16"] if is_script else ["--precisions", "fp32,amp-bf16"]
-    )
-    asked = (
-        ["--", "train.py"]
-        if is_script
-        else ["--suite", "mlp", "--set", "width=8", "--phases", "speed"]
-    )
-    done = server.run(
-        *started, "--quick", "--gpus", "0", "--out", f"pair-{is_script}", *asked, code=2
-    )
+    done = server.run(line, code=2)
     assert "It can do: fp32, amp-fp16" in done.stderr
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
-    (device,) = json.loads((runs(name).folder / "out" / "run.json").read_text())["environment"][
-        "devices"
-    ]
+    run = json.loads((runs(name).folder / "out" / "run.json").read_text())
+    (device,) = run["environment"]["devices"]
     model = MODELS[name]
     assert (device["name"], device["architecture"]) == (model.name, ARCHITECTURES[name])
     assert device["compute_capability"] == model.capability
-    assert (device["memory_total_bytes"], device["power_limit_w"]) == (
-        model.memory_mib * 2**20,
-        model.power_w,
-    )
+    assert device["memory_total_bytes"] == model.memory_mib * 2**20
+    assert device["power_limit_w"] == model.power_w
     assert device["energy"] == ("power" if model.nvml_lacks == "energy" else "counter")
 
 
 @pytest.fixture(scope="module")
 def merged(runs):
     """One report over the six runs: its page, and its figures as JSON."""
-    folders, server = [runs(name).folder / "out" for name in MODELS], runs("A100")
-    server.run("report", *folders, "--out", "six")
-    figures = server.run("report", *folders, "--json")
+    folders, server = " ".join(f"{runs(name).folder}/out" for name in MODELS), runs("A100")
+    server.run(f"report {folders} --out six")
+    figures = server.run(f"report {folders} --json")
     return (server.folder / "six" / "report.html").read_text(), json.loads(figures.stdout)
 
 
@@ -161,11 +134,12 @@ def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host
     page, figures = merged
     assert all(ARCHITECTURES[name] in page for name in MODELS)
     assert "from sm_80 on" in page
-    rows = [row for row in figures["results"] if row["step_ms"] is not None]
-    assert {(row["architecture"], row["device"], row["precision"]) for row in rows} == {
-        (ARCHITECTURES[name], model.name, precision)
-        for name, model in MODELS.items()
-        for precision in set(ALL.split(",")) - CANNOT[name]
-    }
+    timed = [row for row in figures["results"] if row["step_ms"] is not None]
+    for name, model in MODELS.items():
+        rows = [row for row in timed if row["device"] == model.name]
+        assert {row["architecture"] for row in rows} == {ARCHITECTURES[name]}
+        assert {row["precision"] for row in rows} == set(ALL.split(",")) - CANNOT[name]
+    names = sorted(model.name for model in MODELS.values())
+    assert sorted({row["device"] for row in timed}) == names
     answered = [answer["where"] for answer in figures["answers"]]
-    assert sorted(answered) == sorted(model.name for model in MODELS.values())
+    assert sorted(answered) == names

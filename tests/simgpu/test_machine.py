@@ -1,6 +1,4 @@
-"""The simulated machine itself: where it cannot be built, that Python and C++ mean the same state,
-and forks.
-"""
+"""The simulated machine itself: its functions, its state in Python and C++, and forks."""
 
 import ctypes
 import subprocess
@@ -39,27 +37,30 @@ def python(path, code, **variables):
     )
 
 
+ASK = """
+import pynvml
+
+runtime.cudaSetDevice(1)
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+print((total.value - free.value) // 2**20)
+pynvml.nvmlInit()
+print(pynvml.nvmlDeviceGetCount())
+print(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(1)))
+"""
+
+
 def test_python_and_the_libraries_agree_on_the_machines_state(path):
     python(path, USE_CUDA)
     assert path.stat().st_size == ctypes.sizeof(Shared)
     machine = Machine(path)
     machine.poke("taken_bytes", 1, 1000 * 2**20)
     machine.poke("nvml_error", 1, 999)
-    used = "n = ctypes.c_size_t(); t = ctypes.c_size_t(); runtime.cudaSetDevice(1); "
-    used += (
-        "runtime.cudaMemGetInfo(ctypes.byref(n), ctypes.byref(t)); print((t.value - n.value) // "
-        "2**20); "
-    )
-    lost = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount()); "
-    lost += "print(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(1))); "
-    out = python(path, USE_CUDA + used + lost, SIM_NAME="One", SIM_MEM_MB="4096").stdout.split()
+    out = python(path, USE_CUDA + ASK, SIM_NAME="One", SIM_MEM_MB="4096").stdout.split()
     assert out == ["1300", "2", "One"]  # with the context's 300 MiB; NVML's index 1 is CUDA's GPU 0
     assert machine.computing() == []
 
 
 def test_a_context_used_after_a_fork_is_reported(path):
-    fork = (
-        USE_CUDA
-        + "import os; pid = os.fork(); runtime.cudaSetDevice(0); pid and os.waitpid(pid, 0)"
-    )
-    assert "CUDA used in a forked child" in python(path, fork).stderr
+    fork = "import os; pid = os.fork(); runtime.cudaSetDevice(0); pid and os.waitpid(pid, 0)"
+    assert "CUDA used in a forked child" in python(path, USE_CUDA + fork).stderr

@@ -24,21 +24,21 @@ def voc(folder, split):
         (root / part).mkdir(parents=True, exist_ok=True)
     names = [f"{split}{number}" for number in range(2)]
     (root / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(names))
-    corner = "<{0}>{1}</{0}>".format
-    objects = "".join(
-        f"<object><name>{name}</name><difficult>{hard}</difficult><bndbox>"
-        f"{''.join(map(corner, ('xmin', 'ymin', 'xmax', 'ymax'), box))}</bndbox></object>"
-        for name, box, hard in BOXES
-    )
+    objects = ""
+    for name, box, hard in BOXES:
+        corners = ""
+        for corner, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
+            corners += f"<{corner}>{value}</{corner}>"
+        objects += f"<object><name>{name}</name><difficult>{hard}</difficult>"
+        objects += f"<bndbox>{corners}</bndbox></object>"
     for name in names:
         Image.new("RGB", (64, 80)).save(root / "JPEGImages" / f"{name}.jpg")
         (root / "Annotations" / f"{name}.xml").write_text(f"<annotation>{objects}</annotation>")
 
 
 def epoch(folder, split):
-    return list(
-        _detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0)
-    )
+    settings = {"folder": str(folder), "crops": False, "count": 1, "workers": 0}
+    return list(_detection.batches(split, 2, 0, **settings))
 
 
 def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(tmp_path):
@@ -54,14 +54,13 @@ def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(t
 
 
 def moved(targets, by):
-    return [
-        {
-            "boxes": each["boxes"] + by,
-            "labels": each["labels"],
-            "scores": torch.ones(len(each["labels"])),
-        }
-        for each in targets
-    ]
+    """Return detections that are surely the targets, moved by some pixels."""
+    detections = []
+    for target in targets:
+        scores = torch.ones(len(target["labels"]))
+        boxes = target["boxes"] + by
+        detections.append({"boxes": boxes, "labels": target["labels"], "scores": scores})
+    return detections
 
 
 @pytest.mark.parametrize(("by", "expected"), [(0.0, 100.0), (2.0, 100.0), (100.0, 0.0)])
@@ -75,16 +74,13 @@ def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
 
 def test_precision_is_interpolated_at_eleven_recalls():
     box = {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([1])}
-    target, detection = (
-        {**box, "iscrowd": torch.tensor([0])},
-        {**box, "scores": torch.tensor([0.9])},
-    )
+    target = {**box, "iscrowd": torch.tensor([0])}
+    detection = {**box, "scores": torch.tensor([0.9])}
     nothing = {name: value[:0] for name, value in detection.items()}
     batch = {"images": [None, None], "targets": [target, target]}
     figures = _detection.evaluate(lambda _: [detection, nothing], [batch])
-    assert figures["VOC 2007 mAP"] == pytest.approx(
-        100 * 6 / 11
-    )  # recalls 0, 0.1 … 0.5 at a precision of 1
+    # Six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1.
+    assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +98,11 @@ def test_what_a_detector_cannot_do_is_refused(settings, sentence):
 
 def test_a_detector_without_the_metric_names_what_installs_it_and_what_goes_without(monkeypatch):
     monkeypatch.setattr(_detection, "find_spec", lambda _: None)
-    with pytest.raises(
-        UsageError, match=r"pip install 'ampmeter\[detection\]', or give --set evaluated=no"
-    ):
-        suite_registry.refer("torchvision:fasterrcnn_resnet50_fpn")
-    assert suite_registry.refer("torchvision:fasterrcnn_resnet50_fpn", {"evaluated": "no"}).name
+    name = "torchvision:fasterrcnn_resnet50_fpn"
+    advice = r"pip install 'ampmeter\[detection\]', or give --set evaluated=no"
+    with pytest.raises(UsageError, match=advice):
+        suite_registry.refer(name)
+    assert suite_registry.refer(name, {"evaluated": "no"}).name == name
 
 
 @pytest.mark.slow
@@ -118,6 +114,5 @@ def test_a_detector_takes_a_step(name, precision):
     suite = suite_registry.load(suite_registry.refer(f"torchvision:{name}"))
     cpu = torch.device("cpu")
     (batch,) = first_batches(suite, suite.data, batch_size=2, count=1, device=cpu, seed=0)
-    assert training_step(
-        build_arm(suite, suite.data, PRECISIONS[precision], cpu, seed=0), batch
-    ).isfinite()
+    arm = build_arm(suite, suite.data, PRECISIONS[precision], cpu, seed=0)
+    assert training_step(arm, batch).isfinite()

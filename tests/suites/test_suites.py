@@ -19,13 +19,7 @@ CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200
 RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
     "gpt": ("AdamW", {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.9, 0.95)}, 32, 5, 0.834),
     "lstm": ("SGD", {"lr": 20.0, "momentum": 0, "weight_decay": 0}, 20, 40, 0.746),
-    "digits": (
-        "SGD",
-        {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "nesterov": True},
-        64,
-        15,
-        0.0572,
-    ),
+    "digits": ("SGD", {**CIFAR_SGD[1], "nesterov": True}, 64, 15, 0.0572),
     "mlp": ("SGD", {"lr": 1e-3, "momentum": 0, "weight_decay": 0}, 512, 3, 50.3),
     "resnet18": (*CIFAR_SGD, 11.17),
     "resnet20": (*CIFAR_SGD, 0.27),
@@ -81,12 +75,8 @@ def test_a_suite_builds_and_takes_a_step(name):
 
 def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
     data = suite_registry.load(SuiteRef(name="intel_resnet18")).data
-    assert (data.input_shape, data.classes, data.flip, data.validation_share) == (
-        (3, 256, 256),
-        6,
-        True,
-        0.2,
-    )
+    assert (data.input_shape, data.classes) == ((3, 256, 256), 6)
+    assert (data.flip, data.validation_share) == (True, 0.2)
 
 
 def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
@@ -102,7 +92,7 @@ def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
 
 
-def test_the_published_cifar_recipe_steps_a_cosine_over_200_epochs_once_an_epoch_and_initialises_as_torch_does():
+def test_the_published_cifar_recipe_steps_once_an_epoch_and_initialises_as_torch_does():
     suite = suite_registry.load(suite_registry.refer("resnet50", {"recipe": "published"}))
     assert (suite.data.std, suite.data.keep_last) == ((0.2023, 0.1994, 0.2010), True)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
@@ -113,7 +103,8 @@ def test_the_published_cifar_recipe_steps_a_cosine_over_200_epochs_once_an_epoch
         optimizer.step()
         schedule.step()
     torch.manual_seed(0)
-    weight = default_initialisation(cifar_stem(resnet18(num_classes=10))).layer4[1].conv2.weight
+    model = default_initialisation(cifar_stem(resnet18(num_classes=10)))
+    weight = model.layer4[1].conv2.weight
     assert weight.abs().max() <= (512 * 9) ** -0.5  # uniform; torchvision's are normal and larger
 
 

@@ -1,8 +1,7 @@
-"""A training script with Lightning's Trainer, measured as it is:
+"""A training script with Lightning's Trainer, to be measured as it is (docs/scripts.md).
 
-python run_bench.py script --arm fp32="--precision 32-true" --arm amp-bf16="--precision bf16-mixed"
--- \\
-    docs/examples/scripts/lightning_mlp.py
+python run_bench.py script --arm fp32="--precision 32-true" \\
+    --arm amp-bf16="--precision bf16-mixed" -- docs/examples/scripts/lightning_mlp.py
 """
 
 import argparse

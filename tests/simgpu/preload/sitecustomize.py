@@ -1,4 +1,4 @@
-"""Runs in every Python process on simulated GPUs: when torch has been imported, its operators are replaced.
+"""Replaces torch's operators in every Python process on simulated GPUs.
 
 Python imports this module by itself when its folder is on PYTHONPATH.
 """
@@ -30,9 +30,7 @@ def without_stderr():
 
 
 def install(torch):
-    """Replace torch's CUDA operators, let graphs record and replay them, and give torch a made-up
-    architecture list.
-    """
+    """Replace torch's CUDA operators, and let graphs record and replay them."""
     if torch.version.cuda is None:
         return
     operators = ctypes.CDLL(str(BUILT / "operators.so"))
@@ -47,11 +45,8 @@ def install(torch):
         return made_up.replace(",", " ") if made_up else built_for()
 
     torch._C._cuda_getArchFlags = architectures
-    for kind in (
-        "flash",
-        "mem_efficient",
-        "cudnn",
-    ):  # kernels of GPUs alone; the math backend's operators are replaced
+    # These have kernels of GPUs alone; the operators of the backend math are replaced.
+    for kind in ("flash", "mem_efficient", "cudnn"):
         getattr(torch.backends.cuda, f"enable_{kind}_sdp")(False)
     if os.environ.get("SIM_NO_CUDNN"):
         torch.backends.cudnn.enabled = False
@@ -81,7 +76,7 @@ class AfterTorch(importlib.abc.MetaPathFinder):
     """Calls ``install`` at the end of ``import torch``."""
 
     def find_spec(self, name, path, target=None):
-        """Return torch's spec, with a loader that installs the operators; None for other modules."""
+        """Return torch's spec, with a loader that installs the operators; else None."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)
