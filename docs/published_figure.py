@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the README's figure: speedup vs batch size in the literature, as the report draws measured speedups.
+"""Draw the README's figure: speedup vs batch size in the literature, drawn as the report does.
 
     python docs/published_figure.py
 

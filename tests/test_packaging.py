@@ -55,6 +55,8 @@ def test_an_extra_installs_the_least_versions_that_precisions_ask_for():
         for requirement in map(Requirement, EXTRAS["fp8"])
     }
     assert least == {"torchao": f">={TORCHAO}", "torch": f">={TORCH_OF_TORCHAO}"}
+    said = f"float8 precisions take torch {TORCH_OF_TORCHAO} and torchao {TORCHAO}"
+    assert said in (ROOT / "docs" / "devices.md").read_text()
 
 
 def test_the_citation_names_the_version():

@@ -1,4 +1,6 @@
-"""Contrastive learning: two views of each image, and a loss over all pairs of a batch (SimCLR, Chen et al., 2020).
+"""Contrastive learning: two views of each image, and a loss over all pairs of a batch
+
+Source: SimCLR, Chen et al., 2020.
 
 python run_bench.py --suite docs/examples/contrastive.py --quick
 """

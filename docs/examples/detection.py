@@ -1,4 +1,4 @@
-"""Detection with torchvision: a batch is a list of images of different sizes and a list of dicts of boxes.
+"""Detection with torchvision: a batch is a list of images and a list of dicts of boxes.
 
 python run_bench.py --suite docs/examples/detection.py --quick
 """

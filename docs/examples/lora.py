@@ -1,4 +1,6 @@
-"""LoRA: adapters of peft on a small Llama of transformers, whose own weights stay as they are (Hu et al., 2021).
+"""LoRA: adapters of peft on a small Llama of transformers (Hu et al., 2021).
+
+The weights of the model itself stay as they are.
 
 python run_bench.py --suite docs/examples/lora.py --quick
 """
