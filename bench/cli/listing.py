@@ -32,7 +32,7 @@ FACTS = {
 }
 
 
-def registries() -> dict[str, list[dict[str, Any]]]:
+def registries() -> dict[str, Any]:
     """Return every suite that comes with the project, every precision and every technique."""
     suites = []
     for name in suite_registry.names():
