@@ -20,9 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
     0: done; 1: a trial or check failed, or nothing could be measured; 2: it cannot be done as
-       asked; 130: stopped by
-    Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in ``run_bench.py list | head
-    -3``.
+    asked; 130: stopped by Ctrl-C, 143 by SIGTERM; 141: its output is no longer read, as in
+    ``run_bench.py list | head -3``.
     """
     try:
         _import_own_packages()
@@ -51,9 +50,9 @@ def _main(argv: Sequence[str], signals: Interruption) -> int:
         if not isinstance(asked, Request):
             commands = {name: command.run for name, command in optional_commands().items()}
             commands |= {"report": report, "list": show_list}
-            asked = commands[asked.command](asked)
+            asked = commands[asked.command](asked)  # an exit code, or a request to measure
         code = run(asked, signals) if isinstance(asked, Request) else asked
-        sys.stdout.flush()
+        sys.stdout.flush()  # here a closed pipe can still be answered
         return code
     except UsageError as error:
         print_plain(f"run_bench: {error}", error=True)
@@ -72,7 +71,7 @@ def run(request: Request, signals: Interruption) -> int:
     import time
     from contextlib import closing
 
-    begun_s = time.monotonic()
+    begun_s = time.monotonic()  # --within counts what follows, imports too
     from bench.cli.display import show_plan
     from bench.launch import open_launcher
     from bench.results.store import stored_results
@@ -97,10 +96,9 @@ def run(request: Request, signals: Interruption) -> int:
             f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it."
         )
         return 1
-    if reporting.WITHOUT_REPORT in os.environ:
-        return 0 if fine else 1
-    reporting.report([folder])
-    reporting.show_next(folder)
+    if reporting.WITHOUT_REPORT not in os.environ:
+        reporting.report([folder])
+        reporting.show_next(folder)
     return 0 if fine else 1
 
 
@@ -128,19 +126,18 @@ def show_list(options: argparse.Namespace) -> int:
     from bench.planning.suite_registry import matching
     from bench.spec.text import print_plain
 
+    document: dict[str, Any]
     if options.gpus:
         seen, no_gpu = LocalLauncher().call("bench.devices.survey:look")
         users = gpu_processes()
-        document: dict[str, Any] = {
-            "no_gpu": no_gpu or None,
-            "devices": listing.devices(seen, users),
-        }
+        document = {"no_gpu": no_gpu or None, "devices": listing.devices(seen, users)}
         lines = listing.describe_devices(seen, no_gpu, users)
     elif options.pattern:
         lines = matching(options.pattern)
         document = {"models": lines}
     else:
-        document, lines = dict(listing.registries()), listing.describe_registries()
+        document = listing.registries()
+        lines = listing.describe_registries()
     if options.json:
         from bench.report.document import dumps, head
 
@@ -150,8 +147,12 @@ def show_list(options: argparse.Namespace) -> int:
 
 
 def _import_own_packages() -> None:
-    """Import this project's packages before any of the same name on PYTHONPATH or beside a suite can be found."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - pathlib takes time
+    """Import this project's packages first.
+
+    Others of the same name may lie on PYTHONPATH or beside a suite.
+    """
+    # pathlib takes time to import, in which Ctrl-C would not be answered.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     import bench  # noqa: F401
     import suites  # noqa: F401
 

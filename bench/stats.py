@@ -41,12 +41,13 @@ FAR = 3.0
 EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
 
 Key = TypeVar("Key")
-Values = Sequence[float] | NDArray[np.float64]
+Array = NDArray[np.float64]
+Values = Sequence[float] | Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """An estimate with its interval: Student's distribution around the truth on the additive scale, or its ``exp``.
+    """An estimate with its interval, on the additive scale or, after ``exp``, as a ratio.
 
     ``low`` and ``high`` are None where there is too little to tell.
     """
@@ -72,10 +73,15 @@ class Interval:
     @property
     def half_width(self) -> float | None:
         """Half the interval's width."""
-        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2
 
     def at(self, confidence: float) -> Interval:
-        """Return the same estimate with its interval at another confidence, if it comes from a sample."""
+        """Return the same estimate with its interval at another confidence.
+
+        An estimate that does not come from a sample stays as it is.
+        """
         if self.error is None:
             return self
         return around(self.center, self.error, self.freedom, self.n, confidence)
@@ -85,13 +91,10 @@ class Interval:
 
         Of one process, what both owe to the baseline makes the interval wider than it need be.
         """
+        center = self.center - other.center
         error = math.hypot(self.error or 0.0, other.error or 0.0)
-        return around(
-            self.center - other.center,
-            error,
-            min(self.freedom, other.freedom),
-            min(self.n, other.n),
-        )
+        freedom = min(self.freedom, other.freedom)
+        return around(center, error, freedom, min(self.n, other.n))
 
     def on(self, scale: Callable[[float], float]) -> Interval:
         """Return the estimate and its ends on another scale, a monotonic function of this one."""
@@ -105,20 +108,22 @@ class Interval:
         return self.on(math.exp)
 
     def chance(self, margin: float) -> float:
-        """Return how likely an estimate as far off would be were the truth within ±``margin``: a two-sided p."""
+        """Return the two-sided p of an estimate as far off, were the truth within ±``margin``."""
         excess = abs(self.center) - margin
         if self.error is None or self.n < 2 or excess <= 0:
             return 1.0
-        return 2 * float(special.stdtr(self.freedom, -excess / self.error)) if self.error else 0.0
+        if self.error == 0:
+            return 0.0
+        return 2 * float(special.stdtr(self.freedom, -excess / self.error))
 
 
 def around(
     center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Return an estimate with Student's interval; without one where it rests on fewer than two values."""
+    """Return an estimate with Student's interval, which fewer than two values do not have."""
     low, high = None, None
     if count >= 2:
-        half = quantile(freedom, confidence) * error if error else 0.0
+        half = quantile(freedom, confidence) * error
         low, high = center - half, center + half
     return Interval(
         center=center,
@@ -146,9 +151,10 @@ def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> 
 
 
 def rounds_interval(log_ratios: Values) -> Interval:
-    """Return the log-speedup of one process: the 20 % trimmed mean of its rounds, with Yuen's interval.
+    """Return the log-speedup of one process, with Yuen's interval.
 
-    With fewer than five rounds nothing is trimmed, and it is the mean with Student's interval.
+    It is the 20 % trimmed mean of its rounds. With fewer than five rounds nothing is trimmed, and
+    it is the mean with Student's interval.
 
     Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974);
     one sample as in Tukey and McLaughlin, Sankhya A 25 (1963).
@@ -158,14 +164,17 @@ def rounds_interval(log_ratios: Values) -> Interval:
 
 
 def of_rounds(center: float, error: float, count: int) -> Interval:
-    """Return the log-speedup of one process from the estimates of its rounds, see ``rounds_estimates``."""
-    return around(center, error, max(1, count - 2 * int(TRIM * count) - 1), count)
+    """Return the log-speedup of one process from ``rounds_estimates`` of its rounds."""
+    kept = count - 2 * int(TRIM * count)
+    return around(center, error, max(1, kept - 1), count)
 
 
-def rounds_estimates(
-    log_ratios: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the centers and the standard errors of ``rounds_interval`` of many processes at once, (..., rounds)."""
+def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
+    """Return the centers and standard errors of ``rounds_interval`` of many processes at once.
+
+    Args:
+        log_ratios: (..., rounds); what is returned has the shape without the rounds.
+    """
     data = np.sort(log_ratios)
     count = data.shape[-1]
     trimmed = int(TRIM * count)
@@ -212,7 +221,10 @@ def over_processes(
 
 
 def without_evidence(is_disturbed: Sequence[bool]) -> list[bool]:
-    """Return which processes count: those without evidence of a disturbance if there are two or more, else all."""
+    """Return which processes count.
+
+    They are those without evidence of a disturbance if there are two or more, else all.
+    """
     clean = [not each for each in is_disturbed]
     return clean if sum(clean) >= 2 else [True] * len(clean)
 
@@ -231,28 +243,29 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
     for name, least in EVIDENCE.items():
         measured = np.asarray(measures[name], dtype=np.float64)
         known = measured[np.isfinite(measured)]
-        if known.size > 2:
+        if known.size > 2:  # of two, neither shows what is usual
             median = float(np.median(known))
-            scatter = float(np.median(np.abs(known - median))) / float(special.ndtri(0.75))
-            evidence |= measured - median > max(least, median, FAR * (1 + 4 / known.size) * scatter)
+            # The median absolute deviation, scaled to the standard deviation of a normal
+            # distribution.
+            scatter = float(np.median(np.abs(known - median))) / special.ndtri(0.75)
+            far = FAR * (1 + 4 / known.size) * scatter
+            evidence |= measured - median > max(least, median, far)
     return evidence
 
 
 def aa_noise(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> float | None:
-    """Return the A/A noise as a share, from the log-speedup of fp32 over itself in each process; None if unknown.
+    """Return the A/A noise as a share, from the log-speedup of fp32 over itself in each process.
 
     It is the larger distance from 1 of the ends of ``over_processes``: no larger difference can be
-    excluded to come from nothing. A lone process of a single round has no interval, and so tells
-    nothing.
+    excluded to come from nothing. None if there is no interval: of no process, or of a single one
+    with a single round.
     """
     if not processes:
         return None
     interval = over_processes(processes, is_disturbed)
-    return (
-        None
-        if interval.half_width is None
-        else math.expm1(abs(interval.center) + interval.half_width)
-    )
+    if interval.half_width is None:
+        return None
+    return math.expm1(abs(interval.center) + interval.half_width)
 
 
 def welch(new: Values, old: Values) -> Interval:
@@ -262,25 +275,25 @@ def welch(new: Values, old: Values) -> Interval:
     variances are involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite,
     Biometrics Bulletin 2 (1946).
     """
-    samples = [np.asarray(values, dtype=np.float64) for values in (new, old)]
-    center = float(samples[0].mean() - samples[1].mean())
-    count = min(sample.size for sample in samples)
-    squares = [_variance(sample) / sample.size for sample in samples]
-    if count < 2 or not sum(squares):
+    center, squares, shares = float(np.mean(new) - np.mean(old)), 0.0, 0.0
+    count = min(len(new), len(old))
+    if count >= 2:
+        for values in (new, old):
+            square = _variance(np.asarray(values, dtype=np.float64)) / len(values)
+            squares += square
+            shares += square**2 / (len(values) - 1)
+    if squares == 0:
         return around(center, 0.0, 1.0, count)
-    shares = [
-        square**2 / (sample.size - 1) for square, sample in zip(squares, samples, strict=True)
-    ]
-    return around(center, math.sqrt(sum(squares)), sum(squares) ** 2 / sum(shares), count)
+    return around(center, math.sqrt(squares), squares**2 / shares, count)
 
 
-def _variance(data: NDArray[np.float64]) -> float:
+def _variance(data: Array) -> float:
     """Return the variance of a sample; exactly 0 where all values are the same, or there is one."""
     return float(data.var(ddof=1)) if np.ptp(data) else 0.0
 
 
 def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Key]:
-    """Return the findings that hold when at most a share ``rate`` of those that are said to hold may be chance.
+    """Return the findings that hold if at most a share ``rate`` of them may be chance.
 
     Where there is nothing to find, all of them together are said to hold nothing in a share 1 −
     ``rate`` of cases.
@@ -292,8 +305,11 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
     Source: Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57
     (1995).
     """
-    passed = [p for rank, p in enumerate(sorted(ps.values()), 1) if p <= rate * rank / len(ps)]
-    return {key for key, p in ps.items() if p <= max(passed, default=-1.0)}
+    largest = -1.0  # of the p that hold
+    for rank, p in enumerate(sorted(ps.values()), 1):
+        if p <= rate * rank / len(ps):
+            largest = p
+    return {key for key, p in ps.items() if p <= largest}
 
 
 def verdict(
@@ -302,7 +318,9 @@ def verdict(
     margin: float = math.log1p(MARGIN),
     words: Sequence[str] = FASTER,
 ) -> str:
-    """Return the word for better, worse, the same or undecided: FASTER only if all of the interval clears the noise.
+    """Return the word for better, worse, the same or undecided.
+
+    FASTER only if all of the interval clears the noise.
 
     Args:
         change: the log-speedup, or another change on the additive scale on which more is better.
@@ -317,4 +335,6 @@ def verdict(
         return better
     if change.high < -threshold:
         return worse
-    return same if max(-change.low, change.high) <= margin else undecided
+    if max(-change.low, change.high) <= margin:
+        return same
+    return undecided

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw the README's figure: speedup vs batch size in the literature, as a report draws it.
+"""Draw the README's figure: speedup vs batch size in the literature, drawn as the report does.
 
     python docs/published_figure.py
 
@@ -30,8 +30,14 @@ def main() -> None:
     """Draw the figure."""
     rows = published.load_published()
     rows = rows[(rows["source"] == SOURCE) & (rows["model"] == MODEL)]
-    rows = rows.assign(device=rows["gpu"], device_kind="cuda", status="ok")
-    rows = rows.assign(value=rows["speedup"], low=nan, high=nan)  # published without intervals
+    rows = rows.assign(
+        device=rows["gpu"],
+        device_kind="cuda",
+        value=rows["speedup"],
+        low=nan,
+        high=nan,
+        status="ok",
+    )
     figure = devices.against_batch(
         rows,
         SPEED,

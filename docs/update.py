@@ -15,13 +15,10 @@ import inspect
 import re
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -33,7 +30,7 @@ from bench.results import columns
 from bench.results.records import Identity, Ran
 from bench.spec.metrics import METRICS
 from bench.spec.phases import PHASES
-from bench.spec.precisions import PRECISIONS, TORCH_OF_TORCHAO, TORCHAO, Feature, Precision
+from bench.spec.precisions import PRECISIONS, Feature, Precision
 from bench.spec.techniques import TECHNIQUES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,28 +95,10 @@ def capabilities() -> str:
     return markdown(header, rows)
 
 
-def versions() -> str:
-    """Say which versions each precision takes at least, torch's from pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {}
-    for text in project["dependencies"]:
-        requirement = Requirement(text)
-        needed[requirement.name] = requirement
-    (least,) = needed["torch"].specifier
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name, precision in PRECISIONS.items():
-        versions = (TORCH_OF_TORCHAO, TORCHAO) if precision.conversion else (least.version, "–")
-        alike.setdefault(versions, []).append(name)
-    rows = [(_code(names), *versions) for versions, names in alike.items()]
-    return markdown(("precision", "torch", "torchao"), rows)
-
-
 def techniques() -> str:
     """Describe every technique."""
-    return markdown(
-        ("technique", "effect"),
-        [(f"`{entry.name}`", entry.summary) for entry in TECHNIQUES.values()],
-    )
+    rows = [(f"`{entry.name}`", entry.summary) for entry in TECHNIQUES.values()]
+    return markdown(("technique", "effect"), rows)
 
 
 def suites() -> str:
@@ -145,7 +124,7 @@ def phases() -> str:
 @cache
 def descriptions(record: type) -> dict[str, str]:
     """Return the docstring of each field of a record and of the records that it extends."""
-    documented: dict[str, str] = {}
+    documented = {}
     for base in record.__mro__[-2::-1]:  # all but object, which has none
         (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(node, ast.ClassDef)
@@ -169,21 +148,14 @@ def csv_columns(fields: Iterable[columns.Field]) -> str:
 
 
 def own_columns(*, stored: bool) -> str:
-    """Describe the columns of each phase's own, or those that follow from others.
-
-    A row that phases share is described once.
-    """
-    phases_of: dict[type, list[str]] = {}
+    """Describe the columns of each phase's own, stored or derived; one of several phases once."""
+    phases_of: dict[tuple[str, str, str], list[str]] = {}
     for phase in PHASES.values():
-        if phase.row is not None:
-            phases_of.setdefault(phase.row, []).append(phase.name)
-    described: set[str] = set()
-    rows = []
-    for row, names in phases_of.items():
-        for field in columns.fields_of(row):
-            if field.name not in described and field.column.stored is stored:
-                rows.append((", ".join(names), f"`{field.name}`", field.values, about(field)))
-        described |= {field.name for field in columns.fields_of(row)}
+        for field in columns.fields_of(phase.row) if phase.row is not None else ():
+            if field.column.stored is stored:
+                described = (f"`{field.name}`", field.values, about(field))
+                phases_of.setdefault(described, []).append(phase.name)
+    rows = [(", ".join(names), *described) for described, names in phases_of.items()]
     return markdown(("phase", "column", "values", "meaning"), rows)
 
 
@@ -198,9 +170,7 @@ CHANGES = {
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
     "unfinished": "Whether its run did not end.",
-    "noise_ratio": (
-        "A/A noise: how far fp32 measured against itself was from 1; empty: not measured."
-    ),
+    "noise_ratio": "A/A noise: how far fp32 against itself was from 1; empty: not measured.",
     "speedup": "Times as fast as fp32: its step time divided by this one's.",
     "turns_speedup": (
         "Speedup in turns, where `speedup` is that of each precision alone (at the power limit)."
@@ -229,11 +199,11 @@ def summary_columns() -> str:
     """Describe the columns of summary.csv that no CSV of a run has."""
     described = {name: ("", text) for name, text in ABOUT.items()}
     for metric in reversed(METRICS.values()):  # of a change that two have the first counts
-        form, unit = str(metric.shown_as), ""
-        if metric.scale == "difference":
-            form, unit = "difference", metric.unit
         described[metric.figure] = ("%" if metric.unit == "points" else metric.unit, metric.about)
-        described[metric.change] = (unit, CHANGES[form].format(metric.label))
+        unit, change = "", CHANGES[metric.shown_as]
+        if metric.scale == "difference":
+            unit, change = metric.unit, CHANGES["difference"]
+        described[metric.change] = (unit, change.format(metric.label))
     for name, text in SUMMARY.items():
         described[name] = ("points" if name.endswith("_points") else "", text)
     names = [str(name) for name in load(ROOT / "results" / "resnet20-cpu-epyc").summary]
@@ -242,8 +212,10 @@ def summary_columns() -> str:
         is_of_csv = name in TRIALS and TRIALS[name].record is not None
         if is_of_csv or name.endswith(("_low", "_high", "_status")) or name.startswith("lost_"):
             continue
-        ends = ["`_low`", "`_high`"] if f"{name}_low" in names else []
-        rows.append((", ".join([f"`{name}`", *ends]), *described[name]))
+        label = f"`{name}`"
+        if f"{name}_low" in names:
+            label += ", `_low`, `_high`"
+        rows.append((label, *described[name]))
     return markdown(("column", "unit", "meaning"), rows)
 
 
@@ -258,7 +230,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "measured": measured,
     "precisions": precisions,
     "capabilities": capabilities,
-    "versions": versions,
     "summary": summary_columns,
     "techniques": techniques,
     "suites": suites,
@@ -273,34 +244,37 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table in markdown."""
-    header = list(header)
-    lines = [header, ["---"] * len(header)]
+    titles = list(header)
+    lines = [titles, ["---"] * len(titles)]
     for row in rows:
         lines.append([cell.replace("|", "\\|") for cell in row])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def update(text: str) -> str:
+    """Return the text of a document with its generated parts as they are now."""
+    return PART.sub(lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", text)
+
+
 def main() -> int:
     """Update the documents, or check them; return the exit code."""
-    check, outdated = "--check" in sys.argv[1:], []
-    for page in [
-        ROOT / "README.md",
-        *sorted(ROOT.glob("docs/*.md")),
-        ROOT / "results" / "README.md",
-    ]:
-        updated = PART.sub(
-            lambda part: f"{part[1]}{TABLES[part['name']]()}\n{part[3]}", page.read_text()
-        )
-        if page.read_text() != updated:
+    is_check, outdated = "--check" in sys.argv[1:], []
+    pages = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "results" / "README.md"]
+    for page in pages:
+        text = page.read_text()
+        updated = update(text)
+        if updated != text:
             outdated.append(str(page.relative_to(ROOT)))
-            if not check:
+            if not is_check:
                 page.write_text(updated)
-    if outdated:
-        names = ", ".join(outdated)
-        print(
-            f"Out of date: {names}. Run python docs/update.py." if check else f"Updated: {names}."
-        )
-    return 1 if check and outdated else 0
+    if not outdated:
+        return 0
+    names = ", ".join(outdated)
+    if is_check:
+        print(f"Out of date: {names}. Run python docs/update.py.")
+        return 1
+    print(f"Updated: {names}.")
+    return 0
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ def trial_rows(folder: Path) -> list[Row]:
     """The rows of all phases, each with its phase, in the order measured; a column that a file
     lacks is empty.
     """
-    return sorted(
-        (row for name in OF_PHASES for row in _of_phase(folder, name)),
-        key=lambda row: row["started"],
-    )
+    found = []
+    for name in OF_PHASES:
+        found += _of_phase(folder, name)
+    return sorted(found, key=lambda row: row["started"])
 
 
 def trial_figures(folder: Path) -> list[dict[str, Any]]:
@@ -45,12 +45,13 @@ def _of_phase(folder: Path, name: str) -> list[Row]:
 def write_rows(folder: Path, name: str, written: Iterable[Row]) -> None:
     """Replace a CSV; of a phase it has the columns that a row has a value in."""
     written = list(written)
-    others = dict.fromkeys(column for row in written for column in row if column not in EMPTY)
-    columns = [*COLUMNS[name], *(column for column in others if column not in COLUMNS[name])]
+    filled, extra = set(), []
+    for row in written:
+        filled |= {column for column in row if row[column] != ""}
+        extra += [column for column in row if column not in EMPTY]
+    columns = list(dict.fromkeys([*COLUMNS[name], *extra]))
     if name in OF_PHASES:
-        columns = [
-            column for column in columns if any(row.get(column, "") != "" for row in written)
-        ]
+        columns = [column for column in columns if column in filled]
     with (folder / name).open("w", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
@@ -66,11 +67,9 @@ def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = Non
     for each, found in files.items():
         for row in found:
             change(row)
-        write_rows(
-            folder,
-            each,
-            ({key: value for key, value in row.items() if key not in DERIVED} for row in found),
-        )
+            for column in DERIVED:
+                row.pop(column, None)
+        write_rows(folder, each, found)
 
 
 def keep_rows(folder: Path, keep: Callable[[Row], bool]) -> None:

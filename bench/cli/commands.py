@@ -1,4 +1,4 @@
-"""Commands of optional folders: what such a folder says of its command, and how it is found."""
+"""Commands of optional folders: how one is declared, and how it is found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from bench.spec.request import Request
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """What an optional folder of bench/ defines as ``COMMAND`` in its command.py, which imports nothing heavy."""
+    """What an optional folder of bench/ defines as ``COMMAND`` in its command.py.
+
+    That module imports nothing heavy.
+    """
 
     name: str
     synopsis: str
@@ -22,11 +25,11 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
     """Adds its options to its parser."""
     run: Callable[[argparse.Namespace], int | Request] = lambda _options: 0
-    """Runs it and returns the exit code; or returns a request, which is measured like that of any run.
+    """Runs it and returns the exit code; or a request, which is measured like that of any run.
 
     The options have ``argv``, its whole command line, and ``words``. A UsageError refuses them.
     """
-    start: Callable[[Sequence[str]], Request | None] | None = None
+    start: Callable[[Sequence[str]], Request | None] = lambda _words: None
     """Returns the request where its words are the options of a run, and None where they are its
     own."""
     takes_words: bool = False

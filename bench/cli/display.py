@@ -14,7 +14,7 @@ from bench.spec.request import Request
 from bench.spec.text import plain, print_plain
 from bench.spec.trial import Trial
 
-# Drawing takes time from a CPU that may be measured, so it is rare.
+# The least seconds between two drawings: each takes time from a CPU that may be measured.
 REDRAW_S = 0.5
 
 
@@ -37,10 +37,8 @@ class Display:
 
     def end(self, trial: Trial, results: Sequence[TrialResult]) -> None:
         """Show a trial's results."""
-        self.note(
-            f"{self._running.pop(trial.cell.placement.name)}: "
-            f"{describe_results(trial.phase, results)}"
-        )
+        name = self._running.pop(trial.cell.placement.name)
+        self.note(f"{name}: {describe_results(trial.phase, results)}")
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
@@ -51,14 +49,15 @@ class Display:
 
 
 class LiveDisplay(Display):
-    """Shows a bar below the lines: the trial that runs, its progress, what GPUs do, and the time that is left."""
+    """Shows a bar below the lines: running trials, progress, what GPUs do, and the time left."""
 
     def __init__(self) -> None:
         from rich import progress
         from rich.console import Console
 
         super().__init__()
-        self._text, self._drawn_s = "", 0.0
+        self._text = ""
+        self._drawn_s = 0.0
         self._gpus: dict[str, str] = {}
         """The last readings of each GPU."""
         self._bars = progress.Progress(
@@ -112,32 +111,40 @@ def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
     """Return the results of a trial of a phase in one line."""
     describe, texts = PHASES[phase].describe, []
     for result in results:
-        is_measured = result.status in MEASURED
-        if is_measured and result.row is not None and describe is not None:
-            texts.append(describe(result))
+        if result.status in MEASURED and result.row is not None and describe is not None:
+            text = describe(result)
         else:
-            reason = f": {result.detail}" if result.detail or not is_measured else ""
-            texts.append(f"{result.precision} {result.status}{reason}")
+            text = f"{result.precision} {result.status}"
+            if result.detail:
+                text += f": {result.detail}"
+        texts.append(text)
     return "; ".join(texts)
 
 
 def describe_gpu(sample: Sample) -> str:
     """Return what a GPU's sensors say; what is unknown is left out."""
     parts = [f"GPU {sample.placement}"]
-    for value, unit in (
-        (sample.utilization_pct, " %"),
-        (sample.temperature_c, "°C"),
-        (sample.power_w, " W"),
-    ):
-        if value is not None:
-            parts.append(f"{value:.0f}{unit}")
+    if sample.utilization_pct is not None:
+        parts.append(f"{sample.utilization_pct:.0f} %")
+    if sample.temperature_c is not None:
+        parts.append(f"{sample.temperature_c:.0f}°C")
+    if sample.power_w is not None:
+        parts.append(f"{sample.power_w:.0f} W")
     return ", ".join(parts)
 
 
 def show_plan(
     plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request
 ) -> None:
-    """Print what is going to run, where, and how long it may take; and what is ``left`` of a run that goes on."""
+    """Print what is going to run, where, and how long it may take.
+
+    Args:
+        plan: of the whole run.
+        left: what is left of a run that goes on; else the same plan.
+        environment: the machine, with the devices to run on.
+        warnings: printed before the plan.
+        request: what was asked.
+    """
     for device in environment.devices:
         where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
         print_plain(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
@@ -150,13 +157,13 @@ def show_plan(
         print_plain(f"Warning: {warning}")
     groups: dict[str, list[Trial]] = {}
     for trial in plan.trials:
-        where = f"{trial.cell.suite.name} on {trial.cell.placement.name}"
-        groups.setdefault(where, []).append(trial)
+        cell = trial.cell
+        groups.setdefault(f"{cell.suite.name} on {cell.placement.name}", []).append(trial)
     for where, trials in groups.items():
         print_plain(f"{where}: {_describe_group(trials)}")
-    line = f"Trials: {len(plan.trials)}, {_duration([*plan.seconds, REPORT_S])} in all"
+    line = f"Trials: {_duration(plan)} in all"
     if len(left.trials) < len(plan.trials):
-        line += f"; left: {len(left.trials)}, {_duration([*left.seconds, REPORT_S])}"
+        line += f"; left: {_duration(left)}"
     if request.within_s is not None:
         line += f"; --within ends it in {_time(request.within_s)}, report included"
     print_plain(line)
@@ -164,27 +171,34 @@ def show_plan(
 
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the arms, batch sizes and epochs of a suite's trials on one device."""
-    arms: dict[str, None] = {}
-    sizes: dict[str, None] = {}
-    training = ""
+    arms: list[str] = []
+    sizes, training = [], ""
     for trial in trials:
-        arms |= dict.fromkeys(trial.precisions)
+        arms += trial.precisions
+        data = trial.cell.data
         if trial.phase in SEARCHES:
-            sizes["max"] = None
-        elif trial.cell.data.kind != "script":
-            sizes[str(trial.cell.batch_size)] = None
+            sizes.append("max")
+        elif data.kind != "script":
+            sizes.append(str(trial.cell.batch_size))
         if trial.phase == "train":
-            data = "the suite's own batches" if trial.cell.data.kind == "suite" else trial.cell.data
-            training = f"; trained on {data}, epochs: {trial.epochs}"
-    batch = f"; batch {', '.join(sizes)}" if sizes else ""
-    return f"{', '.join(arms)}{batch}{training}"
+            source = "the suite's own batches" if data.kind == "suite" else data
+            training = f"; trained on {source}, epochs: {trial.epochs}"
+    batch = f"; batch {_each_once(sizes)}" if sizes else ""
+    return f"{_each_once(arms)}{batch}{training}"
 
 
-def _duration(seconds: Sequence[float | None]) -> str:
-    known = [second for second in seconds if second is not None]
-    if len(known) < len(seconds):
-        return "an unknown time"
-    return f"about {_time(sum(known))}"
+def _each_once(words: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _duration(plan: Plan) -> str:
+    """Return the number of a plan's trials and their time, with the report's."""
+    total_s = REPORT_S
+    for seconds in plan.seconds:
+        if seconds is None:
+            return f"{len(plan.trials)}, an unknown time"
+        total_s += seconds
+    return f"{len(plan.trials)}, about {_time(total_s)}"
 
 
 def _time(seconds: float) -> str:

@@ -23,7 +23,7 @@ TOGETHER_S = 0.1
 
 
 class Interruption:
-    """A context manager in which the first signal raises KeyboardInterrupt, and the second ends the process."""
+    """A context in which the first signal raises KeyboardInterrupt, and the second ends all."""
 
     def __init__(self) -> None:
         self.folder: Path | None = None
@@ -34,11 +34,9 @@ class Interruption:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interruption:
+        defaults = (signal.SIG_DFL, signal.default_int_handler)
         for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) in (
-                signal.SIG_DFL,
-                signal.default_int_handler,
-            ):  # others were chosen
+            if signal.getsignal(number) in defaults:  # another was chosen, as by nohup
                 self._before[number] = signal.signal(number, self._take)
         return self
 
@@ -48,7 +46,8 @@ class Interruption:
 
     def _take(self, number: int, _frame: object) -> None:
         if self._came_s is None:
-            self._came_s, self.exit_code = time.monotonic(), 128 + number
+            self._came_s = time.monotonic()
+            self.exit_code = 128 + number
             raise KeyboardInterrupt
         if time.monotonic() - self._came_s > TOGETHER_S:
             self.tell_stopped()

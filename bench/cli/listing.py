@@ -1,4 +1,4 @@
-"""Answers of ``list``, as lines or as JSON: suites, precisions and techniques; with ``--gpus`` the devices."""
+"""Answers of ``list`` as lines or as JSON: the registries, or with ``--gpus`` the devices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
 GIB = 2**30
+SUITE = ("name", "title", "source", "epochs", "full_epochs", "batch_sizes")
 HEADINGS = {
     "suites": "Suites (--suite NAME; change a parameter with --set NAME=VALUE):",
-    "precisions": "Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):",
+    "precisions": (
+        "Precisions (--precisions NAME,NAME:OPTION=VALUE; fp32 is the baseline of every speedup):"
+    ),
     "techniques": "Techniques (--techniques NAME,NAME=N; for all precisions alike):",
 }
 # What lines say of a device, by its fields.
@@ -29,27 +32,19 @@ FACTS = {
 }
 
 
-def registries() -> dict[str, list[dict[str, Any]]]:
+def registries() -> dict[str, Any]:
     """Return every suite that comes with the project, every precision and every technique."""
     suites = []
     for name in suite_registry.names():
         ref = SuiteRef(name=name)
-        about = _about(
-            suite_registry.load(ref),
-            "name",
-            "title",
-            "source",
-            "epochs",
-            "full_epochs",
-            "batch_sizes",
-        )
-        suites.append(about | {"parameters": suite_registry.parameters(ref)})
-    precisions = [_about(each, "name", "summary", "options") for each in PRECISIONS.values()]
-    techniques = [_about(each, "name", "summary") for each in TECHNIQUES.values()]
+        suite = _fields(suite_registry.load(ref), SUITE)
+        suites.append(suite | {"parameters": suite_registry.parameters(ref)})
+    precisions = [_fields(each, ("name", "summary", "options")) for each in PRECISIONS.values()]
+    techniques = [_fields(each, ("name", "summary")) for each in TECHNIQUES.values()]
     return {"suites": suites, "precisions": precisions, "techniques": techniques}
 
 
-def _about(record: object, *names: str) -> dict[str, Any]:
+def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
@@ -60,27 +55,40 @@ def describe_registries() -> list[str]:
         lines.append(HEADINGS[kind])
         for entry in entries:
             settings = [f"{key}={value}" for key, value in entry.get("parameters", {}).items()]
-            more = [entry.get("source"), " ".join([*settings, *entry.get("options", ())])]
+            settings += entry.get("options", ())
             lines.append(f"  {entry['name']:<18} {entry.get('title') or entry['summary']}")
-            for text in filter(None, more):
-                lines.append(f"  {'':<18} {text}")
+            for more in (entry.get("source"), " ".join(settings)):
+                if more:
+                    lines.append(f"  {'':<18} {more}")
     return lines
 
 
 def devices(seen: Sequence[Seen], users: Mapping[str, list[GpuProcess]]) -> list[dict[str, Any]]:
-    """Return the devices, with the processes on each GPU by UUID; those of a missing GPU are unknown."""
+    """Return the devices.
+
+    Args:
+        seen: what a survey saw.
+        users: the processes on each GPU by UUID; those of a GPU without are unknown.
+    """
     documents = []
     for each in seen:
         facts = asdict(each.device)
-        facts |= {"memory_free_bytes": each.memory_free_bytes, "problem": each.problem or None}
-        facts |= {"precisions": {}, "processes": None}
-        if not each.problem:
-            facts["precisions"] = {name: _would(each.device, name) for name in PRECISIONS}
-        uuid = each.device.uuid or ""
-        if uuid in users:
-            facts["processes"] = [asdict(process) for process in users[uuid]]
+        facts["memory_free_bytes"] = each.memory_free_bytes
+        facts["problem"] = each.problem or None
+        facts["precisions"] = _precisions(each)
+        facts["processes"] = None
+        processes = users.get(each.device.uuid or "")
+        if processes is not None:
+            facts["processes"] = [asdict(process) for process in processes]
         documents.append(facts)
     return documents
+
+
+def _precisions(seen: Seen) -> dict[str, str]:
+    """Return what each precision would do on a device; nothing where the device cannot be used."""
+    if seen.problem:
+        return {}
+    return {name: _would(seen.device, name) for name in PRECISIONS}
 
 
 def describe_devices(
@@ -93,26 +101,34 @@ def describe_devices(
         text.append(", ".join(_facts(each)))
         if device.uuid:
             lines.append(device.uuid)
-        lines += [each.problem] if each.problem else _precisions(device)
+        if each.problem:
+            lines.append(each.problem)
+        alike: dict[str, list[str]] = {}
+        for name, answer in _precisions(each).items():
+            alike.setdefault(answer, []).append(name)
+        for answer, names in alike.items():
+            lines.append(f"{', '.join(names)}: {answer}")
         if device.native_bf16 is not None:
             lines.append(f"bfloat16 is {'native' if device.native_bf16 else 'emulated'}")
         if device.is_gpu:
-            processes = users.get(device.uuid or "")
-            who = "unknown"
-            if processes is not None:
-                who = ", ".join(str(process) for process in processes) or "nobody else"
-            lines.append(f"used by: {who}")
+            lines.append(f"used by: {_users(users.get(device.uuid or ''))}")
         text += [f"  {line}" for line in lines]
     return text
 
 
+def _users(processes: Sequence[GpuProcess] | None) -> str:
+    if processes is None:
+        return "unknown"
+    return ", ".join(map(str, processes)) or "nobody else"
+
+
 def _facts(seen: Seen) -> list[str]:
     device = seen.device
-    where = "CPU" if device.kind == "cpu" else f"GPU {device.placement}"
+    where = f"GPU {device.placement}" if device.is_gpu else "CPU"
     facts = [f"{where}: {device.name}", device.architecture]
-    for size, text in ((device.memory_total_bytes, "GiB"), (seen.memory_free_bytes, "GiB free")):
+    for size, unit in ((device.memory_total_bytes, "GiB"), (seen.memory_free_bytes, "GiB free")):
         if size is not None:
-            facts.append(f"{size / GIB:.1f} {text}")
+            facts.append(f"{size / GIB:.1f} {unit}")
     for name, text in FACTS.items():
         value = getattr(device, name)
         if value is not None:
@@ -120,23 +136,14 @@ def _facts(seen: Seen) -> list[str]:
     return facts
 
 
-def _precisions(device: Device) -> list[str]:
-    """Return what each precision would do, one line for equal ones."""
-    alike: dict[str, list[str]] = {}
-    for name in PRECISIONS:
-        alike.setdefault(_would(device, name), []).append(name)
-    return [f"{', '.join(names)}: {what}" for what, names in alike.items()]
-
-
 def _would(device: Device, name: str) -> str:
-    reason, compute = unsupported_reason(device, name), PRECISIONS[name].compute
+    """Return what a precision would do on a device."""
+    reason = unsupported_reason(device, name)
     if reason:
         return f"unsupported: {reason}"
     if is_emulated(device, name):
-        return (
-            f"emulated: {device.bf16_gflops:.0f} GFLOP/s in bfloat16, {device.fp32_gflops:.0f} in "
-            "fp32"
-        )
-    if device.kind == "cpu" and compute == "float16":
+        bf16, fp32 = device.bf16_gflops, device.fp32_gflops
+        return f"emulated: {bf16:.0f} GFLOP/s in bfloat16, {fp32:.0f} in fp32"
+    if not device.is_gpu and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
     return "ok"

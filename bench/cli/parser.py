@@ -1,4 +1,7 @@
-"""The command line: words in, checked options out. Imports nothing heavy, so that --help is instant."""
+"""The command line: words in, checked options out.
+
+Imports nothing heavy, so that --help is instant.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +16,40 @@ import bench
 from bench.cli.commands import Command, optional_commands
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
-from bench.spec.phases import PHASES, SWITCHES, USUAL
+from bench.spec.phases import PHASES, USUAL
 from bench.spec.protocol import Protocol
 from bench.spec.request import MAX, Request
 
 QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
 RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
+PROTOCOL_FIELDS = {field.name for field in fields(Protocol)}
+REQUEST_FIELDS = {field.name for field in fields(Request)}
 EXAMPLES = """
 examples:
-  run_bench.py --suite resnet50 --gpus 0,1        compare the precisions on each of two GPUs (all: of all)
+  run_bench.py --suite resnet50 --gpus 0,1        compare precisions on each of two GPUs
   run_bench.py --suite mlp --gpus cpu             no GPU needed
   run_bench.py --suite my_model.py --quick        a model of your own (docs/adding-a-suite.md)
   run_bench.py --suite resnet20 --data folder:DIR real images: DIR/train/CLASS/*, DIR/test/CLASS/*
-  run_bench.py --suite timm:vit_tiny_patch16_224  any model of timm; also torchvision:NAME, hf:bert, hf:FOLDER
+  run_bench.py --suite timm:vit_tiny_patch16_224  a model of timm, or torchvision:NAME, hf:NAME
   run_bench.py --suite gpt --data text:FILE       a transformer on the bytes of a text of your own
   run_bench.py --resume results/NAME              go on with a run that was stopped
 
 other commands:
-  run_bench.py list [--gpus]                      suites, their parameters, and precisions; what is here to run on
+  run_bench.py list [--gpus]                      suites and precisions; the devices here
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
 """
 # Options that are no field of a request, but change several or one of a suite, after the field that
-# they follow.
+# they follow in the help.
 SHORTHANDS = {
     "sweep": {
         "weights": Option(
-            (
-                "initial weights: a state dict's path, imagenet, pretrained or none (default: the "
-                "suite's)"
-            ),
+            "initial weights: a state dict's path, imagenet, pretrained or none (default: the "
+            "suite's)",
             "PATH",
         )
     },
     "phases": {
-        phase.option.strip("-"): Option(phase.help, repeated="same")
-        for phase in PHASES.values()
-        if phase.help
+        name: Option(phase.help, repeated="same") for name, phase in PHASES.items() if phase.help
     },
     "quick": {
         "rigorous": Option(
@@ -78,16 +79,17 @@ def parse(argv: Sequence[str]) -> Any:
             f"There is no command '{name}'.{nearest(name, parsers)} Available: "
             f"{', '.join(parsers)}; a run needs none, as in run_bench.py --suite mlp."
         )
-    start = found[name].start if name in found else None
-    if start is not None and (request := start(words)) is not None:
-        return request
-    cut = (
-        words.index("--")
-        if "--" in words and name in found and found[name].takes_words
-        else len(words)
-    )
-    given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(words[cut + 1 :]))
-    return parsers[name].parse_args(words[:cut], given)
+    options, own_words = list(words), []
+    if name in found:
+        command = found[name]
+        request = command.start(words)
+        if request is not None:
+            return request
+        if command.takes_words and "--" in words:
+            mark = options.index("--")
+            options, own_words = options[:mark], options[mark + 1 :]
+    given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(own_words))
+    return parsers[name].parse_args(options, given)
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,17 +110,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
-    """Return the parsers of the commands, also of those that were found, by their names; not of those of a run."""
+    """Return the parsers of ``report``, ``list`` and the commands that were found, by name."""
     report = Parser(
         prog="run_bench.py report", description="Write the report of one run, or of several in one."
     )
-    report.add_argument(
-        "runs",
-        nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="folder of a run, such as results/NAME, or of runs",
-    )
+    runs = "folder of a run, such as results/NAME, or of runs"
+    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
     where = report.add_mutually_exclusive_group()
     where.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)"
@@ -158,7 +155,10 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
 
 
 def run_options() -> dict[str, Option]:
-    """Return the options of a run by the field that each sets, or by its own name, in the order of the help."""
+    """Return the options of a run in the order of the help, by the field that each sets.
+
+    A shorthand stands there by its own name.
+    """
     options: dict[str, Option] = {}
     for each in fields(Request):
         parts = fields(Protocol) if each.name == "protocol" else (each,)
@@ -176,16 +176,19 @@ def option_name(field: str, option: Option) -> str:
 
 def add_option(group: Any, field: str, option: Option) -> None:
     """Add an option to a parser or to a group of it."""
-    name = option_name(field, option)
-    words: dict[str, Any] = {"action": "store_true"}
+    name, takes = option_name(field, option), {}
+    action = "store_true"
     if option.metavar:
         action = "append" if option.repeatable else "store"
-        words = {"action": action, "metavar": option.metavar, "type": partial(option.read, name)}
-    group.add_argument(name, dest=field, help=option.help, **words)
+        takes = {"metavar": option.metavar, "type": partial(option.read, name)}
+    group.add_argument(name, dest=field, help=option.help, action=action, **takes)
 
 
 def run_parser() -> Parser:
-    """Return the parser of a run, the command without a name; options that are not given are not in its result."""
+    """Return the parser of a run, the command without a name.
+
+    Options that are not given are not in its result.
+    """
     commands = ""
     for command in optional_commands().values():
         commands += f"  run_bench.py {command.synopsis:<33}  {command.help}\n"
@@ -222,39 +225,16 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
     Raises:
         UsageError: an option is invalid, or contradicts another one.
     """
-    is_named = bool(argv) and not argv[0].startswith("-")
-    given = vars(run_parser().parse_args(argv[is_named:]))
-    others = []
-    for name, option in run_options().items():
-        if name in given and not option.with_resume:
-            others.append(option_name(name, option))
-    if "suites" not in given and "resume" not in given:
-        raise UsageError(
-            "--suite is missing: name one, such as --suite mlp (run_bench.py list shows all)."
-        )
-    if "suites" not in given and others:
-        raise UsageError(
-            "--resume repeats the run's own options, to which --seeds may add; --trial-timeout "
-            f"and --within are free; to change {', '.join(others)}, start a new run."
-        )
-    if "accelerators" in given and "on" not in given:
-        raise UsageError(
-            "--accelerators is for a cluster: add --on ray, or name GPUs of this machine with "
-            "--gpus."
-        )
-    if "gpus" in given and "on" in given:
-        raise UsageError(
-            "--gpus names GPUs of this machine; with --on ray name types: --accelerators "
-            "V100,V100+V100."
-        )
-    if "on" in given and ("keep_checkpoints" in given or "start" in given):
-        raise UsageError(
-            "A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or "
-            "--on."
-        )
-    if phases and "suites" in given:
+    words = list(argv)
+    if words and not words[0].startswith("-"):
+        del words[0]
+    given = vars(run_parser().parse_args(words))
+    if "suites" not in given:
+        _check_resumed(given)
+    elif phases:
         asked = given.get("phases", phases)
         given["phases"] = tuple(dict.fromkeys((*asked, phases[-1])))
+    _check_place(given)
     sizes = given.get("batch_sizes", ())
     if MAX in sizes:
         given["batch_sizes"] = tuple(size for size in sizes if size != MAX)
@@ -263,6 +243,44 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
     given["parameters"] = _parameters(given)
     given["sweep"] = tuple(given.get("sweep", ()))
     return make_request(argv, given)
+
+
+def _check_resumed(given: Mapping[str, Any]) -> None:
+    """Refuse options without a suite that are not those of ``--resume``."""
+    if "resume" not in given:
+        raise UsageError(
+            "--suite is missing: name one, such as --suite mlp (run_bench.py list shows all)."
+        )
+    others = []
+    for name, option in run_options().items():
+        if name in given and not option.with_resume:
+            others.append(option_name(name, option))
+    if others:
+        raise UsageError(
+            "--resume repeats the run's own options, to which --seeds may add; --trial-timeout "
+            f"and --within are free; to change {', '.join(others)}, start a new run."
+        )
+
+
+def _check_place(given: Mapping[str, Any]) -> None:
+    """Refuse what is for this machine together with what is for a cluster."""
+    if "on" not in given:
+        if "accelerators" in given:
+            raise UsageError(
+                "--accelerators is for a cluster: add --on ray, or name GPUs of this machine with "
+                "--gpus."
+            )
+        return
+    if "gpus" in given:
+        raise UsageError(
+            "--gpus names GPUs of this machine; with --on ray name types: --accelerators "
+            "V100,V100+V100."
+        )
+    if "keep_checkpoints" in given or "start" in given:
+        raise UsageError(
+            "A cluster's nodes keep no checkpoints: leave out --keep-checkpoints and --from, or "
+            "--on."
+        )
 
 
 def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:
@@ -274,31 +292,35 @@ def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:
         depth = RIGOROUS
     elif "quick" in given:
         depth = QUICK
-    chosen = {each.name: given[each.name] for each in fields(Protocol) if each.name in given}
-    asked = {each.name: given[each.name] for each in fields(Request) if each.name in given}
+    chosen = {name: given[name] for name in PROTOCOL_FIELDS & given.keys()}
+    asked = {name: given[name] for name in REQUEST_FIELDS & given.keys()}
     return Request(**asked | {"argv": tuple(argv), "protocol": replace(depth, **chosen)})
 
 
 def _phases(given: dict[str, Any]) -> tuple[str, ...]:
-    """Return the phases of a run: those of ``--phases`` or of its depth, and those that other options add."""
+    """Return the phases of a run: those named, or of its depth, and those that options add.
+
+    Raises:
+        UsageError: an option is for training, and no phase trains.
+    """
     options = run_options()
     of_training = [name for name in given if name in options and options[name].of_training]
-    is_short = "quick" in given and not of_training and "seeds" not in given
-    phases: tuple[str, ...] = given.get("phases", ("memory", "speed") if is_short else USUAL)
-    added: tuple[str, ...] = ()
-    for switch, of_switch in SWITCHES.items():
-        if switch.strip("-") in given:
-            added += of_switch
-    if added and "phases" not in given:
+    added = [name for name, phase in PHASES.items() if phase.help and name in given]
+    phases: tuple[str, ...] = USUAL
+    if "phases" in given:
+        phases = given["phases"]
+    elif added:
         phases = ()
+    elif "quick" in given and "seeds" not in given and not of_training:
+        phases = ("memory", "speed")
     if "rigorous" in given and "speed" in phases:
-        added += ("floor",)
-    phases = tuple(dict.fromkeys(phases + added))
-    trains = any(PHASES[name].uses_epochs for name in phases)
-    if trains:
-        of_training = []
-    elif len(given.get("seeds", ())) > 1 and not any(PHASES[name].key == "seed" for name in phases):
-        of_training.append("seeds")  # one serves other phases
+        added.append("floor")
+    phases = tuple(dict.fromkeys((*phases, *added)))
+    if any(PHASES[name].uses_epochs for name in phases):
+        return phases
+    has_seeds = any(PHASES[name].key == "seed" for name in phases)
+    if len(given.get("seeds", ())) > 1 and not has_seeds:
+        of_training.append("seeds")  # a single one serves other phases, too
     if of_training:
         names = ", ".join(option_name(name, options[name]) for name in of_training)
         raise UsageError(f"{names} is for training: add train to --phases.")
@@ -306,16 +328,17 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _parameters(given: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the suites' parameters: those of ``--set``, and ``--weights``, whose path becomes absolute.
+    """Return the suites' parameters: those of ``--set``, and ``--weights`` with an absolute path.
 
     Raises:
         UsageError: one has two values, or is swept, too.
     """
     parameters, sweep = [*given.get("parameters", ())], given.get("sweep", ())
-    weights = given.get("weights")
-    if weights is not None:
-        is_word = weights in ("none", "imagenet", "pretrained")
-        parameters.append(("weights", weights if is_word else str(Path(weights).resolve())))
+    if "weights" in given:
+        weights = given["weights"]
+        if weights not in ("none", "imagenet", "pretrained"):
+            weights = str(Path(weights).resolve())
+        parameters.append(("weights", weights))
     named = [name for name, _ in (*parameters, *sweep)]
     if "batch_sizes" in given and "batch_size" in dict(sweep):
         named.append("batch_size")

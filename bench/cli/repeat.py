@@ -1,4 +1,4 @@
-"""The command line of a run, repeated at length or to measure something else of the same recipe."""
+"""The command line of a run, repeated at length or to measure something else of its recipe."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from bench.cli.parser import option_name, run_options
 
 
 def repeated(request: Mapping[str, Any], *more: str) -> str:
-    """Return the command of a run without ``--quick``, or one that measures what ``more`` words say instead."""
-    argv = list(request.get("argv", ()))
-    end = argv.index("--") if "--" in argv else len(argv)
-    argv, script = argv[:end], argv[end:]
+    """Return the command of a run as the next step.
+
+    Args:
+        request: of run.json.
+        more: words that say what to measure instead; without any only ``--quick`` and its like go.
+    """
+    argv, script = list(request.get("argv", ())), []
+    if "--" in argv:
+        mark = argv.index("--")
+        argv, script = argv[:mark], argv[mark:]
     if more and not script and argv and not argv[0].startswith("-"):
         del argv[0]  # a command that measures phases of its own
     left_out = {}

@@ -1,1 +1,1 @@
-"""From a request to a plan of trials: suites, what is measured by default, estimates of time, the largest batch."""
+"""From a request to a plan of trials: suites, defaults, estimates of time, the largest batch."""

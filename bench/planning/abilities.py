@@ -17,16 +17,20 @@ def require_comparable(names: tuple[str, ...], devices: tuple[Device, ...]) -> N
     Raises:
         UsageError: they are such.
     """
-    refused: dict[str, str] = {}
-    for device in reversed(devices):  # the sentence is about the first
-        reasons = {name: unsupported_reason(device, name) for name in names}
-        refused = {name: reason for name, reason in reasons.items() if reason}
-        if len(names) - len(refused) >= min(2, len(names)):
+    for device in devices:
+        able = [name for name in names if unsupported_reason(device, name) is None]
+        if len(able) >= min(2, len(names)):
             return
-    able = ", ".join(name for name in PRECISIONS if not unsupported_reason(devices[0], name))
-    reasons_given = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+    first, able, refused = devices[0], [], []
+    for name in dict.fromkeys((*PRECISIONS, *names)):
+        reason = unsupported_reason(first, name)
+        if reason is None:
+            able.append(name)
+        elif name in names:
+            refused.append(f"{name}: {reason}")
     raise UsageError(
-        f"Nothing can be compared: {devices[0].name} cannot do {reasons_given}. It can do: {able}."
+        f"Nothing can be compared: {first.name} cannot do {'; '.join(refused)}. It can do: "
+        f"{', '.join(able)}."
     )
 
 
@@ -39,15 +43,17 @@ def unsupported_reason(device: Device, name: str) -> str | None:
 
 
 def best_mixed(device: Device) -> str:
-    """Return the mixed precision that a device should gain most by: bf16, which needs no loss scaling, else fp16."""
+    """Return the mixed precision that a device should gain most by."""
+    # bfloat16 needs no loss scaling.
     return "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
 
 
 def is_emulated(device: Device, name: str) -> bool:
-    """Return whether a CPU emulates a precision: its products take more than twice as long as fp32's.
+    """Return whether a CPU emulates a precision.
 
-    Such a precision cannot gain, and its steps may take minutes: it is measured once where they are
-    short, and else where ``--precisions`` names it.
+    It does where products take more than twice as long as fp32's. Such a precision cannot gain, and
+    its steps may take minutes: it is measured once where they are short, and else where
+    ``--precisions`` names it.
     """
     if parse_precision(name).compute != "bfloat16" or unsupported_reason(device, name):
         return False
@@ -58,12 +64,9 @@ def is_emulated(device: Device, name: str) -> bool:
 
 def refusal_reason(trial: Trial, device: Device) -> str | None:
     """Return why a device can measure none of a trial's arms; None if it can measure some."""
-    cell, first = trial.cell, None
+    cell, reasons = trial.cell, []
     for arm in trial.arms:
         names = (*cell.techniques, *arm.techniques)
-        reason = refusal(names, device.kind, trial.phase, len(cell.placement.members))
-        reason = reason or unsupported_reason(device, arm.precision)
-        first = first or reason
-        if reason is None:
-            return None
-    return first
+        refused = refusal(names, device.kind, trial.phase, len(cell.placement.members))
+        reasons.append(refused or unsupported_reason(device, arm.precision))
+    return None if None in reasons else reasons[0]

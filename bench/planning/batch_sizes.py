@@ -21,7 +21,7 @@ def at_any_size(cell: Cell) -> Cell:
 
 
 def pieces(placement: Placement, names: tuple[str, ...]) -> int:
-    """Return the number of equal pieces of a batch: its devices times its accumulated parts, by techniques' names."""
+    """Return the number of equal pieces of a batch: its devices times its accumulated parts."""
     return len(placement.members) * techniques(names).grad_accumulation
 
 

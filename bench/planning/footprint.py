@@ -32,33 +32,39 @@ class Footprint(NamedTuple):
 Footprints = Mapping[SuiteRef, Footprint | None]
 
 
-def fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint) -> Suite:
-    """Return a suite with its batch sizes halved until a step in fp32 should fit a device; --set names others."""
-    named = ref.batch_size or dict(ref.parameters).get("batch_size")
-    size = suite.batch_size if device.is_gpu else min((suite.batch_size, *suite.cpu_batch_sizes))
-    if named or device.memory_total_bytes is None:
+def fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint | None) -> Suite:
+    """Return a suite with its batch sizes halved until a step in fp32 should fit a device.
+
+    It stays as it is where ``--set`` names the size, or nothing tells how much memory it takes.
+    """
+    is_named = "batch_size" in dict(ref.parameters) or ref.batch_size is not None
+    if is_named or footprint is None or device.memory_total_bytes is None:
         return suite
-    free = MOST_STEP * device.memory_total_bytes / len(Placement(name=device.placement).members)
-    while size > 1 and footprint.state_bytes + size * (footprint.sample_bytes or 0.0) > free:
+    sizes = () if device.is_gpu else suite.cpu_batch_sizes
+    size = min((suite.batch_size, *sizes))
+    ranks = len(Placement(name=device.placement).members)
+    free = MOST_STEP * device.memory_total_bytes / ranks
+    sample_bytes = footprint.sample_bytes or 0.0
+    while size > 1 and footprint.state_bytes + size * sample_bytes > free:
         size //= 2
     return replace(suite, batch_size=size, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
 
-def unfit_reason(trial: Trial, device: Device, footprint: Footprint) -> str:
-    """Return why a device's memory cannot hold any of a trial's arms, whatever the batch; empty where it may.
+def unfit_reason(trial: Trial, device: Device, footprint: Footprint | None) -> str:
+    """Return why a device's memory cannot hold any of a trial's arms, whatever the batch.
 
-    16-bit weights halve the least that an arm takes.
+    Empty where it may.
     """
-    if device.memory_total_bytes is None:
+    if footprint is None or device.memory_total_bytes is None:
         return ""
-    precisions = [parse_precision(arm.precision) for arm in trial.arms]
-    halvings = max(each.weights is not None for each in precisions)
-    training = PHASES[trial.phase].trains
-    least = (footprint.state_bytes if training else footprint.model_bytes) / 2**halvings
+    what, least = "weights", float(footprint.model_bytes)
+    if PHASES[trial.phase].trains:
+        what, least = "weights, gradients and optimizer states", float(footprint.state_bytes)
+    if any(parse_precision(arm.precision).weights for arm in trial.arms):
+        least /= 2  # 16-bit weights halve the least that an arm takes
     total = device.memory_total_bytes / len(trial.cell.placement.members)
     if least <= MOST_STATE * total:
         return ""
-    what = "weights, gradients and optimizer states" if training else "weights"
     return (
         f"its {what} take {least / GIB:.1f} GiB, and the device has {total / GIB:.1f} GiB; nothing "
         "was allocated"

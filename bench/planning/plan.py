@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from bench.planning.footprint import Footprints, fit_batches, unfit_reason
 from bench.planning.question import Question
 from bench.results.records import Device, Environment
 from bench.spec.data_source import PreparedData
+from bench.spec.phase import Phase
 from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
 from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE, PRECISIONS
@@ -45,23 +45,24 @@ Groups = list[tuple[AblationStep, ...]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The trials in the order they run, with their estimated seconds (None where nothing is known)."""
+    """The trials in the order they run."""
 
     trials: tuple[Trial, ...]
     seconds: tuple[float | None, ...]
+    """The estimate of each; None where nothing is known."""
 
     def only(self, keep: Callable[[Trial], bool]) -> Plan:
         """Return the trials that are to be kept."""
-        return _plan(
-            [entry for entry in zip(self.trials, self.seconds, strict=True) if keep(entry[0])]
-        )
+        entries = zip(self.trials, self.seconds, strict=True)
+        return _plan([entry for entry in entries if keep(entry[0])])
 
 
 def _plan(entries: Sequence[tuple[Trial, float | None]]) -> Plan:
-    return Plan(
-        trials=tuple(trial for trial, _ in entries),
-        seconds=tuple(seconds for _, seconds in entries),
-    )
+    trials, seconds = [], []
+    for trial, estimate in entries:
+        trials.append(trial)
+        seconds.append(estimate)
+    return Plan(trials=tuple(trials), seconds=tuple(seconds))
 
 
 def make_plan(
@@ -74,10 +75,10 @@ def make_plan(
     largest: Largest | None = None,
     footprints: Footprints = MappingProxyType({}),
 ) -> Plan:
-    """Order suites × placements × batch sizes × phases × precisions × replicates or seeds into trials.
+    """Order suites × placements × batch sizes × phases × precisions × repetitions into trials.
 
-    Within a cell phases come in the order of ``PHASES``: memory first, because it tells which
-    precisions fit.
+    Repetitions are processes or seeds. Within a cell phases come in the order of ``PHASES``, in
+    which memory comes early, because it tells which precisions fit.
 
     Args:
         request: what was asked.
@@ -93,27 +94,24 @@ def make_plan(
         UsageError: no device supports two of the precisions that were asked for, or the only one.
     """
     require_comparable(request.precisions or (BASELINE,), environment.devices)
-    planned: list[tuple[Trial, float | None]] = []
+    planned = []
     for ref, suite in suites.items():
+        sample_flops, footprint = flops.get(ref), footprints.get(ref)
         for device in environment.devices:
-            here, kept, footprint = request, suite, footprints.get(ref)
-            if footprint is not None:
-                kept = fit_batches(suite, ref, device, footprint)
+            here, kept = request, fit_batches(suite, ref, device, footprint)
             if request.quick:
-                kept = _shorten(here, kept, device, flops.get(ref))
-            once = _emulates_quickly(here, kept, device, flops.get(ref))
-            if once:
-                seeds = here.seeds or suite.seeds[:1]
-                here = replace(here, precisions=(BASELINE, EMULATED), protocol=ONCE, seeds=seeds)
-            for asked in _trials_on(here, ref, kept, data[ref], device, largest=largest):
-                step = step_s(asked, device, flops.get(ref))
-                unfit = unfit_reason(asked, device, footprint) if footprint is not None else ""
+                kept = _shorten(request, kept, device, sample_flops)
+            is_once = _emulates_quickly(request, kept, device, sample_flops)
+            if is_once:
+                seeds = request.seeds or suite.seeds[:1]
+                here = replace(request, precisions=(BASELINE, EMULATED), protocol=ONCE, seeds=seeds)
+            cell = _cell(here, ref, kept, data[ref], device)
+            for asked in _trials_on(here, cell, kept, device, largest):
+                step = step_s(asked, device, sample_flops)
+                unfit = unfit_reason(asked, device, footprint)
                 trial = replace(asked, silence_s=silence_s(asked, request, step), unfit=unfit)
                 seconds = estimate_s(trial, suite, data[ref], device, step)
-                is_slow_training = (
-                    once and trial.phase == "train" and (seconds or math.inf) > EMULATED_TRAIN_S
-                )
-                if not is_slow_training or trial.precisions == (BASELINE,):
+                if not is_once or _is_worth_emulating(trial, seconds):
                     planned.append((trial, seconds))
     if request.within_s is not None:
         # The cells take turns, process by process.
@@ -130,9 +128,10 @@ def _shorten(
     it is the recipe's, or the smallest that the suite has for a CPU, halved while a step has many
     FLOPs.
     """
-    size = min((suite.batch_size, *(() if device.is_gpu else suite.cpu_batch_sizes)))
+    sizes = () if device.is_gpu else suite.cpu_batch_sizes
+    size = min((suite.batch_size, *sizes))
     parts = pieces(Placement(name=device.placement), request.techniques)
-    most = QUICK_STEP_FLOPS["cuda" if device.is_gpu else "cpu"]
+    most = QUICK_STEP_FLOPS[device.kind]
     # Each part keeps two samples, which batch norm needs.
     while size * (flops_per_sample or 0.0) > most and size % (4 * parts) == 0:
         size //= 2
@@ -142,113 +141,132 @@ def _shorten(
 def _emulates_quickly(
     request: Request, suite: Suite, device: Device, flops_per_sample: float | None
 ) -> bool:
-    """Return whether to measure an emulated precision that nobody named: its step is short, or it takes few of them.
+    """Return whether to measure an emulated precision that nobody named.
 
-    Without it a CPU that emulates bfloat16 has nothing to compare with fp32.
+    It is, if its step is short, or if it takes few of them. Without it a CPU that emulates bfloat16
+    has nothing to compare with fp32.
     """
-    if request.precisions or {*ABLATIONS} & {*request.phases} or not is_emulated(device, EMULATED):
+    phases = {*request.phases}
+    if request.precisions or phases & {*ABLATIONS} or not is_emulated(device, EMULATED):
         return False
-    if not {"speed", "train"} & {*request.phases}:
+    if not phases & {"speed", "train"}:
         return True
-    largest = max(_batch_sizes(suite, request, device, "speed"), default=suite.batch_size)
-    step_flops = largest * (flops_per_sample or math.inf)
-    return step_flops < EMULATED_STEP_S * 1e9 * (device.bf16_gflops or 0.0)
+    if flops_per_sample is None or device.bf16_gflops is None:
+        return False
+    largest = max(_batch_sizes(suite, request, device, PHASES["speed"]), default=suite.batch_size)
+    return largest * flops_per_sample < EMULATED_STEP_S * 1e9 * device.bf16_gflops
+
+
+def _is_worth_emulating(trial: Trial, seconds: float | None) -> bool:
+    """Return whether a trial is no emulated training, or a short one."""
+    if trial.phase != "train" or trial.precisions == (BASELINE,):
+        return True
+    return seconds is not None and seconds <= EMULATED_TRAIN_S
+
+
+def _cell(
+    request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device
+) -> Cell:
+    """Return a suite's cell on a device at the batch size that its searches start from."""
+    placement, techniques = Placement(name=device.placement), request.techniques
+    # One device, alone or as the reference of several, has no techniques of devices that train
+    # together.
+    if len(placement.members) == 1:
+        techniques = for_one_device(techniques)
+    sizes = () if device.is_gpu else suite.cpu_batch_sizes
+    return Cell(
+        suite=ref,
+        placement=placement,
+        batch_size=min(sizes, default=suite.batch_size),
+        data=data.source,
+        classes=data.classes,
+        techniques=tuple(name for name in techniques if not find(name).implied),
+    )
 
 
 def _trials_on(
-    request: Request,
-    ref: SuiteRef,
-    suite: Suite,
-    data: PreparedData,
-    device: Device,
-    *,
-    largest: Largest | None,
+    request: Request, cell: Cell, suite: Suite, device: Device, largest: Largest | None
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
-    placement, asked = Placement(name=device.placement), request.techniques
-    # One device, alone or as the reference of several, has no techniques of devices that train
-    # together.
-    possible = asked if len(placement.members) > 1 else for_one_device(asked)
-    cell = Cell(
-        suite=ref,
-        placement=placement,
-        batch_size=suite.batch_size
-        if device.is_gpu
-        else min(suite.cpu_batch_sizes, default=suite.batch_size),
-        data=data.source,
-        classes=data.classes,
-        techniques=tuple(name for name in possible if not find(name).implied),
-    )
     names = _precisions(request, device)
+    trials = []
 
-    def trials_of(phase: str, size: int, precisions: tuple[str, ...]) -> list[Trial]:
+    def plan_phase(phase: Phase, size: int, precisions: tuple[str, ...]) -> None:
         question = Question(
-            phase=PHASES[phase],
+            phase=phase,
             request=request,
             suite=suite,
             cell=replace(cell, batch_size=size),
             device=device,
             precisions=precisions,
         )
-        return _trials(question)
+        trials.extend(_trials(question))
 
-    trials: list[Trial] = []
     if request.largest_batch and largest is None:
         for search in SEARCHES:
-            trials += trials_of(search, cell.batch_size, names)
-    fitting: dict[str, int] = {}
-    for name in names:
-        size = (largest or {}).get((at_any_size(cell), name))
-        if size is not None:
-            fitting[name] = size
-    phases = [
-        name for name in PHASES if name in request.phases and PHASES[name].lacks(device) is None
-    ]
-    chosen = {phase: _batch_sizes(suite, request, device, phase) for phase in phases}
+            plan_phase(PHASES[search], cell.batch_size, names)
+    found = {name: (largest or {}).get((at_any_size(cell), name)) for name in names}
+    fitting = {name: size for name, size in found.items() if size is not None}
+    chosen = {}
+    for name, phase in PHASES.items():
+        if name in request.phases and phase.lacks(device) is None:
+            chosen[name] = _batch_sizes(suite, request, device, phase)
     for size in sorted({*fitting.values()}.union(*chosen.values())):
-        for phase in phases:
-            if size in chosen[phase]:
-                trials += trials_of(phase, size, names)
-            elif size in fitting.values() and not PHASES[phase].recipe_batch:
-                at_size = tuple(name for name in fitting if fitting[name] >= size)
-                trials += trials_of(phase, size, at_size)
+        at_size = tuple(name for name in fitting if fitting[name] >= size)
+        for name, sizes in chosen.items():
+            phase = PHASES[name]
+            if size in sizes:
+                plan_phase(phase, size, names)
+            elif size in fitting.values() and not phase.recipe_batch:
+                plan_phase(phase, size, at_size)
     return trials
 
 
-def _batch_sizes(suite: Suite, request: Request, device: Device, phase: str) -> tuple[int, ...]:
-    """Return the batch sizes of a phase: the request's, else the suite's sweep, or its recipe's for training."""
+def _batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
+    """Return the batch sizes of a phase.
+
+    They are the request's, else the suite's sweep; training keeps the recipe's.
+    """
     recipe = (suite.batch_size,)
-    if any(name == "batch_size" for name, _ in request.sweep):
+    if "batch_size" in dict(request.sweep):
         return recipe
     if request.batch_sizes:
         return request.batch_sizes
-    if PHASES[phase].recipe_batch:
+    if phase.recipe_batch:
         return recipe
     if request.largest_batch:
         return ()
     sizes = () if device.is_gpu else suite.cpu_batch_sizes
-    if PHASES[phase].is_ablation:
+    if phase.is_ablation:
         return (min(sizes or recipe),)
     return sizes or suite.batch_sizes or recipe
 
 
 def _precisions(request: Request, device: Device) -> tuple[str, ...]:
-    """Return the precisions to compare, the baseline first: those named, else those that the device may gain by."""
+    """Return the precisions to compare, the baseline first.
+
+    They are those named, else those that the device may gain by.
+    """
     if request.precisions:
         return tuple(sorted(request.precisions, key=lambda name: name != BASELINE))
-    usual = [name for name, precision in PRECISIONS.items() if precision.default]
+    if request.quick:
+        usual = [BASELINE, best_mixed(device)]
+    else:
+        usual = [name for name, precision in PRECISIONS.items() if precision.default]
     names = []
-    for name in (BASELINE, best_mixed(device)) if request.quick else usual:
-        is_slow = is_emulated(device, name) or (
-            not device.is_gpu and PRECISIONS[name].compute == "float16"
-        )
+    for name in usual:
+        is_slow_float16 = not device.is_gpu and PRECISIONS[name].compute == "float16"
+        is_slow = is_slow_float16 or is_emulated(device, name)
         if not is_slow and not unsupported_reason(device, name):
             names.append(name)
     return tuple(names)
 
 
 def _trials(question: Question) -> list[Trial]:
-    """Return the trials of a phase in a cell; arms that the device does not support get a trial each."""
+    """Return the trials of a phase in a cell.
+
+    Arms that the device does not support get a trial each.
+    """
     phase, device, request = question.phase, question.device, question.request
     if phase.trials is not None:
         return phase.trials(question)
@@ -259,41 +277,50 @@ def _trials(question: Question) -> list[Trial]:
         groups = [arms for arms in groups if arms[0].precision == BASELINE]
     elif phase.arms == "together":
         groups, alone = together(common, device)
-    if phase.is_enough is not None:
-        return in_processes(common, groups, common.protocol.replicates) + alone
     if phase.key == "seed":
         return _in_seeds(question, groups)
-    # The memory phase: on a GPU cuDNN may choose another workspace in each process.
-    is_repeated = phase.key == "replicate" and device.is_gpu and not request.quick
-    return in_processes(common, groups, 2 if is_repeated else 1) + alone
+    count = 1
+    if phase.is_enough is not None:
+        count = common.protocol.replicates
+    elif phase.key == "replicate" and device.is_gpu and not request.quick:
+        count = 2  # the memory phase: cuDNN may choose another workspace in each process
+    return in_processes(common, groups, count) + alone
 
 
 def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
     """Return a trial for each group of arms with each seed."""
-    request, trials = question.request, []
-    common = replace(question.trial(), epochs=request.epochs or question.suite.epochs)
-    for turn, seed in enumerate(question.seeds):
-        # Every other seed in reverse order, so that a linear drift of the machine favours no
-        # precision.
-        for arms in groups[::-1] if turn % 2 else groups:
+    epochs = question.request.epochs or question.suite.epochs
+    common, trials = replace(question.trial(), epochs=epochs), []
+    for seed in question.seeds:
+        for arms in groups:
             trials.append(replace(common, arms=arms, seed=seed))
+        # Every other seed is trained in reverse order, so that a linear drift of the machine
+        # favours no precision.
+        groups = groups[::-1]
     return trials
 
 
 def together(
     common: Trial, device: Device, refused: Sequence[AblationStep] = ()
 ) -> tuple[Groups, list[Trial]]:
-    """Return the arms of a trial that the device supports as one group, and a trial for each other arm."""
-    supported: list[AblationStep] = []
-    alone = list(refused)
+    """Return the arms of a trial that the device supports as one group.
+
+    Every other arm, and every refused one, gets a trial alone.
+    """
+    supported, alone = [], list(refused)
     for arm in common.arms:
-        is_supported = unsupported_reason(device, arm.precision) is None
-        (supported if is_supported else alone).append(arm)
-    return [tuple(supported)] if supported else [], [replace(common, arms=(arm,)) for arm in alone]
+        if unsupported_reason(device, arm.precision) is None:
+            supported.append(arm)
+        else:
+            alone.append(arm)
+    groups = [tuple(supported)] if supported else []
+    return groups, [replace(common, arms=(arm,)) for arm in alone]
 
 
 def in_processes(common: Trial, groups: Groups, count: int) -> list[Trial]:
     """Return a trial for each group of arms in each of so many processes."""
-    return [
-        replace(common, arms=arms, replicate=process) for process in range(count) for arms in groups
-    ]
+    trials = []
+    for process in range(count):
+        for arms in groups:
+            trials.append(replace(common, arms=arms, replicate=process))
+    return trials

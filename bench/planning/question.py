@@ -1,4 +1,4 @@
-"""What a phase is asked for in one cell; its answer are trials."""
+"""What a phase is asked for in one cell; its answer is trials."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ class Question:
 
     def trial(self) -> Trial:
         """Return a trial with all arms, in which phases replace what differs."""
+        request, resumes = self.request, self.phase.checkpoints
         return Trial(
             cell=self.cell,
             phase=self.phase.name,
             arms=tuple(AblationStep(precision=name) for name in self.precisions),
             seed=self.seeds[0],
-            clip_grad=self.request.clip_grad,
-            start=str(self.request.start)
-            if self.request.start and self.phase.checkpoints
-            else None,
-            keep_checkpoints=self.request.keep_checkpoints and self.phase.checkpoints,
-            protocol=self.request.protocol,
+            clip_grad=request.clip_grad,
+            start=str(request.start) if request.start and resumes else None,
+            keep_checkpoints=request.keep_checkpoints and resumes,
+            protocol=request.protocol,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -12,52 +11,51 @@ from bench.spec.phases import PHASES
 from bench.spec.techniques import AblationStep
 from bench.spec.trial import Cell, Trial
 
-# The trials that find out which arms fit: by whether they are of an ablation, by cell, and by their
-# arm.
+# The trials that find out which arms fit: by whether they are of an ablation and by cell; there by
+# their arm, which several processes may measure.
 MemoryTrials = Mapping[tuple[bool, Cell], Mapping[AblationStep, Sequence[Trial]]]
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    trials: dict[tuple[bool, Cell], dict[AblationStep, list[Trial]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    trials: dict[tuple[bool, Cell], dict[AblationStep, list[Trial]]] = {}
     for trial in plan.trials:
         if PHASES[trial.phase].finds_unfit:
-            trials[trial.ablation, trial.cell][trial.arms[0]].append(trial)
+            of_cell = trials.setdefault((trial.ablation, trial.cell), {})
+            of_cell.setdefault(trial.arms[0], []).append(trial)
     return trials
 
 
 def resolve(
     trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[str, Status]]
 ) -> Trial | None:
-    """Return what a planned trial measures after the memory phase of its cell, or None if nothing is left.
+    """Return what a planned trial measures after the memory phase of its cell.
 
-    An arm that did not run there is left out, and later steps of an ablation add to the last one
-    that did: without channels-last, compile is measured on plain AMP. Of two processes that read an
-    arm's memory, one that ran is enough. An arm without a result yet stays as planned.
+    None if nothing is left. An arm that did not run there is left out, and later steps of an
+    ablation add to the last one that did: without channels-last, compile is measured on plain AMP.
+    Of two processes that read an arm's memory, one that ran is enough. An arm without a result yet
+    stays as planned.
 
     Args:
         trial: a trial of the plan.
         of_memory: the plan's memory trials, which find out which arms fit.
         done: the status of each arm of the trials that have ended, by their ids.
     """
-    rebased: dict[AblationStep, AblationStep] = {}
+    # What is measured in the place of each planned arm.
+    measured: dict[AblationStep, AblationStep] = {}
     failed: list[AblationStep] = []
     for planned, processes in of_memory.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)
-        rebased[planned] = arm
-        ended = (
-            done.get(replace(process, arms=(arm,)).id, {}).get(arm.name) for process in processes
-        )
-        if _is_unfit({status for status in ended if status}):
+        measured[planned] = arm
+        statuses = set()
+        for process in processes:
+            ended = done.get(replace(process, arms=(arm,)).id, {})
+            statuses.add(ended.get(arm.name))
+        if statuses & {*UNFIT} and not statuses & {*MEASURED}:
             failed.append(arm)
-    arms = [rebased.get(arm, arm) for arm in trial.arms]
-    if not PHASES[trial.phase].finds_unfit:
-        arms = [arm for arm in arms if arm not in failed]
+    arms = []
+    for planned in trial.arms:
+        arm = measured.get(planned, planned)
+        if PHASES[trial.phase].finds_unfit or arm not in failed:
+            arms.append(arm)
     return replace(trial, arms=tuple(arms)) if arms else None
-
-
-def _is_unfit(statuses: set[Status]) -> bool:
-    """Return whether an arm did not run, given how its memory trials ended."""
-    return bool(statuses & {*UNFIT}) and not statuses & {*MEASURED}

@@ -1,4 +1,4 @@
-"""Find and load suites: the files in suites/, files of the user's own, and models of libraries by their names."""
+"""Find and load suites: files in suites/, files of the user's own, and models of libraries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 import suites  # before any folder of the user's is on sys.path
 from bench.spec.errors import UsageError, nearest, unknown
@@ -26,20 +26,21 @@ from bench.spec.trial import SuiteRef
 # The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py``
 # builds them, and ampmeter's extra of that name installs the package.
 LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
-# Above any number that a suite takes.
+# Above any number that a suite takes, so that a typo is refused before torch is asked for the
+# memory.
 MOST = 1e18
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 
 def names() -> list[str]:
     """Return the names of the suites that come with the project, sorted."""
-    return sorted(
-        path.stem for path in Path(suites.__path__[0]).glob("*.py") if not path.stem.startswith("_")
-    )
+    files = Path(suites.__path__[0]).glob("[!_]*.py")
+    return sorted(path.stem for path in files)
 
 
-def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
-    """Turn ``--suite``'s word, a name or a path ending in .py, into a reference that any process can load.
+def refer(word: str, settings: Mapping[str, str] = NO_SETTINGS) -> SuiteRef:
+    """Turn ``--suite``'s word into a reference that any process can load.
 
     Args:
         word: the suite's name, the path of a suite file, or a library's model as in
@@ -51,35 +52,34 @@ def refer(word: str, settings: Mapping[str, str] | None = None) -> SuiteRef:
         UsageError: there is no such suite, or its file cannot be loaded.
     """
     ref = _find(word)
-    defaults = parameters(ref)
-    converted = []
-    for name, text in sorted((settings or {}).items()):
-        if name in defaults:
-            converted.append((name, _convert("--set", name, text, defaults[name])))
-    ref = replace(ref, parameters=tuple(converted))
+    converted = {}
+    for name, default in parameters(ref).items():
+        if name in settings:
+            converted[name] = _convert("--set", name, settings[name], default)
+    ref = _changed(ref, converted)
     suite = load(ref)
     code = Path(_module(ref).__file__ or "").read_bytes()
     if _library(word) and ref.file:
         code += (Path(ref.file) / "config.json").read_bytes()
-    return replace(ref, name=suite.name, digest=hashlib.blake2b(code, digest_size=6).hexdigest())
+    digest = hashlib.blake2b(code, digest_size=6).hexdigest()
+    return replace(ref, name=suite.name, digest=digest)
 
 
 def _find(word: str) -> SuiteRef:
     """Return the reference of a suite by its name or place, without its parameters."""
-    library, path = _library(word), Path(word)
+    library = _library(word)
     if library:
-        folder = Path(word.partition(":")[2])
+        folder = Path(word.removeprefix(f"{library}:")).resolve()
         if "/" in word and folder.is_dir():
-            folder = folder.resolve()
             return SuiteRef(name=f"{library}:{folder.name}", file=str(folder))
-        return SuiteRef(name=word)
-    if word.endswith(".py"):
+    elif word.endswith(".py"):
+        path = Path(word)
         if not path.is_file():
             raise UsageError(f"There is no suite file '{word}'.")
         return SuiteRef(name=path.stem, file=str(path.resolve()))
-    if word not in names():
-        others = ("FILE.py", "timm:MODEL", "torchvision:MODEL", "hf:MODEL")
-        raise unknown("suite", word, (*names(), *others))
+    elif word not in names():
+        others = ["FILE.py"] + [f"{prefix}:MODEL" for prefix in LIBRARIES]
+        raise unknown("suite", word, [*names(), *others])
     return SuiteRef(name=word)
 
 
@@ -102,12 +102,10 @@ def matching(pattern: str) -> list[str]:
             f"list takes a library and a pattern, such as {examples}, not '{pattern}'."
         )
     known = [f"{prefix}:{name}" for name in _library_module(prefix).names()]
-    matches = fnmatch.filter(known, f"{prefix}:{rest or '*'}")
+    matches = fnmatch.filter(known, pattern if rest else f"{prefix}:*")
     if not matches:
-        raise UsageError(
-            f"None of the {len(known)} models of {prefix} matches "
-            f"'{pattern}'.{nearest(pattern, known)}"
-        )
+        hint = nearest(pattern, known)
+        raise UsageError(f"None of the {len(known)} models of {prefix} matches '{pattern}'.{hint}")
     return sorted(matches)
 
 
@@ -119,10 +117,8 @@ def _library_module(prefix: str) -> ModuleType:
     """
     package = LIBRARIES[prefix]
     if importlib.util.find_spec(package) is None:
-        raise UsageError(
-            f"{prefix}:NAME needs {package}, which is not installed: pip install "
-            f"'ampmeter[{prefix}]'."
-        )
+        install = f"pip install 'ampmeter[{prefix}]'"
+        raise UsageError(f"{prefix}:NAME needs {package}, which is not installed: {install}.")
     return importlib.import_module(f"suites._{prefix}")
 
 
@@ -132,23 +128,23 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
     Args:
         request: names suites, parameters and values to sweep.
         on_cpu: whether nothing but a CPU measures, for which a suite may have parameters of its
-        own.
+            own.
 
     Raises:
         UsageError: a suite cannot be loaded, or a parameter or value is not one that they take.
     """
     refs = [refer(word, dict(request.parameters)) for word in request.suites]
-    if len({ref.name for ref in refs}) < len(refs):
-        raise UsageError(
-            f"Two of the suites have the same name: {', '.join(ref.name for ref in refs)}."
-        )
+    suite_names = [ref.name for ref in refs]
+    if len({*suite_names}) < len(refs):
+        raise UsageError(f"Two of the suites have the same name: {', '.join(suite_names)}.")
     known = {name for ref in refs for name in parameters(ref)}
     named = [name for name, _ in (*request.parameters, *request.sweep)]
     for name in named:  # ignoring one would give wrong results
         if name not in known:
+            available = ", ".join(sorted(known))
             raise UsageError(
                 f"No suite here has a parameter '{name}'.{nearest(name, known)} Available: "
-                f"{', '.join(sorted(known))}."
+                f"{available}."
             )
     if on_cpu:
         refs = [_smaller(ref, named) for ref in refs]
@@ -166,14 +162,14 @@ def _smaller(ref: SuiteRef, named: list[str]) -> SuiteRef:
 
 
 def _unlabelled(ref: SuiteRef) -> SuiteRef:
-    """Move ``batch_size`` out of the parameters that name a suite: rows have the batch size in a column."""
+    """Move ``batch_size`` out of the parameters that name a suite: rows have a column of it."""
     rest = dict(ref.parameters)
     size = rest.pop("batch_size", None)
     return replace(ref, parameters=tuple(rest.items()), batch_size=size)
 
 
 def _swept(ref: SuiteRef, name: str, words: tuple[str, ...]) -> list[SuiteRef]:
-    """Return the suite once for each value of a parameter, or it alone if it has no such parameter."""
+    """Return the suite once for each value of a parameter; it alone if it has none of that name."""
     defaults = parameters(ref)
     if name not in defaults:
         return [ref]
@@ -181,8 +177,9 @@ def _swept(ref: SuiteRef, name: str, words: tuple[str, ...]) -> list[SuiteRef]:
     return [_changed(ref, {name: value}) for value in values]
 
 
-def _changed(ref: SuiteRef, changes: Mapping[str, Parameter]) -> SuiteRef:
-    return replace(ref, parameters=tuple(sorted({**dict(ref.parameters), **changes}.items())))
+def _changed(ref: SuiteRef, changes: dict[str, Parameter]) -> SuiteRef:
+    changed = dict(ref.parameters) | changes
+    return replace(ref, parameters=tuple(sorted(changed.items())))
 
 
 def load(ref: SuiteRef) -> Suite:
@@ -194,9 +191,11 @@ def load(ref: SuiteRef) -> Suite:
     function, arguments = _function(ref), dict(ref.parameters)
     if ref.batch_size is not None:
         arguments["batch_size"] = ref.batch_size
-    given = " ".join(f"{name}={value}" for name, value in arguments.items())
-    what = f"Suite '{ref.file or ref.name}' cannot be built" + (f" with {given}" if given else "")
-    with _blaming(what, inspect.getfile(getattr(function, "func", function))):
+    what = f"Suite '{ref.file or ref.name}' cannot be built"
+    if arguments:
+        given = " ".join(f"{name}={value}" for name, value in arguments.items())
+        what += f" with {given}"
+    with _blaming(what, inspect.getfile(_module(ref))):
         suite = function(**arguments)
     if not isinstance(suite, Suite):
         raise UsageError(
@@ -214,11 +213,10 @@ def parameters(ref: SuiteRef) -> dict[str, Parameter]:
     defaults = {}
     for name, argument in inspect.signature(_function(ref)).parameters.items():
         if not isinstance(argument.default, Parameter):
-            needed = (
-                f"suite()'s argument '{name}' needs a default that is a number, a text, or True or "
-                "False"
+            raise UsageError(
+                f"The suite file '{ref.file or ref.name}': suite()'s argument '{name}' needs a "
+                "default that is a number, a text, or True or False."
             )
-            raise UsageError(f"The suite file '{ref.file or ref.name}': {needed}.")
         defaults[name] = argument.default
     return defaults
 
@@ -236,36 +234,37 @@ def _function(ref: SuiteRef) -> Callable[..., object]:
 
 
 def _module(ref: SuiteRef) -> ModuleType:
-    if prefix := _library(ref.name):
+    prefix = _library(ref.name)
+    if prefix:
         return _library_module(prefix)
-    return (
-        _import_file(Path(ref.file)) if ref.file else importlib.import_module(f"suites.{ref.name}")
-    )
+    if ref.file:
+        return _import_file(ref.file)
+    return importlib.import_module(f"suites.{ref.name}")
 
 
 @cache
-def _import_file(path: Path) -> ModuleType:
+def _import_file(file: str) -> ModuleType:
     """Import a suite file, with its folder importable as it would be for a script."""
+    path = Path(file)
     sys.path.insert(0, str(path.parent))
     module = ModuleType(f"ampmeter_suite_{path.stem}")
-    module.__file__ = str(path)
-    with _blaming(f"The suite file '{path}' cannot be loaded", str(path)):
-        code = compile(path.read_bytes(), str(path), "exec")
-    if "suite" not in code.co_names:  # it may be a training, which must not run
-        raise UsageError(
-            f"The suite file '{path}' has no function suite() that returns a Suite, so it was not "
-            "run. A training script is measured as it is by: python run_bench.py script --inject "
-            f"fp32,amp-bf16 -- {path.name}"
-        )
-    sys.modules[module.__name__] = module
-    with _blaming(f"The suite file '{path}' cannot be loaded", str(path)):
+    module.__file__ = file
+    with _blaming(f"The suite file '{file}' cannot be loaded", file):
+        code = compile(path.read_bytes(), file, "exec")
+        if "suite" not in code.co_names:  # it may be a training, which must not run
+            raise UsageError(
+                "It has no function suite() that returns a Suite, so it was not run. A training "
+                "script is measured as it is by: python run_bench.py script --inject "
+                f"fp32,amp-bf16 -- {path.name}"
+            )
+        sys.modules[module.__name__] = module
         exec(code, module.__dict__)
     return module
 
 
 @contextmanager
 def _blaming(what: str, file: str) -> Iterator[None]:
-    """Raise a UsageError for whatever anybody's code raises, with the line of ``file`` if it is known."""
+    """Raise a UsageError for whatever anybody's code raises, with the line of ``file`` if known."""
     try:
         yield
     except KeyboardInterrupt:
@@ -273,17 +272,13 @@ def _blaming(what: str, file: str) -> Iterator[None]:
     except UsageError as error:
         raise UsageError(f"{what}: {error}") from error
     except BaseException as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == file
-        ]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
         if isinstance(error, SyntaxError):
             lines.append(error.lineno)
         line = f"line {lines[-1]}: " if lines else ""
-        raise UsageError(
-            f"{what}: {line}{type(error).__name__}: {str(error).rstrip('.')}."
-        ) from error
+        kind, text = type(error).__name__, str(error).rstrip(".")
+        raise UsageError(f"{what}: {line}{kind}: {text}.") from error
 
 
 def _convert(option: str, name: str, text: str, default: Parameter) -> Parameter:

@@ -1,4 +1,7 @@
-"""Suites, precisions, techniques, phases, metrics, placements and trials. Plain data; nothing here imports torch."""
+"""Suites, precisions, techniques, phases, metrics, placements and trials.
+
+Plain data; nothing here imports torch.
+"""
 
 from bench.spec.errors import UnsupportedError, UsageError, require
 from bench.spec.precisions import BASELINE, PRECISIONS, Precision

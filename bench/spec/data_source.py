@@ -23,7 +23,7 @@ class DataSource:
 
     @property
     def generated(self) -> bool:
-        """Whether samples are computed, or the suite's own, so that there is nothing to download or to decode."""
+        """Whether samples are computed, or the suite's own: nothing is downloaded or decoded."""
         return self.kind in ("markov", "synthetic", "suite", "script")
 
     @property
@@ -36,33 +36,42 @@ class DataSource:
 
     @staticmethod
     def parse(word: str, directory: str = "data", *, elsewhere: bool = False) -> DataSource:
-        """Parse a word such as ``cifar10``, or ``folder:PATH``; a path ``elsewhere`` is on other machines.
+        """Parse a word such as ``cifar10``, or ``folder:PATH``.
+
+        Args:
+            word: of ``--data``.
+            directory: for downloads and decoded images.
+            elsewhere: whether a path is on other machines.
 
         Raises:
             UsageError: it is none of these, or the folder or file does not exist.
         """
-        home = str(Path(directory).resolve())
         kind, _, name = word.partition(":")
-        if not name and kind in ("cifar10", "digits", "markov", "synthetic"):
-            return DataSource(kind=kind, directory=home)  # type: ignore[arg-type]  # it is one of these
-        if not name or kind not in ("folder", "text"):
+        path = None
+        if name and kind in ("folder", "text"):
+            place = Path(name).resolve()
+            path = str(place)
+            if kind == "text" and not elsewhere and not place.is_file():
+                raise UsageError(
+                    f"There is no file '{name}'. Give text:FILE, whose bytes are the tokens."
+                )
+            if kind == "folder" and not elsewhere and not place.is_dir():
+                raise UsageError(
+                    f"There is no folder '{name}'. Give folder:PATH with train/ and test/."
+                )
+        elif name or kind not in ("cifar10", "digits", "markov", "synthetic"):
             allowed = "cifar10, digits, markov, synthetic, folder:PATH or text:FILE"
             raise UsageError(f"--data must be {allowed}, not '{word}'.")
-        path = Path(name)
-        if kind == "text" and not elsewhere and not path.is_file():
-            raise UsageError(
-                f"There is no file '{name}'. Give text:FILE, whose bytes are the tokens."
-            )
-        if kind == "folder" and not elsewhere and not path.is_dir():
-            raise UsageError(
-                f"There is no folder '{name}'. Give folder:PATH with train/ and test/."
-            )
-        return DataSource(kind=kind, path=str(path.resolve()), directory=home)  # type: ignore[arg-type]
+        return DataSource(
+            kind=kind,  # type: ignore[arg-type]  # it is one of these
+            path=path,
+            directory=str(Path(directory).resolve()),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
-    """A source of data that was looked at before anything runs; samples that are computed need no look."""
+    """A source of data that was looked at before anything runs, unless samples are computed."""
 
     source: DataSource
     classes: int | None = None

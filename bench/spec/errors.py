@@ -19,9 +19,11 @@ class UnsupportedError(UsageError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without its full stop, or its type where it has none."""
+    """Return the first line of an error's message without its full stop, or else its type."""
     text = str(error).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    return text.splitlines()[0].rstrip(".")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -32,13 +34,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def unknown(kind: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error that there is nothing of a kind by some name."""
-    return UsageError(
-        f"There is no {kind} '{word}'.{nearest(word, known)} Available: "
-        f"{', '.join(known) or 'none'}."
-    )
+    available = ", ".join(known) or "none"
+    return UsageError(f"There is no {kind} '{word}'.{nearest(word, known)} Available: {available}.")
 
 
 def require(condition: bool, field: str, allowed: str, value: object) -> None:
-    """Raise a UsageError that names the field and its allowed values, unless ``condition`` holds."""
+    """Raise a UsageError that names the field and its allowed values, unless they hold."""
     if not condition:
         raise UsageError(f"{field} must be {allowed}, not {value!r}.")

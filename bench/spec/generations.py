@@ -19,5 +19,10 @@ _ORDER = tuple(NVIDIA.values())
 
 
 def generation_rank(architecture: str) -> int:
-    """Return the place of a device's architecture in a table: older generations first, then others, such as CPUs."""
-    return _ORDER.index(architecture) if architecture in _ORDER else len(_ORDER)
+    """Return the place of a device's architecture in a table.
+
+    Older generations come first; all that is none of them, such as a CPU, comes last.
+    """
+    if architecture not in _ORDER:
+        return len(_ORDER)
+    return _ORDER.index(architecture)

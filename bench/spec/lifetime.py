@@ -1,4 +1,6 @@
-"""How a process ends with the one that started it, however that ends: by the kernel, even if it hangs in C code.
+"""How a process ends with the one that started it, however that ends.
+
+The kernel ends it, even if it hangs in C code.
 
 Linux's parent-death signal (prctl(2), PR_SET_PDEATHSIG) is sent when the *thread* that started the
 process ends. So it is asked for only where that is the main thread, or as long as the thread is
@@ -24,7 +26,10 @@ _libc: Any = ctypes.CDLL(None)
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent, of that id, ends; end at once if that has happened."""
+    """Let the kernel kill this process when its parent, of that id, ends.
+
+    It ends at once if that has happened.
+    """
     _ask_for(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -36,12 +41,16 @@ def outlive() -> None:
 
 
 def end_children() -> None:
-    """Kill all that this process has started, and what that has started, in whatever session it is."""
+    """Kill all that this process has started, and what that has started, in any session."""
     end_tree(os.getpid(), itself=False)
 
 
 def end_group(process: Any) -> None:
-    """Kill a child, a process of multiprocessing that leads a group, with all that it has started and its group."""
+    """Kill a child with all that it has started and its group.
+
+    Args:
+        process: of multiprocessing; it leads a group.
+    """
     if process.is_alive():
         end_tree(process.pid)
     with suppress(ProcessLookupError):  # nothing is left of its group, or it has not made it yet
@@ -70,25 +79,28 @@ def group_members(group: int) -> list[int]:
     with suppress(ProcessLookupError):
         os.killpg(group, 0)
         for process in psutil.process_iter(["status"]):
+            is_running = process.info["status"] != psutil.STATUS_ZOMBIE
             with suppress(ProcessLookupError):
-                if (
-                    process.info["status"] != psutil.STATUS_ZOMBIE
-                    and os.getpgid(process.pid) == group
-                ):
+                if is_running and os.getpgid(process.pid) == group:
                     members.append(process.pid)
     return members
 
 
 def tie_forks() -> None:
-    """Let every process that this one forks from its main thread end with it, and so those that they fork."""
-    before = {"pid": 0}
+    """Let every process that this one forks from its main thread end with it.
+
+    So do those that they fork.
+    """
+    parent = 0  # none: the signal would come with the end of another thread
 
     def note() -> None:
-        before["pid"] = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+        nonlocal parent
+        is_main = threading.current_thread() is threading.main_thread()
+        parent = os.getpid() if is_main else 0
 
     def tie() -> None:
-        if before["pid"]:
-            end_with(before["pid"])
+        if parent:
+            end_with(parent)
 
     os.register_at_fork(before=note, after_in_child=tie)
 
@@ -100,7 +112,10 @@ def _ask_for(number: int) -> None:
 
 @contextmanager
 def sigint_held() -> Iterator[None]:
-    """Let a child start with SIGINT blocked, so that Ctrl-C during its imports does not end it with a traceback."""
+    """Let a child start with SIGINT blocked.
+
+    Ctrl-C during its imports would end it with a traceback.
+    """
     resource_tracker.ensure_running()  # started later, it would lift the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

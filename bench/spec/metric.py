@@ -1,4 +1,7 @@
-"""What a metric is: a quantity that arms are compared by. Each phase declares its own, see ``bench.spec.phase``."""
+"""Metrics: quantities that arms are compared by. Each phase declares its own.
+
+See ``bench.spec.phase``.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +94,7 @@ class Metric:
         label, unit, better, margin = (cast(Any, row.get(name)) for name in QUALITY_OF)
         if not self.is_described or not isinstance(label, str) or not label or not margin > 0:
             return self
+        # Two digits of the margin.
         decimals = max(2, 1 - math.floor(math.log10(margin)))
         return replace(
             self,
@@ -103,12 +107,14 @@ class Metric:
         )
 
     def is_possible(self, values: Any) -> Any:
-        """Say which of some values can be its own: a ratio needs more than 0, or a resolution that 0 lies within."""
-        return (
-            values >= 0
-            if self.cpu_resolution
-            else values > (0 if self.scale == "ratio" else -math.inf)
-        )
+        """Return which of some values can be its own: a ratio needs more than 0.
+
+        It may read 0 where that lies within the resolution.
+        """
+        if self.cpu_resolution:
+            return values >= 0
+        least = 0 if self.scale == "ratio" else -math.inf
+        return values > least
 
     @property
     def sign(self) -> int:
@@ -125,9 +131,9 @@ class Metric:
         """The margin with its unit: 1 %, or 0.5 points."""
         if self.is_described and not self.short:
             return "the suite's"
-        return (
-            f"{100 * self.margin:g} %" if self.scale == "ratio" else f"{self.margin:g} {self.unit}"
-        )
+        if self.scale == "ratio":
+            return f"{100 * self.margin:g} %"
+        return f"{self.margin:g} {self.unit}"
 
     @property
     def status(self) -> str:
@@ -147,23 +153,23 @@ class Metric:
     @property
     def figure_title(self) -> str:
         """The label, with the unit of its figure: a difference of per cent is in points."""
-        unit = "%" if self.unit == "points" else self.unit
-        return f"{self.label} ({unit})" if unit else self.label
+        return self._with("%" if self.unit == "points" else self.unit)
 
     @property
     def title(self) -> str:
         """The label, with the unit of its changes where they have one."""
-        return (
-            f"{self.label} ({self.unit})"
-            if self.scale == "difference" and self.unit
-            else self.label
-        )
+        return self._with(self.unit if self.scale == "difference" else "")
+
+    def _with(self, unit: str) -> str:
+        return f"{self.label} ({unit})" if unit else self.label
 
     @property
     def header(self) -> str:
         """The header of a column of changes, with what interval they have."""
-        level = 90 if self.seed_is_input else 95
-        return self.title + ("" if self.replicate == "once" else f" [{level} % interval]")
+        if self.replicate == "once":
+            return self.title
+        level = 90 if self.seed_is_input else 95  # 90 %: two one-sided tests at 5 %
+        return f"{self.title} [{level} % interval]"
 
 
 # The columns of train.csv that describe a suite's own figure of merit.

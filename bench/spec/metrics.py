@@ -1,4 +1,7 @@
-"""All metrics, as the phases declare them: summary, tables, figures, JSON, frames and ``compare`` follow from them."""
+"""All metrics, as the phases declare them.
+
+Summary, tables, figures, JSON, frames and ``compare`` follow from them.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,15 @@ for phase in PHASES.values():
         _declared.append(replace(metric, phase=phase.name))
 _declared.sort(key=lambda metric: metric.place)
 # By name, in the order in which tables have them.
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _declared}
+METRICS = {metric.name: metric for metric in _declared}
 
-
-SPEED, THROUGHPUT, MEMORY = METRICS["speed"], METRICS["throughput"], METRICS["memory"]
-EPOCH, ACCURACY, LOSS, QUALITY = (
-    METRICS["epoch"],
-    METRICS["accuracy"],
-    METRICS["loss"],
-    METRICS["quality"],
-)
+SPEED = METRICS["speed"]
+THROUGHPUT = METRICS["throughput"]
+MEMORY = METRICS["memory"]
+EPOCH = METRICS["epoch"]
+ACCURACY = METRICS["accuracy"]
+LOSS = METRICS["loss"]
+QUALITY = METRICS["quality"]
 
 
 def compared() -> list[Metric]:

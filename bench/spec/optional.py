@@ -1,4 +1,7 @@
-"""Optional folders of bench/: each says what it adds in files that are looked for, and nothing else imports it."""
+"""Optional folders of bench/.
+
+Each says what it adds in files that are looked for, and nothing else imports it.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,22 @@ from typing import Any
 
 from bench.spec.own_modules import ROOT
 
+BENCH = ROOT / "bench"
+
 
 def optional_folders(*modules: str) -> list[str]:
-    """Return the packages of bench/ that have any of these modules, such as ``phases.explain``, by the alphabet."""
-    places = (f"bench/{folder}/{module}.py" for module in modules for folder in ("*", "phases/*"))
-    folders = (
-        path.parent.relative_to(ROOT / "bench") for place in places for path in ROOT.glob(place)
-    )
-    return sorted({".".join(folder.parts) for folder in folders})
+    """Return the packages of bench/ with any of these modules, such as ``phases.explain``."""
+    found = set()
+    for module in modules:
+        for place in (f"*/{module}.py", f"phases/*/{module}.py"):
+            for path in BENCH.glob(place):
+                found.add(".".join(path.parent.relative_to(BENCH).parts))
+    return sorted(found)
 
 
 def definitions(module: str, name: str) -> list[Any]:
-    """Return what a module such as ``command`` defines as ``name``, in each optional folder that has this module."""
-    return [
-        getattr(import_module(f"bench.{folder}.{module}"), name)
-        for folder in optional_folders(module)
-    ]
+    """Return what each optional folder that has a module defines there by a name."""
+    found = []
+    for folder in optional_folders(module):
+        found.append(getattr(import_module(f"bench.{folder}.{module}"), name))
+    return found

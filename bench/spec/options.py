@@ -1,4 +1,4 @@
-"""Options of the command line as metadata of the fields that they set, and readers of their words."""
+"""Options of the command line: metadata of the fields that they set, and readers of words."""
 
 from __future__ import annotations
 
@@ -90,11 +90,19 @@ def whole(least: int, also: str = "") -> Reader:
 
 
 def number(allowed: str, units: Mapping[str, float], most: float = math.inf) -> Reader:
-    """Return a reader of numbers above 0 and up to ``most``, with a unit, of which the empty one is none."""
+    """Return a reader of numbers above 0 and up to ``most``.
+
+    Args:
+        allowed: what the option takes, in words.
+        units: units that may follow the number, with their factors; the empty one is no unit.
+        most: the largest value.
+    """
 
     def read_number(option: str, text: str) -> float:
+        value = 0.0
         match = re.fullmatch(r"((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(\D*)", text)
-        value = float(match[1]) * units.get(match[2], 0.0) if match else 0.0
+        if match:
+            value = float(match[1]) * units.get(match[2], 0.0)
         if not 0 < value <= most:
             raise UsageError(f"{option} takes {allowed}, not '{text}'.")
         return value

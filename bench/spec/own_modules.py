@@ -1,4 +1,4 @@
-"""Processes that import this project's modules from its own place, whatever lies where they are started."""
+"""Processes that import this project's modules, whatever lies where they are started."""
 
 from __future__ import annotations
 

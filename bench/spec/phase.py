@@ -1,4 +1,4 @@
-"""What a phase is to the rest of the harness: each folder of bench/phases/ declares one as ``PHASE``.
+"""A phase as the rest of the harness sees it: a folder of bench/phases/ declares ``PHASE``.
 
 A phase is one kind of measurement. Its folder has
 
@@ -43,8 +43,11 @@ class Work:
 
     @property
     def rounds_s(self) -> float:
-        """An arm's warm-up, its ABBA rounds, and between them as many steps again that only warm up or are watched."""
-        return self.warm_up_s + max(1.5 * self.budget_s, 4 * self.fewest_rounds * self.step_s)
+        """An arm's warm-up and its ABBA rounds, with the untimed steps between them."""
+        # A round has two blocks of an arm, of a step each where steps are long, and about as many
+        # steps that only warm up or are watched.
+        fewest_s = 4 * self.fewest_rounds * self.step_s
+        return self.warm_up_s + max(1.5 * self.budget_s, fewest_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,9 +100,9 @@ class Phase:
     """One trial for each precision, one for all that the device supports, or one of the baseline
     alone."""
     option: str = "--phases"
-    """The option that asks for it; one of its own has a ``help``."""
+    """The option that asks for it."""
     help: str = ""
-    """Of an option of its own."""
+    """Of an option of its own, which has the phase's name."""
     default: bool = False
     """Whether it runs where no option names phases."""
     joint: bool = False

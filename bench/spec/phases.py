@@ -13,26 +13,16 @@ FOLDER = Path(__file__).resolve().parents[1] / "phases"
 _found: list[Phase] = []
 for path in FOLDER.glob("*/__init__.py"):
     _found.append(importlib.import_module(f"bench.phases.{path.parent.name}").PHASE)
+_found.sort(key=lambda phase: phase.order)
 # By name, in the order in which they run within a cell.
-PHASES: dict[str, Phase] = {
-    phase.name: phase for phase in sorted(_found, key=lambda phase: phase.order)
-}
-
-
-def _with(flag: str) -> tuple[str, ...]:
-    """Return the names of the phases of which a field of ``Phase`` is true."""
-    return tuple(name for name, phase in PHASES.items() if getattr(phase, flag))
-
-
+PHASES = {phase.name: phase for phase in _found}
 # The choices of ``--phases``.
-SELECTABLE = tuple(name for name, phase in PHASES.items() if phase.option == "--phases")
-# The options of phases' own, such as ``--name``, each with the phases that it adds.
-SWITCHES = {phase.option: (name,) for name, phase in PHASES.items() if phase.help}
+SELECTABLE = tuple(phase.name for phase in _found if phase.option == "--phases")
 # The phases that plan ablations.
-ABLATIONS = _with("is_ablation")
+ABLATIONS = tuple(phase.name for phase in _found if phase.is_ablation)
 # The phases that measure, and so have a CSV.
-MEASURING = {name: phase for name, phase in PHASES.items() if not phase.is_ablation}
+MEASURING = {phase.name: phase for phase in _found if not phase.is_ablation}
 # The phases that search a batch size.
-SEARCHES = _with("searches")
-# The phases that run where neither option says otherwise.
-USUAL = _with("default")
+SEARCHES = tuple(phase.name for phase in _found if phase.searches)
+# The phases that run where no option names phases.
+USUAL = tuple(phase.name for phase in _found if phase.default)

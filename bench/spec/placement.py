@@ -17,10 +17,11 @@ EVERY_GPU = "all"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """Where a trial runs: ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type.
+    """Where a trial runs.
 
-    Devices joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each on its shard of
-    every batch. ``0+1@2`` is four GPUs, two on each of two nodes.
+    ``cpu``, the index of one GPU as CUDA counts them, or a cluster's accelerator by type. Devices
+    joined by a plus, such as ``0+1`` or ``cpu+cpu``, train together, each on its shard of every
+    batch. ``0+1@2`` is four GPUs, two on each of two nodes.
     """
 
     name: str
@@ -29,12 +30,8 @@ class Placement:
         allowed = "GPU indices such as 0 or 0,1, cpu, or 0+1 for both together"
         require(PLACEMENT.fullmatch(self.name) is not None, "--gpus", allowed, self.name)
         gpus = [int(word) for word in self.local.split("+") if word.isdigit()]
-        require(
-            len({*gpus}) == len(gpus),
-            "--gpus",
-            "devices that are each named once, as in 0+1",
-            self.name,
-        )
+        once = "devices that are each named once, as in 0+1"
+        require(len({*gpus}) == len(gpus), "--gpus", once, self.name)
 
     @property
     def on_cluster(self) -> bool:
@@ -57,8 +54,11 @@ class Placement:
         return tuple(self.local.split("+")) * self.nodes
 
     def device_of(self, rank: int = 0) -> int | None:
-        """Return the CUDA index of a device; None for the CPU and on a cluster, whose nodes have their own."""
-        member = self.members[rank] if len(self.members) > 1 else self.members[0]
+        """Return the CUDA index of a rank's device; None for the CPU and on a cluster.
+
+        A cluster's nodes have their own indices.
+        """
+        member = self.members[rank]
         return int(member) if member.isdigit() else None
 
 

@@ -1,4 +1,4 @@
-"""The registry of precisions: everything that differs between them, and how their names are parsed.
+"""The registry of precisions: all that differs between them, and how their names are parsed.
 
 To add a precision, add an entry to ``PRECISIONS``; if it does what no precision does yet, add that
 to bench/training/amp.py.
@@ -91,15 +91,19 @@ class Precision:
     @property
     def options(self) -> tuple[str, ...]:
         """The fields that may be set after a colon, as in ``amp-fp16:init_scale=1024``."""
-        options: list[str] = []
+        options: tuple[str, ...] = ()
         if self.loss_scaling:
             options += ("scale", "init_scale", "growth_interval")
         if self.autocast:
             options += ("cache", "keep")
-        return tuple(options)
+        return options
 
     def missed(self, computed: str) -> str:
-        """Say that no product of converted layers ran in float8, given types as in ``bfloat16:98% float32:2%``."""
+        """Say that no product of converted layers ran in float8; empty if one did.
+
+        Args:
+            computed: types with their shares, as in ``bfloat16:98% float32:2%``.
+        """
         if self.conversion is None or not computed or "float8" in computed:
             return ""
         return f"no product ran in float8, but in {computed}"
@@ -175,7 +179,9 @@ PRECISIONS: dict[str, Precision] = {
         ),
         Precision(
             name="fp16-master",
-            summary="fp16 weights with an fp32 master copy, batch norm and loss in fp32, loss scaling",
+            summary=(
+                "fp16 weights with an fp32 master copy, batch norm and loss in fp32, loss scaling"
+            ),
             weights="float16",
             master=True,
             loss_scaling=True,
@@ -245,20 +251,21 @@ def parse_precision(word: str) -> Precision:
         if option not in plain.options:
             raise unknown(f"option of {plain.name}", option, plain.options)
         given[option] = _OPTIONS[option](f"{plain.name}:{option}", value.strip())
-    changed = [
-        option
-        for option in plain.options
-        if option in given and given[option] != getattr(plain, option)
-    ]
+    changed = []
+    for option in plain.options:
+        if option in given and given[option] != getattr(plain, option):
+            changed.append(f"{option}={_text(given[option])}")
     if not changed:
         return plain
-    name = f"{plain.name}:{','.join(f'{option}={_text(given[option])}' for option in changed)}"
-    return replace(plain, name=name, **given)  # type: ignore[arg-type]  # each has been converted to its field's type
+    name = f"{plain.name}:{','.join(changed)}"
+    # Each value has been converted to its field's type.
+    return replace(plain, name=name, **given)  # type: ignore[arg-type]
 
 
 def keeping(name: str, modules: str) -> str:
     """Return the name of a precision that keeps ``modules``, globs joined by ``+``, in fp32."""
-    return parse_precision(f"{name}{',' if ':' in name else ':'}keep={modules}").name
+    mark = "," if ":" in name else ":"
+    return parse_precision(f"{name}{mark}keep={modules}").name
 
 
 def find_precision(name: str) -> Precision | None:
@@ -270,7 +277,7 @@ def find_precision(name: str) -> Precision | None:
 
 
 def unexpected_types(name: str, computed: str) -> dict[str, str]:
-    """Return the types of a step's products that are not a precision's, each with its share, as in ``98%``.
+    """Return the types of a step's products that are not a precision's, with shares as in ``98%``.
 
     They are narrower ones, and fp32 where autocast left more than ``MOST_WIDE_PCT`` in it. The rest
     of a mixed precision may be in TF32. There are none of a script's arm that has another name, and
@@ -288,47 +295,64 @@ def unexpected_types(name: str, computed: str) -> dict[str, str]:
         allowed.append("tf32")
     others = {}
     for kind, share in re.findall(r"(\w+):(\S+)", computed):
-        is_narrower = NARROW.fullmatch(kind) is not None and kind not in allowed
-        percent = float(share.strip("<>%?") or 0.0)
-        is_left = precision.autocast is not None and kind == "float32" and percent > MOST_WIDE_PCT
-        if is_narrower or is_left:
+        if kind == "float32":
+            percent = float(share.strip("<>%?") or 0.0)
+            is_other = precision.autocast is not None and percent > MOST_WIDE_PCT
+        else:
+            is_other = NARROW.fullmatch(kind) is not None and kind not in allowed
+        if is_other:
             others[kind] = share
     return others
 
 
 def unexpected_types_in_words(name: str, computed: str, modules: str) -> str:
-    """Say which share of a step's products ran in ``unexpected_types``, and in which modules; empty without any."""
+    """Say which share of a step's products ran in ``unexpected_types``, and in which modules.
+
+    Empty without any.
+    """
     parts = []
     for kind, share in unexpected_types(name, computed).items():
-        parts.append(f"{share.replace('%', ' %').replace('?', 'some')} of its products in {kind}")
+        amount = share.replace("%", " %").replace("?", "some")
+        parts.append(f"{amount} of its products in {kind}")
+    if not parts:
+        return ""
     where = f" ({modules})" if modules else ""
-    return f"computed {' and '.join(parts)}{where}" if parts else ""
+    return f"computed {' and '.join(parts)}{where}"
 
 
 def precision_rank(name: str) -> tuple[int, str]:
-    """Return the sort key that orders names as in ``PRECISIONS``, each before its variants; unknown names come last."""
+    """Return the sort key that orders names as in ``PRECISIONS``, each before its variants.
+
+    Unknown names come last.
+    """
     precision = find_precision(name)
-    return (list(PRECISIONS).index(precision.base) if precision else len(PRECISIONS), name)
+    if precision is None:
+        return (len(PRECISIONS), name)
+    return (list(PRECISIONS).index(precision.base), name)
 
 
 def split(text: str) -> list[str]:
-    """Split a list of precisions at its commas, except those between options: ``a:x=1,y=2,b`` is two words."""
+    """Split a list of precisions at its commas, except those between options.
+
+    ``a:x=1,y=2,b`` is two words.
+    """
     return re.split(r",(?!\s*\w+=)", text)
 
 
 def _text(value: Parameter | None) -> str:
+    """Return a value as it is typed."""
     if isinstance(value, bool):
         return "on" if value else "off"
-    is_whole = isinstance(value, float) and value.is_integer()
-    return f"{value:.0f}" if is_whole else str(value)
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
+    return str(value)
 
 
 def _scale(option: str, text: str) -> float | None:
-    return (
-        None
-        if text == "dynamic"
-        else number("a number above 0, or dynamic", {"": 1}, LARGEST)(option, text)
-    )
+    if text == "dynamic":
+        return None
+    scale: float = number("a number above 0, or dynamic", {"": 1}, LARGEST)(option, text)
+    return scale
 
 
 def _switch(option: str, text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from bench.spec.errors import UsageError, unknown
@@ -66,7 +67,9 @@ def _absolute(_option: str, text: str) -> Path:
 
 
 def _batch_size(option: str, text: str) -> int | str:
-    size: int | str = text if text == MAX else whole(1, f", and {MAX}")(option, text)
+    if text == MAX:
+        return MAX
+    size: int = whole(1, f", and {MAX}")(option, text)
     return size
 
 
@@ -105,19 +108,16 @@ class Script:
 
     @property
     def main(self) -> str:
-        """The main module in the command: the script's absolute path, or the name after ``-m`` that is no starter.
+        """The main module in the command.
+
+        It is the script's absolute path, or the name after ``-m`` that is no starter.
 
         Raises:
             UsageError: the command has none.
         """
-        for place, text in enumerate(self.command):
-            module = (
-                self.command[place + 1]
-                if text in ("-m", "--module") and place + 1 < len(self.command)
-                else None
-            )
-            if module is not None and module not in STARTERS:
-                return module
+        for text, after in pairwise((*self.command, "")):
+            if text in ("-m", "--module") and after not in ("", *STARTERS):
+                return after
             if text.endswith(".py"):
                 return str(Path(text).resolve())
         raise UsageError(
@@ -136,9 +136,10 @@ MAX = "max"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A run's options, each checked by itself; None is the default, which may depend on the suite or the device.
+    """A run's options, each checked by itself.
 
-    The command line and its help follow from the fields, in their order.
+    None is the default, which may depend on the suite or the device. The command line and its help
+    follow from the fields, in their order.
     """
 
     argv: tuple[str, ...] = ()

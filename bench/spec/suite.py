@@ -59,20 +59,14 @@ class Data:
     there is no test set."""
 
     def __post_init__(self) -> None:
-        sizes = bool(self.input_shape) and min(self.input_shape) > 0
-        require(sizes, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
+        is_shape = bool(self.input_shape) and min(self.input_shape) > 0
+        require(is_shape, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
         is_either = (self.classes is None) != (self.target_shape is None)
-        require(
-            is_either, "Data.classes", "given, or else target_shape for regression", self.classes
-        )
+        either = "given, or else target_shape for regression"
+        require(is_either, "Data.classes", either, self.classes)
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
-        share = self.validation_share
-        require(
-            0 <= share < 1,
-            "Data.validation_share",
-            "a share such as 0.2, from 0 and below 1",
-            share,
-        )
+        share, shares = self.validation_share, "a share such as 0.2, from 0 and below 1"
+        require(0 <= share < 1, "Data.validation_share", shares, share)
 
     @property
     def tokens_per_sample(self) -> int | None:
@@ -87,7 +81,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quality:
-    """The figure of merit that parity is judged on, of those that a suite's ``evaluate`` returns."""
+    """The figure of merit that parity is judged on, of those that ``evaluate`` returns."""
 
     name: str
     """As ``evaluate`` calls it."""
@@ -124,8 +118,9 @@ class Suite:
     has no default, or is called ``data``, gets the data's shape and number of classes. A dict is a
     mapping in the other functions."""
     batches: Callable[[str, int, int], Iterable[Any] | None] | None = None
-    """``batches(split, batch_size, seed)``: the batches of an epoch in host memory, as any iterable, such as a
-    DataLoader. None takes them from ``data`` and ``--data``.
+    """``batches(split, batch_size, seed)``: the batches of an epoch in host memory.
+
+    They are any iterable, such as a DataLoader. None takes them from ``data`` and ``--data``.
 
     ``split`` is ``train`` or ``test``; return None for ``test`` where there are none. It is called
     anew for each epoch of training, with another seed each, so that a training that is resumed goes
@@ -141,37 +136,38 @@ class Suite:
     count: Callable[[Any], int] | None = None
     """``count(batch)``: the samples of a batch. None is the first dimension of its first tensor."""
     optimizer: Callable[..., Any]
-    """``optimizer(parameters)``, or ``optimizer(model)``: a ``torch.optim.Optimizer``, or a list or a dict of several.
+    """``optimizer(parameters)``, or ``optimizer(model)``.
 
-    It gets the model if its first parameter is called ``model``, or if it asks the parameters,
-    which it gets otherwise, for what only a model has, such as ``named_parameters``. Several
-    optimizers all take a step after each backward pass. Each must have a parameter of the model."""
+    It returns a ``torch.optim.Optimizer``, or a list or a dict of several. It gets the model if its
+    first parameter is called ``model``, or if it asks the parameters, which it gets otherwise, for
+    what only a model has, such as ``named_parameters``. Several optimizers all take a step after
+    each backward pass. Each must have a parameter of the model."""
     loss: Callable[[], nn.Module] | Callable[[Any, Any], Any] | None = None
-    """``loss(model, batch)``, or ``loss()``; None is cross entropy, or mean square error for regression.
+    """``loss(model, batch)``, or ``loss()``.
 
-    A function with two required parameters computes the loss of a batch: a tensor of one number, or
-    a mapping or object that has it as ``loss``. It runs within the precision's autocast. ``model``
-    is the module, or what torch.compile or DistributedDataParallel made of it: call it, and use no
-    other method of it. A class, or a function that can be called without arguments, builds a module
-    that is called with (output, target): then a batch must be a pair of the model's input and a
-    target."""
+    None is cross entropy, or mean square error for regression. A function with two required
+    parameters computes the loss of a batch: a tensor of one number, or a mapping or object that has
+    it as ``loss``. It runs within the precision's autocast. ``model`` is the module, or what
+    torch.compile or DistributedDataParallel made of it: call it, and use no other method of it. A
+    class, or a function that can be called without arguments, builds a module that is called with
+    (output, target): then a batch must be a pair of the model's input and a target."""
     step: Callable[[Any, Any], Any] | None = None
-    """``step(training, batch)``: a whole training step, for what one backward pass cannot express, such as a GAN.
+    """``step(training, batch)``: a whole training step.
 
-    Call ``training.model`` and compute losses within ``training.autocast()``;
-    ``training.update(loss, optimizer)`` drops the gradients of the optimizer of that name (or of
-    all), scales the loss, computes gradients, clips them and takes the step, as the precision needs
-    it. Return the loss, or a dict of losses, whose sum is reported. A step that calls
-    ``.backward()`` or an optimizer of ``training.optimizers`` itself cannot be scaled, and is
-    refused in precisions that scale the loss. It trains on one device, and schedules step after
-    it."""
+    It is for what one backward pass cannot express, such as a GAN. Call ``training.model`` and
+    compute losses within ``training.autocast()``; ``training.update(loss, optimizer)`` drops the
+    gradients of the optimizer of that name (or of all), scales the loss, computes gradients, clips
+    them and takes the step, as the precision needs it. Return the loss, or a dict of losses, whose
+    sum is reported. A step that calls ``.backward()`` or an optimizer of ``training.optimizers``
+    itself cannot be scaled, and is refused in precisions that scale the loss. It trains on one
+    device, and schedules step after it."""
     evaluate: Callable[[Any, Iterable[Any]], Any] | None = None
-    """``evaluate(model, batches)``: figures on the test split after each epoch, instead of loss and accuracy.
+    """``evaluate(model, batches)``: figures on the test split after each epoch.
 
-    Return a dict of numbers, or what has a ``compute()`` that does, such as a collection of
-    torchmetrics; one number is the ``quality``. It runs without gradients, in eval mode, under the
-    precision's autocast; the batches lie on the device. Of devices that train together, each
-    evaluates all of them."""
+    They stand instead of loss and accuracy. Return a dict of numbers, or what has a ``compute()``
+    that does, such as a collection of torchmetrics; one number is the ``quality``. It runs without
+    gradients, in eval mode, under the precision's autocast; the batches lie on the device. Of
+    devices that train together, each evaluates all of them."""
     quality: Quality | None = None
     """The one of these figures that parity is judged on, as on accuracy."""
     clip_grad: float | None = None
@@ -210,57 +206,45 @@ class Suite:
 
     def schedule_length(self, epochs: int, steps_per_epoch: int) -> int:
         """Return the steps, or the epochs, that the schedule spans."""
-        return (self.schedule_epochs or epochs) * (
-            1 if self.schedule_every == "epoch" else steps_per_epoch
-        )
+        spanned = self.schedule_epochs or epochs
+        return spanned if self.schedule_every == "epoch" else spanned * steps_per_epoch
 
     @property
     def model_takes_data(self) -> bool:
-        """Whether the model is built for the data, and not without arguments, or with its defaults."""
-        parameters = _positional(self.model)
-        return _required(self.model) > 0 or (bool(parameters) and parameters[0].name == "data")
+        """Whether the model is built for the data, and not without arguments or with defaults."""
+        return _required(self.model) > 0 or _first_name(self.model) == "data"
 
     @property
     def optimizer_takes_model(self) -> bool:
         """Whether the optimizer is built for the model, and not for its parameters."""
-        parameters = _positional(self.optimizer)
-        return bool(parameters) and parameters[0].name == "model"
+        return _first_name(self.optimizer) == "model"
 
     @property
     def loss_takes_batch(self) -> bool:
-        """Whether the loss is computed of (model, batch), and not by a module that is built without arguments."""
-        return (
-            self.loss is not None and not isinstance(self.loss, type) and _required(self.loss) == 2
-        )
+        """Whether the loss is a function of (model, batch), and does not build a module."""
+        if self.loss is None or isinstance(self.loss, type):
+            return False
+        return _required(self.loss) == 2
 
     @property
     def has_loss(self) -> bool:
-        """Whether a batch has one loss: its own or that of its data, and not only the losses of a step."""
+        """Whether a batch has one loss, and not only the losses of a step."""
         return self.loss is not None or self.step is None or self.batches is None
 
     def __post_init__(self) -> None:
-        is_name = (
-            re.fullmatch(r"\w+(:[\w./-]+)?", self.name) is not None
-        )  # a library's name may stand before a model's
+        # The name of a library may stand before a model's.
+        is_name = re.fullmatch(r"\w+(:[\w./-]+)?", self.name) is not None
         require(is_name, "Suite.name", "letters, digits and underscores", self.name)
         has_batches = self.data is not NO_DATA or self.batches is not None
         require(has_batches, "Suite.data", "given, unless batches are", None)
-        loss = self.loss is None or isinstance(self.loss, type) or _required(self.loss) in (0, 2)
-        require(
-            loss,
-            "Suite.loss",
-            "a function of (model, batch), or of nothing that builds a module",
-            self.loss,
-        )
+        is_loss = self.loss is None or isinstance(self.loss, type) or _required(self.loss) in (0, 2)
+        losses = "a function of (model, batch), or of nothing that builds a module"
+        require(is_loss, "Suite.loss", losses, self.loss)
         for name in ("batch_size", "epochs", "batch_sizes", "cpu_batch_sizes"):
             value = getattr(self, name)
-            for count in value if isinstance(value, tuple) else (value,):
-                require(
-                    isinstance(count, int) and count > 0,
-                    f"Suite.{name}",
-                    "whole numbers above 0",
-                    value,
-                )
+            counts = value if isinstance(value, tuple) else (value,)
+            are_counts = all(isinstance(count, int) and count > 0 for count in counts)
+            require(are_counts, f"Suite.{name}", "whole numbers above 0", value)
         is_evaluated = self.quality is None or self.evaluate is not None
         require(is_evaluated, "Suite.quality", "left out without evaluate", self.quality)
 
@@ -269,6 +253,12 @@ def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """Return the parameters that a call can give by position, without ``*args``."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [each for each in inspect.signature(function).parameters.values() if each.kind in kinds]
+
+
+def _first_name(function: Callable[..., Any]) -> str:
+    """Return the name of the first of them; empty where there is none."""
+    parameters = _positional(function)
+    return parameters[0].name if parameters else ""
 
 
 def _required(function: Callable[..., Any]) -> int:

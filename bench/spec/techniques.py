@@ -1,4 +1,4 @@
-"""The registry of techniques: what changes speed or memory at equal arithmetic, as in ``channels-last,compile``.
+"""The registry of techniques: what changes speed or memory at equal arithmetic.
 
 ``--techniques`` gives them to every precision. An ablation adds them to fp32 one by one, in the
 order that usually makes a training loop faster.
@@ -82,14 +82,18 @@ TECHNIQUES: dict[str, Technique] = {
         ),
         Technique(
             name="cuda-graphs",
-            summary="the step is captured once, and replayed without launching its kernels one by one",
+            summary=(
+                "the step is captured once, and replayed without launching its kernels one by one"
+            ),
             needs_gpu="cuda-graphs needs a CUDA device",
             devices="one",
             clashes={
-                "checkpointing": "checkpointing saves and restores the random generator's state, which no "
-                "captured graph can do",
-                "compile=reduce-overhead": "compile=reduce-overhead captures CUDA graphs of its own",
-                "compile=max-autotune": "compile=max-autotune captures CUDA graphs of its own",
+                "checkpointing": (
+                    "checkpointing saves and restores the random generator's state, which no "
+                    "captured graph can do"
+                ),
+                "compile=reduce-overhead": "compile=reduce-overhead captures its own CUDA graphs",
+                "compile=max-autotune": "compile=max-autotune captures its own CUDA graphs",
             },
         ),
         Technique(
@@ -148,7 +152,7 @@ def find(name: str) -> Technique:
 
 
 def refusal(names: tuple[str, ...], kind: str, phase: str, devices: int = 1) -> str | None:
-    """Return why a phase cannot be measured with some techniques, whatever the suite; None if it can.
+    """Return why a phase cannot be measured with techniques in any suite; None if it can.
 
     Args:
         names: canonical names.
@@ -177,7 +181,7 @@ def for_one_device(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def parse_techniques(text: str) -> tuple[str, ...]:
-    """Return the canonical names in a list such as ``channels-last,grad-accumulation=4``, in one order.
+    """Return the canonical names in a list such as ``channels-last,compile``, in one order.
 
     Raises:
         UsageError: a name is unknown, its value is none that it can have, or it has two.
@@ -194,7 +198,9 @@ def parse_techniques(text: str) -> tuple[str, ...]:
                     f"{name} takes the number of parts of a batch, above 1, as in {name}=4."
                 )
         elif equals and value not in values:
-            allowed = f"alone, or with one of {', '.join(values)}" if values else "without a value"
+            allowed = "without a value"
+            if values:
+                allowed = f"alone, or with one of {', '.join(values)}"
             raise UsageError(f"{name} is given {allowed}, not with '{value}'.")
         canonical = f"{name}={value}" if value else name
         if chosen.setdefault(name, canonical) != canonical:
@@ -207,7 +213,10 @@ def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
     changed: dict[str, bool | int | str] = {}
     for word in names:
         name, _, value = word.partition("=")
-        changed[name.replace("-", "_")] = int(value) if value.isdigit() else value or True
+        setting: bool | int | str = value or True
+        if value.isdigit():
+            setting = int(value)
+        changed[name.replace("-", "_")] = setting
     return replace(base, **changed)  # type: ignore[arg-type]  # names are fields'
 
 
@@ -217,7 +226,7 @@ FIXED = ("set-to-none", "non-blocking", "prefetcher")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AblationStep:
-    """One arm of a trial: a precision, and in the ablation the techniques that have been added to it."""
+    """One arm of a trial: a precision, and in an ablation the techniques added to it so far."""
 
     precision: str
     techniques: tuple[str, ...] = ()
@@ -248,11 +257,18 @@ class AblationStep:
         return None if self.precision == BASELINE else AblationStep(precision=BASELINE)
 
     def without(self, failed: Sequence[AblationStep]) -> AblationStep:
-        """Return this step without what failed steps add, on fp32 where its precision failed and fp32 did not."""
-        left_out = {step.techniques[-1] for step in failed if step.techniques}
-        precisions = {step.precision for step in failed if not step.techniques}
-        is_lost = self.techniques and self.precision in precisions and BASELINE not in precisions
-        techniques = tuple(name for name in self.techniques if name not in left_out)
-        return AblationStep(
-            precision=BASELINE if is_lost else self.precision, techniques=techniques
-        )
+        """Return this step without what failed steps add.
+
+        It is on fp32 where its precision failed and fp32 did not.
+        """
+        dropped, precisions = set(), set()
+        for step in failed:
+            if step.techniques:
+                dropped.add(step.techniques[-1])
+            else:
+                precisions.add(step.precision)
+        precision = self.precision
+        if self.techniques and precision in precisions and BASELINE not in precisions:
+            precision = BASELINE
+        kept = tuple(name for name in self.techniques if name not in dropped)
+        return AblationStep(precision=precision, techniques=kept)

@@ -1,7 +1,8 @@
-"""Text from outside: names, paths and messages that may hold anything, made harmless where they are shown or stored.
+"""Text from outside, made harmless where it is shown or stored.
 
-An escape sequence could rewrite what a terminal shows, a bidirectional override the order in which
-a page is read, and a cell that begins with an equals sign is computed by a spreadsheet.
+Names, paths and messages may hold anything. An escape sequence could rewrite what a terminal shows,
+a bidirectional override the order in which a page is read, and a cell that begins with an equals
+sign is computed by a spreadsheet.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ FORMULA = re.compile(rf"(?P<quotes>'*)(?!{NUMBER})(?:\s*[=+\-@＝＋－＠]|[\t\
 
 
 def plain(text: str, *, one_line: bool = False) -> str:
-    r"""Return a text with unsafe characters as escapes, such as ``\x1b``, line feeds and tabs only if ``one_line``."""
+    r"""Return a text with unsafe characters as escapes, such as ``\x1b``.
+
+    Line feeds and tabs become escapes only if it is to be ``one_line``.
+    """
     text = UNSAFE.sub(_escape, text)
-    return BREAKS.sub(_escape, text) if one_line else text
+    if one_line:
+        text = BREAKS.sub(_escape, text)
+    return text
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -43,25 +49,36 @@ def plain_within(value: Any) -> Any:
         return plain(value)
     if isinstance(value, dict):
         return {plain(key): plain_within(each) for key, each in value.items()}
-    return [plain_within(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [plain_within(each) for each in value]
+    return value
 
 
 def quoted(text: str) -> str:
-    """Return the text of a CSV's cell: with an apostrophe before what a spreadsheet would take for a formula.
+    """Return the text of a CSV's cell.
 
-    ``unquoted`` returns the text again, whatever it was.
+    What a spreadsheet would take for a formula has an apostrophe before it. ``unquoted`` returns
+    the text again, whatever it was.
     """
     return f"'{text}" if FORMULA.match(text) else text
 
 
 def unquoted(cell: str) -> str:
-    """Return the text that ``quoted`` made a cell of; a cell that was never quoted is returned as it is."""
+    """Return the text that ``quoted`` made a cell of; one that was never quoted stays as it is."""
     match = FORMULA.match(cell)
-    return cell[1:] if match and match["quotes"] else cell
+    if match and match["quotes"]:
+        return cell[1:]
+    return cell
 
 
 def print_plain(text: str, *, error: bool = False, wrap: bool = True) -> None:
-    """Print a text from anywhere, at once; what programs read does not ``wrap`` between words as on a terminal."""
+    """Print a text from anywhere, at once.
+
+    Args:
+        text: of one or more lines.
+        error: whether it goes to stderr.
+        wrap: whether a terminal breaks its lines between words; not in what programs read.
+    """
     stream = sys.stderr if error else sys.stdout
     text = plain(text)
     if wrap and stream.isatty():
@@ -70,16 +87,20 @@ def print_plain(text: str, *, error: bool = False, wrap: bool = True) -> None:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Return a text with lines of at most ``width`` characters, broken between words, and later ones indented more."""
-    lines: list[str] = []
+    """Return a text with lines of at most ``width`` characters, broken between words.
+
+    What goes on in another line is indented by two more.
+    """
+    lines = []
     for line in text.split("\n"):
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        lines += textwrap.wrap(
+        indent = len(line) - len(line.lstrip())
+        parts = textwrap.wrap(
             line,
             width,
-            subsequent_indent=indent,
+            subsequent_indent=" " * (indent + 2),
             break_long_words=False,
             break_on_hyphens=False,
             replace_whitespace=False,
-        ) or [""]
+        )
+        lines += parts or [""]
     return "\n".join(lines)

@@ -40,9 +40,11 @@ class SuiteRef:
 
     @property
     def word(self) -> str:
-        """What ``--suite`` takes it by: its name, its file, or a library's prefix and the folder of a model."""
-        library = f"{self.name.partition(':')[0]}:" if ":" in self.name else ""
-        return self.name if self.file is None else f"{library}{self.file}"
+        """What ``--suite`` takes it by: its name or file, or a library's prefix and a folder."""
+        if self.file is None:
+            return self.name
+        prefix, colon, _ = self.name.rpartition(":")
+        return f"{prefix}{colon}{self.file}"
 
 
 # A trial's process may say nothing for so long at least, unless ``--trial-timeout`` says otherwise.
@@ -109,25 +111,25 @@ class Trial:
 
     def techniques_of(self, arm: AblationStep) -> Techniques:
         """Return the techniques that an arm is built with."""
-        return techniques(
-            (*self.cell.techniques, *arm.techniques), ZEROED if self.ablation else PLAIN
-        )
+        base = ZEROED if self.ablation else PLAIN
+        return techniques((*self.cell.techniques, *arm.techniques), base)
 
     def apart(self) -> tuple[Trial, ...]:
-        """Return a trial for each of its arms, where there are several that may have to be measured apart."""
-        return tuple(replace(self, arms=(arm,)) for arm in self.arms) if len(self.arms) > 1 else ()
+        """Return a trial for each of its arms; none of a single arm, which is alone already."""
+        if len(self.arms) == 1:
+            return ()
+        return tuple(replace(self, arms=(arm,)) for arm in self.arms)
 
     @property
     def id(self) -> str:
         """A readable name, unique within a run."""
         phase = PHASES[self.phase]
-        arms = (
-            ""
-            if phase.arms == "together" and len(self.precisions) > 1
-            else f"-{self.precisions[0]}"
-        )
-        tail = f"-{phase.key[0]}{getattr(self, phase.key)}" if phase.key else ""
-        return f"{self.cell_id}-{self.phase}{arms}{tail}"
+        name = f"{self.cell_id}-{self.phase}"
+        if phase.arms != "together" or len(self.arms) == 1:
+            name += f"-{self.precisions[0]}"
+        if phase.key:
+            name += f"-{phase.key[0]}{getattr(self, phase.key)}"
+        return name
 
     @property
     def cell_id(self) -> str:
@@ -136,13 +138,17 @@ class Trial:
         The search for a batch size has none in it.
         """
         cell = self.cell
-        changed = "".join(f"-{name}={value}" for name, value in cell.suite.parameters)
-        changed += "".join(f"+{technique}" for technique in cell.techniques)
-        batch = "" if PHASES[self.phase].searches else f"-b{cell.batch_size}"
-        ablation = "-ablation" if self.ablation else ""
-        return plain(
-            f"{cell.suite.name}{changed}-{cell.placement.name}{ablation}{batch}", one_line=True
-        )
+        name = cell.suite.name
+        for parameter, value in cell.suite.parameters:
+            name += f"-{parameter}={value}"
+        for technique in cell.techniques:
+            name += f"+{technique}"
+        name += f"-{cell.placement.name}"
+        if self.ablation:
+            name += "-ablation"
+        if not PHASES[self.phase].searches:
+            name += f"-b{cell.batch_size}"
+        return plain(name, one_line=True)
 
     @property
     def checkpoint(self) -> Path:
@@ -160,13 +166,17 @@ LONGEST_NAME = 150
 
 
 def kept_checkpoint(trial: str, epoch: int) -> Path:
-    """Return where within a run's folder the checkpoint of an epoch of a trial is kept, by the trial's id."""
+    """Return where within a run's folder the checkpoint of an epoch is kept, by the trial's id."""
     return Path("checkpoints") / f"{_file_name(trial)}-e{epoch}.pt"
 
 
 def _file_name(trial: str) -> str:
-    """Return a name that no other trial has, also where a file's may not have all of the characters."""
+    """Return the name of a trial's file, which no other trial has.
+
+    A name that is too long, or that has characters which a file's may not have, ends with a digest.
+    """
     name = re.sub(r"[^A-Za-z0-9._=+-]", "_", trial)
     if name == trial and len(name) <= LONGEST_NAME:
         return name
-    return f"{name[:LONGEST_NAME]}-{hashlib.blake2b(trial.encode(), digest_size=4).hexdigest()}"
+    digest = hashlib.blake2b(trial.encode(), digest_size=4).hexdigest()
+    return f"{name[:LONGEST_NAME]}-{digest}"
