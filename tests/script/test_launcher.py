@@ -1,6 +1,4 @@
-"""A round of a script's processes: their order, the ratio that cancels drift, and arms that leave
-it.
-"""
+"""A round of a script's processes: its order, the ratio that cancels drift, arms that leave it."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -34,11 +32,11 @@ def trial(*names, phase="speed", replicate=0, reference=None):
 
 
 def run_process(command, name="fp32", *, options="", phase="speed", **more):
-    """Run one process of an arm to the end of its measured steps, and return the record of each
-    rank.
-    """
+    """Run one process of an arm to the end of its measured steps; return each rank's record."""
     script = Script(command=command, arms=((name, options),), warmup=4, **more)
-    count, observed = (CENSUS_STEPS, {"census": True}) if phase == "memory" else (script.steps, {})
+    count, observed = script.steps, {}
+    if phase == "memory":
+        count, observed = CENSUS_STEPS, {"census": True}
     asked = replace(trial(name, phase=phase), silence_s=300.0)
     with closing(ScriptLauncher(script)) as launcher:
         return launcher._run_arm(asked, name, CPU, lambda _message: None, count, **observed)
@@ -46,19 +44,15 @@ def run_process(command, name="fp32", *, options="", phase="speed", **more):
 
 @pytest.fixture
 def launch(monkeypatch, tmp_path):
-    """Return a function that runs a trial whose processes are recorded ones: of an arm one, or
-    those of each turn.
+    """Return a function that runs a trial whose processes are recorded ones.
+
+    An arm has one, or one of each rank in a tuple, or those of its turns in a list.
     """
 
     def launch(processes, asked=None, *, inject=False):
         asked = asked or trial(*processes)
-        script = Script(
-            command=("train.py",),
-            arms=tuple((name, "") for name in processes),
-            warmup=2,
-            inject=inject,
-        )
-        launcher = ScriptLauncher(script)
+        arms = tuple((name, "") for name in processes)
+        launcher = ScriptLauncher(Script(command=("train.py",), arms=arms, warmup=2, inject=inject))
         launcher.workspace = tmp_path
         started, records = [], []
 
@@ -69,9 +63,7 @@ def launch(monkeypatch, tmp_path):
                 process = process.pop(0)
             if isinstance(process, Exception):
                 raise process
-            return (
-                list(process) if isinstance(process, tuple) else [process]
-            )  # of several ranks, or of one
+            return list(process) if isinstance(process, tuple) else [process]
 
         monkeypatch.setattr(launcher, "_run_arm", run_arm)
         ending = launcher.run(asked, CPU, records.append)
@@ -145,10 +137,8 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
     other = trial("b", phase="memory", reference="a")
     assert "changed nothing" in launch({"b": process(5)}, other).ending.text
     mixed = process(5, computed={"bfloat16": 9, "float32": 1})
-    assert (
-        launch({"b": mixed}, other).rows["b"].operations.compute_dtypes
-        == "bfloat16:90% float32:10%"
-    )
+    row = launch({"b": mixed}, other).rows["b"]
+    assert row.operations.compute_dtypes == "bfloat16:90% float32:10%"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +152,5 @@ def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, not
 
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):
     narrow = process(10, computed={"bfloat16": 10})
-    assert (
-        "16 bits itself"
-        in launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True).ending.text
-    )
+    done = launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True)
+    assert "16 bits itself" in done.ending.text
