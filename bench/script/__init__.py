@@ -1,1 +1,1 @@
-"""Training scripts that are run as they are: the hook inside their process, and figures of what it recorded."""
+"""Runs training scripts as they are: a hook inside their processes records their steps."""

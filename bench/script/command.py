@@ -17,9 +17,10 @@ from bench.spec.request import Request, Script
 
 EXAMPLES = """
 examples:
-  run_bench.py script --arm fp32=--dtype=float32 --arm amp-bf16=--dtype=bfloat16 -- train.py ITS OPTIONS
+  run_bench.py script --arm a=--dtype=float32 --arm b=--dtype=bfloat16 -- train.py ITS OPTIONS
   run_bench.py script --inject fp32,amp-bf16 -- torchrun --nproc_per_node 2 train.py ITS OPTIONS
-In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process (docs/scripts.md).
+In the options {scratch} stands for a fresh folder, and {seed} for a number, in each process
+(docs/scripts.md).
 """
 # The arm of ``--inject`` that enters nothing: on a GPU cuDNN may use TF32 in it, as torch's
 # defaults are.
@@ -54,8 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--inject",
         metavar="PRECISIONS",
         type=partial(listed(_injected), "--inject"),
-        help=f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the reference "
-        f"is {BASELINE}, or {UNCHANGED} where that is not named",
+        help=(
+            f"for a script without a flag: enter {', '.join(INJECTED)} from outside; the "
+            f"reference is {BASELINE}, or {UNCHANGED} where that is not named"
+        ),
     )
     for field in fields(Script):
         if "option" in field.metadata:

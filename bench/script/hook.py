@@ -27,6 +27,7 @@ try:
 except ModuleNotFoundError:  # not the copy in a script's process
     from bench.script import overlay
 
+FOLDER = os.path.dirname(os.path.abspath(__file__))
 # The variable with the settings, as JSON: those that ``bench.script.launcher`` writes.
 VARIABLE = "AMPMETER_HOOK"
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward")
@@ -47,10 +48,13 @@ class Recorder:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.warmup: int = settings["warmup"]
+        # One more, because a step is timed from the end of the one before.
         self.total: int = settings["warmup"] + settings["steps"] + 1
         self.torch: Any = None
         self.scaling: Any = None
         """The loss scaling that is entered from outside, if any is."""
+        self.warnings: set[str] = set()
+        """What to say of the script in the row of its arm."""
         self.overlay: Any = None
         self.observer: Any = None
         """What observes steps where they are to be explained."""
@@ -70,14 +74,12 @@ class Recorder:
         """Whether a GradScaler has scaled a loss."""
         self.calls = 0
         """Of optimizers' steps."""
-        self.passes = 0
-        """Of backward passes."""
         self.beat_s = 0.0
         self._begin_step()
 
     def _begin_step(self) -> None:
         self.backwards = 0
-        self.has_gradient = False
+        """Backward passes, and gradients by ``torch.autograd.grad``."""
         self.losses: list[Any] = []
         self.data_s: float | None = None
         self.marks: set[str] = set()
@@ -90,14 +92,14 @@ class Recorder:
             event.record()
         now = time.perf_counter()
         self.calls += 1
-        if (
-            not self.has_gradient and self.steps
-        ):  # of the step before: SAM, Muon and Adam, or a script's bug
+        # A part of the step before: SAM, Muon beside Adam, or a script's bug.
+        if not self.backwards and self.steps:
             self.steps[-1].update(s=now, event=event)
             return
         first = next(parameter for group in optimizer.param_groups for parameter in group["params"])
         self.optimizers.setdefault(id(first), type(optimizer).__name__)
-        infinite = getattr(optimizer, "found_inf", None)  # fused ones skip inside their step
+        # Fused optimizers skip inside their step; the GradScaler reuses the tensor.
+        infinite = getattr(optimizer, "found_inf", None)
         step = {
             "s": now,
             "event": event,
@@ -134,11 +136,10 @@ class Recorder:
         if len(self.steps) >= self.total:
             self.finish()
             leave(0)
-        self.has_gradient = True
-        self.passes += 1
-        if not self.steps and self.passes == MOST_PASSES:
+        self.backwards += 1
+        if not self.steps and self.backwards == MOST_PASSES:
             self.refuse(
-                f"no optimizer of torch took a step in {self.passes} backward passes: has it its "
+                f"no optimizer of torch took a step in {MOST_PASSES} backward passes: has it its "
                 "own update rule?"
             )
 
@@ -148,7 +149,6 @@ class Recorder:
         scaled, unscaled = self.scaled
         if loss is scaled:
             loss = unscaled
-        self.backwards += 1
         if isinstance(loss, self.torch.Tensor) and loss.numel() == 1:
             self.losses.append(loss.detach().clone())
 
@@ -178,14 +178,22 @@ class Recorder:
                 "optimizers": list(self.optimizers.values()),
                 "computed": self.computed,
                 "is_scaled": self.is_scaled,
-                "warnings": sorted(self.scaling.warnings) if self.scaling else [],
-                "observed": self.observer.rows if self.observer else [],
+                "warnings": sorted(self.warnings),
+                "observed": getattr(self.observer, "rows", []),
                 "trace": self.trace,
-                "resident_bytes": status_bytes("VmHWM") - self.resident_bytes,
-                "allocated_bytes": self.torch.cuda.max_memory_allocated(),
-                "reserved_bytes": self.torch.cuda.max_memory_reserved(),
+                "memory": self._peak(),
             }
         )
+
+    def _peak(self) -> dict[str, int]:
+        """Return the peak of memory, by its columns of memory.csv."""
+        cuda = self.torch.cuda
+        if cuda.is_initialized():
+            return {
+                "peak_allocated_bytes": cuda.max_memory_allocated(),
+                "peak_reserved_bytes": cuda.max_memory_reserved(),
+            }
+        return {"peak_resident_bytes": status_bytes("VmHWM") - self.resident_bytes}
 
     @property
     def trace(self) -> str:
@@ -216,30 +224,19 @@ def leave(code: int) -> None:
 def install(recorder: Recorder) -> None:
     """Hook into torch, which has just been imported."""
     import torch
-    from torch._dynamo.callback import callback_handler
 
     recorder.torch = torch
     if recorder.scaling is not None:
         recorder.scaling.install()
     if "explain" in recorder.settings:
-        place = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ampmeter_observe.py")
-        spec: Any = importlib.util.spec_from_file_location("ampmeter_observe", place)
-        observe = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(observe)
+        observe: Any = load("ampmeter_observe", [FOLDER])
         recorder.observer = observe.LoopObserver(
             recorder.trace, recorder.steps, **recorder.settings["explain"]
         )
-    callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
     watch_steps(recorder)
     watch_backward(recorder)
     watch_forward(recorder)
-    watch_loader(recorder)
-
-    @overlay.wrap(torch, "save")  # which opens its file in C++
-    def _(old, obj, f, *args, **kwargs):
-        recorder.marks.add("checkpoint")
-        return old(obj, recorder.overlay.writing(f), *args, **kwargs)
-
+    watch_marks(recorder)
     recorder.resident_bytes = status_bytes("VmRSS")
     torch.manual_seed(recorder.settings["seed"])
     atexit.register(recorder.finish)
@@ -308,7 +305,7 @@ def watch_backward(recorder: Recorder) -> None:
         if not torch.compiler.is_compiling():
             recorder.begins()
             if scaling is not None:
-                scaling.warnings.add(
+                recorder.warnings.add(
                     "torch.autograd.grad runs without the loss scale: small gradients may become "
                     "zero there"
                 )
@@ -316,22 +313,20 @@ def watch_backward(recorder: Recorder) -> None:
 
 
 def watch_forward(recorder: Recorder) -> None:
-    """Enter the injected autocast at the outermost forward of a module, and note evaluation there."""
+    """Enter the injected precision at the outermost forward of a module; note evaluation there."""
     import torch
 
     inject = recorder.settings["inject"]
-    module = torch.nn.Module
-    dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     if inject in ("fp32", "tf32"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
+    dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     inside = Inside()
     is_compiling = torch.compiler.is_dynamo_compiling
 
     def enter(forward: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the outermost forward under the injected autocast."""
-        if (
-            not torch.is_grad_enabled()
-        ):  # by name: a teacher's in each step is no evaluation of the model's
+        if not torch.is_grad_enabled():
+            # By name: a teacher's pass in each step is no evaluation of the model.
             recorder.marks.add(f"evaluation of {name}")
         recorder.is_updating = False
         inside.forward = True
@@ -347,30 +342,34 @@ def watch_forward(recorder: Recorder) -> None:
             inside.forward = False
 
     # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
-    call: Any = module.__call__
+    call: Any = torch.nn.Module.__call__
 
     def outermost(self, *args, **kwargs):
+        # First, because dynamo drops what follows where it compiles this function.
         if is_compiling() or inside.forward or not has_parameters(self):
             return call(self, *args, **kwargs)
         return enter(call, type(self).__name__, self, *args, **kwargs)
 
-    module.__call__ = outermost  # type: ignore[method-assign]
+    torch.nn.Module.__call__ = outermost  # type: ignore[method-assign]
 
-    @overlay.wrap(module, "eval")
-    def _(old, self):
-        recorder.marks.add("evaluation")
-        return old(self)
+    if dtype is not None:
+        watch_compiled(inside, enter)
+
+
+def watch_compiled(inside: Inside, enter: Any) -> None:
+    """Enter the injected autocast where compiled code is called that is no module."""
+    import torch
 
     @overlay.wrap(torch, "compile")
     def _(old, model=None, **kwargs):
         compiled = old(model, **kwargs)
-        if dtype is None or model is None or isinstance(model, module):
+        if model is None or isinstance(model, torch.nn.Module):
             return compiled
 
         # A function, or a module's forward, which is called without its module.
         @functools.wraps(compiled)
         def entered(*args, **kwargs):
-            if is_compiling() or inside.forward:
+            if torch.compiler.is_dynamo_compiling() or inside.forward:
                 return compiled(*args, **kwargs)
             return enter(compiled, "compiled code", *args, **kwargs)
 
@@ -384,7 +383,10 @@ class Inside(threading.local):
 
 
 def has_parameters(module: Any) -> bool:
-    """Return whether a module has parameters: ``parameters()`` takes some ten times as long, in each step."""
+    """Return whether a module has parameters.
+
+    ``parameters()`` takes some ten times as long, in each step.
+    """
     for parameter in module._parameters.values():
         if parameter is not None:
             return True
@@ -393,12 +395,17 @@ def has_parameters(module: Any) -> bool:
 
 def to_fp32(output: Any) -> Any:
     """Return a tensor of a module's output, in fp32 if it has 16 bits, as accelerate does."""
-    return output.float() if output.dtype.itemsize == 2 and output.is_floating_point() else output
+    is_narrow = output.dtype.itemsize == 2 and output.is_floating_point()
+    return output.float() if is_narrow else output
 
 
-def watch_loader(recorder: Recorder) -> None:
-    """Note how long the script waits for a DataLoader, and where an epoch begins."""
+def watch_marks(recorder: Recorder) -> None:
+    """Note how long the script waits for a DataLoader, and what does not belong to each step."""
+    import torch
+    from torch._dynamo.callback import callback_handler
     from torch.utils.data import dataloader
+
+    callback_handler.register_start_callback(lambda _args: recorder.marks.add("compile"))
 
     @overlay.wrap(dataloader._BaseDataLoaderIter, "__next__")
     def _(old, self):
@@ -413,9 +420,22 @@ def watch_loader(recorder: Recorder) -> None:
         recorder.marks.add("epoch")
         return old(self)
 
+    @overlay.wrap(torch.nn.Module, "eval")
+    def _(old, self):
+        recorder.marks.add("evaluation")
+        return old(self)
+
+    @overlay.wrap(torch, "save")  # which opens its file in C++
+    def _(old, obj, f, *args, **kwargs):
+        recorder.marks.add("checkpoint")
+        return old(obj, recorder.overlay.writing(f), *args, **kwargs)
+
 
 def redirect_safetensors(recorder: Recorder) -> None:
-    """Hook into safetensors, which has just been imported; its parts for torch and others call these functions."""
+    """Hook into safetensors, which has just been imported.
+
+    Its parts for torch and others call these functions.
+    """
     import safetensors
 
     @overlay.wrap(safetensors, "serialize_file")
@@ -435,7 +455,7 @@ def seed_numpy(recorder: Recorder) -> None:
 
 
 def products_mode(recorder: Recorder) -> Any:
-    """Return a mode that counts matrix products by the type of their first tensor, those of TF32 apart.
+    """Return a mode that counts matrix products by the type of their first tensor, TF32 apart.
 
     An optimizer's own products, such as Muon's in bfloat16, are not the model's and do not count.
     """
@@ -466,14 +486,17 @@ def products_mode(recorder: Recorder) -> Any:
 
 
 def uses_tf32(*, convolution: bool) -> bool:
-    """Return a switch of TF32; from torch 2.9 on, ``allow_tf32`` raises where a script has set ``fp32_precision``."""
+    """Return a switch of TF32.
+
+    From torch 2.9 on, ``allow_tf32`` raises where a script has set ``fp32_precision``.
+    """
     import torch
 
-    old = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
-    switch = getattr(old, "conv", old) if convolution else old
-    return bool(
-        switch.fp32_precision == "tf32" if hasattr(switch, "fp32_precision") else old.allow_tf32
-    )
+    backend: Any = torch.backends.cudnn if convolution else torch.backends.cuda.matmul
+    if not hasattr(backend, "fp32_precision"):
+        return bool(backend.allow_tf32)
+    switch = backend.conv if convolution else backend
+    return bool(switch.fp32_precision == "tf32")
 
 
 def reset_peak() -> None:
@@ -528,7 +551,6 @@ class Waiting:
 
 def begin() -> None:
     """Redirect writes, wait for torch, and leave ``sys.path`` as it would be without this file."""
-    folder = os.path.dirname(os.path.abspath(__file__))
     settings = json.loads(os.environ[VARIABLE])
     recorder = Recorder(settings)
     recorder.overlay = overlay.Overlay(settings["home"], recorder.refuse)
@@ -539,15 +561,22 @@ def begin() -> None:
     if settings["inject"] == "amp-fp16":
         import ampmeter_scaling as scaling  # type: ignore[import-not-found]
 
-        recorder.scaling = scaling.Scaling(recorder.refuse)
+        recorder.scaling = scaling.Scaling(recorder.refuse, recorder.warnings)
     sys.meta_path.insert(0, Waiting(recorder))
     random.seed(settings["seed"])  # each generator before the script can seed it itself
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
-    hidden = PathFinder.find_spec("sitecustomize", sys.path)
-    if hidden is not None and hidden.loader is not None:
-        module = importlib.util.module_from_spec(hidden)
-        sys.modules["sitecustomize"] = module
-        hidden.loader.exec_module(module)
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
+    load("sitecustomize", sys.path)  # the user's, which this file hides
+
+
+def load(name: str, path: list[str]) -> Any:
+    """Import a module from some folders, whether it is imported already or not, if it is there."""
+    spec = PathFinder.find_spec(name, path)
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "sitecustomize" and VARIABLE in os.environ:

@@ -1,4 +1,4 @@
-"""A training script in fresh processes of its own, with the hook inside: what a trial of it runs."""
+"""Runs a training script in fresh processes of its own, with the hook inside."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ Record = dict[str, Any]
 
 
 class ScriptLauncher(LocalLauncher):
-    """Runs a script's arms: in the memory phase one profiled process, in the speed phase a round of timed ones."""
+    """Runs a script's arms.
+
+    The memory phase runs one profiled process of an arm, the speed phase a round of timed ones.
+    """
 
     def __init__(self, script: Script) -> None:
         """Prepare to run a script."""
@@ -124,15 +127,7 @@ class ScriptLauncher(LocalLauncher):
         path = self._profile_path(name)
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(record))
-        peaks = []
-        for each in records:
-            peak = MemoryPeak(peak_resident_bytes=each["resident_bytes"])
-            if device.is_gpu:
-                peak = MemoryPeak(
-                    peak_allocated_bytes=each["allocated_bytes"],
-                    peak_reserved_bytes=each["reserved_bytes"],
-                )
-            peaks.append(peak)
+        peaks = [MemoryPeak(**each["memory"]) for each in records]
         memory = MemoryPeak.of_all(peaks) if len(peaks) > 1 else peaks[0]
         return [self._result(name, memory, warnings)]
 
@@ -173,7 +168,9 @@ class ScriptLauncher(LocalLauncher):
         return {}
 
     def _round(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
-        """Time the arms in a round of processes, each arm twice; an arm that fails leaves it, the others go on.
+        """Time the arms in a round of processes, each arm twice.
+
+        An arm that fails leaves the round, and the others go on.
 
         Raises:
             RefusedError: the reference failed, or is the only one that is left.
@@ -215,32 +212,28 @@ class ScriptLauncher(LocalLauncher):
 
     def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
         """Return the row of an arm in a round."""
-        waits_pct = [each.wait_pct for each in timings if each.wait_pct is not None]
-        losses = [each.loss for each in timings if each.loss is not None]
+        wait_pct = _mean([each.wait_pct for each in timings])
         speed = Speed(
             steady=all(each.steady for each in timings),
             warmup_steps=self.script.warmup + max(each.warming for each in timings),
             switch_warmup_steps=0,
             foreign_load_pct=max(self._loads_pct, default=None),
-            script_wait_pct=fmean(waits_pct) if waits_pct else None,
-            script_loss=fmean(losses) if losses else None,
+            script_wait_pct=wait_pct,
+            script_loss=_mean([each.loss for each in timings]),
         )
         warnings = []
-        if speed.script_wait_pct is not None and speed.script_wait_pct > WAIT_PCT:
-            warnings.append(f"waited for data in {speed.script_wait_pct:.0f} % of a step")
-        if timings[0].grew:
-            least, most = timings[0].grew
-            warnings.append(
-                f"its backward passes in a step grew from {least} to {most} while it was timed; "
-                f"steps with {most} count"
-            )
+        if wait_pct is not None and wait_pct > WAIT_PCT:
+            warnings.append(f"waited for data in {wait_pct:.0f} % of a step")
         result = self._result(name, speed, warnings)
         if any(each.diverged for each in timings):
             result = replace(result, status="nonfinite", detail="the loss became NaN or Inf")
         return result
 
     def _result(self, name: str, row: MemoryPeak | Speed, warnings: list[str]) -> TrialResult:
-        """Return the row of an arm that was measured, with the types of its profiled process; note its warnings."""
+        """Return the row of an arm that was measured, and note its warnings.
+
+        The types that it computed are those of its profiled process.
+        """
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         types = steps.types(self._profiled(name).get("computed", {}))
         return TrialResult(
@@ -260,7 +253,7 @@ class ScriptLauncher(LocalLauncher):
         count: int,
         **observed: Any,
     ) -> list[Record]:
-        """Run one process of an arm to the end of its measured steps; return the record of each rank.
+        """Run one process of an arm to the end of its measured steps.
 
         Args:
             trial: of which it is a part.
@@ -270,6 +263,9 @@ class ScriptLauncher(LocalLauncher):
             count: of its measured steps.
             observed: settings of the hook: what else it is to observe.
 
+        Returns:
+            The record of each rank. It may have few steps, or lack those of other ranks.
+
         Raises:
             RefusedError: it failed, hung or cannot be measured.
         """
@@ -278,17 +274,11 @@ class ScriptLauncher(LocalLauncher):
         total = self.script.warmup + count
 
         def show(step: int) -> None:
-            on_message(
-                Progress(text=f"{name}: step {step} of {total}", done=min(1.0, step / total))
-            )
+            text = f"{name}: step {step} of {total}"
+            on_message(Progress(text=text, done=min(1.0, step / total)))
 
         with tempfile.TemporaryDirectory(prefix="ampmeter-", ignore_cleanup_errors=True) as folder:
             home = Path(folder)
-            for made in ("site", "scratch", "tmp"):
-                (home / made).mkdir()
-            for module, copied in BESIDE.items():
-                if (ROOT / "bench" / module).exists():  # explain may have been deleted
-                    shutil.copyfile(ROOT / "bench" / module, home / "site" / copied)
             settings = {
                 "home": folder,
                 "steps": count,
@@ -298,66 +288,71 @@ class ScriptLauncher(LocalLauncher):
                 "seed": trial.replicate,
                 **observed,
             }
+            _fill(home)
             environment = self._environment(device, home) | {VARIABLE: json.dumps(settings)}
             words = self._words(name, scratch=str(home / "scratch"), seed=str(trial.replicate))
-            watch = CpuWatch()
-            with terminal(home / "log") as standard:
-                process = subprocess.Popen(
-                    words,
-                    stdin=standard,
-                    stdout=standard,
-                    stderr=standard,
-                    env=environment,
-                    start_new_session=True,
-                    preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
-                )
-                try:
-                    hung = _wait(process, home, trial.silence_s, show)
-                    load_pct = watch.foreign_load_pct()
-                    records = _records(home)
-                    exit_code = process.poll()
-                finally:
-                    self._end(process, home)
-                    _remove_empty(home / "made")
+            hung, exit_code = self._run_process(words, environment, home, trial.silence_s, show)
+            records = _records(home)
             text = printed(home / "log")
-            for record in records:
-                trace = Path(record.get("trace", ""))
-                if trace.is_file():
-                    record["trace"] = json.loads(trace.read_text(errors="replace"))
-        if load_pct is not None:
-            self._loads_pct.append(load_pct)
         for record in records:
             if "refused" in record:
                 raise RefusedError(record["refused"])
-        if hung or (exit_code and not _is_complete(records)):
+        if hung:
+            raise _failed("timeout", f"no sign of life for {trial.silence_s:g} s", text)
+        if exit_code and not _is_complete(records):
             cause, how = exit_cause(exit_code, kills)
-            how = f"no sign of life for {trial.silence_s:g} s" if hung else f"ended {how}"
-            kind = (
-                "timeout"
-                if hung
-                else "oom"
-                if cause == "oom" or "OutOfMemoryError" in text
-                else "error"
-            )
-            last = last_words(text)
-            raise RefusedError(
-                f"{how}; it printed last: {last}" if last else how, kind=kind, log=text
-            )
+            is_oom = cause == "oom" or "OutOfMemoryError" in text
+            raise _failed("oom" if is_oom else "error", f"ended {how}", text)
         if not records:
             raise RefusedError(UNSEEN)
-        return records  # which may have few steps, or lack those of other ranks
+        return records
 
-    def _words(self, name: str, **values: str) -> list[str]:
-        """Return the words that start an arm: Python's own first where they begin with the script."""
+    def _run_process(
+        self,
+        words: list[str],
+        environment: dict[str, str],
+        home: Path,
+        silence_s: float,
+        show: Callable[[int], None],
+    ) -> tuple[bool, int | None]:
+        """Run a process until its records are there; end it, and all that it started.
+
+        Returns:
+            Whether it hung, and the exit code of a process that had ended by itself.
+        """
+        watch = CpuWatch()
+        with terminal(home / "log") as standard:
+            process = subprocess.Popen(
+                words,
+                stdin=standard,
+                stdout=standard,
+                stderr=standard,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=partial(lifetime.end_with, os.getpid()),  # noqa: PLW1509 - a call of the kernel alone
+            )
+            try:
+                hung = _wait(process, home, silence_s, show)
+                load_pct = watch.foreign_load_pct()
+                if load_pct is not None:
+                    self._loads_pct.append(load_pct)
+                return hung, process.poll()
+            finally:
+                self._end(process, home)
+                _remove_empty(home / "made")
+
+    def _words(self, name: str, *, scratch: str, seed: str) -> list[str]:
+        """Return the words that start an arm.
+
+        Python's own comes first where the command begins with the script.
+        """
         words = [*self.script.command, *shlex.split(dict(self.script.arms)[name])]
         if words[0].endswith(".py") or words[0] == "-m":
-            words = [sys.executable, *words]
-        for placeholder, value in values.items():
-            words = [word.replace(f"{{{placeholder}}}", value) for word in words]
-        return words
+            words.insert(0, sys.executable)
+        return [word.replace("{scratch}", scratch).replace("{seed}", seed) for word in words]
 
     def _end(self, process: subprocess.Popen[bytes], home: Path) -> None:
-        """End a process and all that was started with its hook, and wait until nothing of that runs."""
+        """End a process and all that was started with its hook; wait until nothing of it runs."""
         for other in psutil.process_iter():
             with suppress(psutil.Error, ProcessLookupError):
                 if other.pid == process.pid or str(home) in other.environ().get(VARIABLE, ""):
@@ -367,14 +362,14 @@ class ScriptLauncher(LocalLauncher):
         self._wait_until_gone()
 
     def _environment(self, device: Device, home: Path) -> dict[str, str]:
-        """Return the environment of a script: the hook first on its path, this package not, and only its devices.
+        """Return the environment of a script: the hook first on its path, and only its devices.
 
         What it and its libraries write for themselves goes to its own folders; compiled code lasts
         as long as the run.
         """
         paths = [str(home / "site")]
         for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-            if path not in ("", str(ROOT)):
+            if path not in ("", str(ROOT)):  # this package is no business of the script's
                 paths.append(path)
         gpus = [word for word in device.placement.split("+") if word.isdigit()]
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -391,27 +386,55 @@ class ScriptLauncher(LocalLauncher):
         }
 
 
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _failed(kind: str, how: str, log: str) -> RefusedError:
+    """Return the error of a process that failed, with the last line that it printed."""
+    last = last_words(log)
+    return RefusedError(f"{how}; it printed last: {last}" if last else how, kind=kind, log=log)
+
+
+def _fill(home: Path) -> None:
+    """Make the folders of a process, and copy the hook there."""
+    for folder in ("site", "scratch", "tmp"):
+        (home / folder).mkdir()
+    for module, copied in BESIDE.items():
+        source = ROOT / "bench" / module
+        if source.exists():  # explain may have been deleted
+            shutil.copyfile(source, home / "site" / copied)
+
+
 def _records(home: Path) -> list[Record]:
-    """Return the records of the processes that took steps or cannot be measured, in the order of their start."""
+    """Return the records of the processes that took steps or cannot be measured, first one first.
+
+    A record with a profiler's trace has it in place of its path.
+    """
     paths = sorted(home.glob("out.*.json"), key=lambda path: int(path.stem.removeprefix("out.")))
-    return [json.loads(path.read_text()) for path in paths]
+    records: list[Record] = []
+    for path in paths:
+        record = json.loads(path.read_text())
+        trace = Path(record.get("trace", ""))
+        if trace.is_file():
+            record["trace"] = json.loads(trace.read_text(errors="replace"))
+        records.append(record)
+    return records
 
 
 def _is_complete(records: list[Record]) -> bool:
-    """Return whether all processes that train together took their steps, or one says why it cannot be measured."""
-    whole = []
-    for record in records:
-        if "refused" in record:
-            return True
-        if record["whole"]:
-            whole.append(record)
+    """Return whether all processes that train together took their steps, or one is refused."""
+    if any("refused" in record for record in records):
+        return True
+    whole = [record for record in records if record["whole"]]
     return bool(whole) and len(whole) >= whole[0]["world"]
 
 
 def _wait(
     process: subprocess.Popen[bytes], home: Path, silence_s: float, show: Callable[[int], None]
 ) -> bool:
-    """Wait until the records are complete, or the process and what it started have ended.
+    """Wait until the records are complete, or the process has ended and no other rank is late.
 
     Returns:
         Whether it neither printed nor stepped for too long instead.
@@ -440,9 +463,9 @@ def _wait(
 
 
 def _remove_empty(made: Path) -> None:
-    """Remove the folders that a script made outside of its own, the innermost first, if nothing is in them."""
+    """Remove the folders that a script made outside of its own, if nothing is in them."""
     folders = made.read_text().splitlines() if made.exists() else []
-    for folder in sorted(folders, key=len, reverse=True):
+    for folder in sorted(folders, key=len, reverse=True):  # the innermost first
         with suppress(OSError):
             Path(folder).rmdir()
 

@@ -21,15 +21,15 @@ from typing import Any
 
 # Variables that name folders of caches.
 CACHES = (
-    *(
-        "XDG_CACHE_HOME",
-        "HF_HOME",
-        "HF_HUB_CACHE",
-        "HF_DATASETS_CACHE",
-        "TRANSFORMERS_CACHE",
-        "TORCH_HOME",
-    ),
-    *("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"),
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+    "TRANSFORMERS_CACHE",
+    "TORCH_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR",
 )
 SYSTEM = ("/dev", "/proc", "/sys")
 # Functions of ``os`` that take a path first, and change nothing.
@@ -41,7 +41,10 @@ _open, _lstat, _scandir = builtins.open, os.lstat, os.scandir
 
 
 def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Return a decorator that puts a function, which gets the old one first, in the place of an attribute."""
+    """Return a decorator that puts a function in the place of an attribute.
+
+    The function gets the old one as its first argument.
+    """
     old = getattr(owner, name)
 
     def replace(wrapper: Callable[..., Any]) -> None:
@@ -76,15 +79,15 @@ class Overlay:
         for name in CACHES:
             if os.environ.get(name):
                 caches.append(os.path.join(os.path.abspath(os.environ[name]), ""))
-        for start in caches:
-            if not here.startswith(
-                start
-            ):  # a script in a hidden folder writes no caches beside itself
-                left_alone.append(start)
+        # A script in a hidden folder writes no caches beside itself.
+        left_alone += [start for start in caches if not here.startswith(start)]
         self.left_alone = tuple(left_alone)
 
     def twin(self, path: Any) -> str:
-        """Return the path that a file is redirected to; empty if it is written where the script says."""
+        """Return the path that a file is redirected to.
+
+        It is empty if the file is written where the script says.
+        """
         if not isinstance(path, str | bytes | os.PathLike):  # a descriptor, or an open file
             return ""
         text = os.path.abspath(os.fsdecode(path))
@@ -96,7 +99,7 @@ class Overlay:
         return twin if is_file(twin) else path
 
     def writing(self, path: Any, *, keep: bool = False) -> Any:
-        """Return the path to write; with ``keep`` the user's file is copied there before it is changed.
+        """Return the path to write; with ``keep`` the user's file is copied there before.
 
         Without a folder for it this is the script's own path, so that writing fails as it would.
         """
@@ -123,7 +126,7 @@ def is_file(path: Any) -> bool:
 
 
 def replace(name: str, function: Callable[..., Any]) -> None:
-    """Put a function, which gets the old one first, in the place of one of ``os`` that takes a path."""
+    """Put a function in the place of one of ``os`` that takes a path first, as ``wrap`` does."""
 
     @wrap(os, name)
     def _(old, path=".", *args, dir_fd=None, **kwargs):
@@ -135,12 +138,18 @@ def replace(name: str, function: Callable[..., Any]) -> None:
 
 
 def install(overlay: Overlay) -> None:
-    """Put functions in the places of Python's own that open, move and remove files."""
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree then lists folders by their paths
+    """Put functions in the places of Python's own that open, move, remove and look at files."""
+    install_openers(overlay)
+    install_movers(overlay)
+    install_readers(overlay)
+
+
+def install_openers(overlay: Overlay) -> None:
+    """Put functions in the places of those that open files."""
 
     @wrap(builtins, "open")
     def _(old, file, mode="r", *args, **kwargs):
-        if any(letter in mode for letter in "wax+"):
+        if set(mode) & set("wax+"):
             file = overlay.writing(file, keep="w" not in mode)
         else:
             file = overlay.reading(file)
@@ -150,6 +159,15 @@ def install(overlay: Overlay) -> None:
         changes = flags & (os.O_WRONLY | os.O_RDWR)
         path = overlay.writing(path, keep=True) if changes else overlay.reading(path)
         return old(path, flags, *args, **kwargs)
+
+    io.open = builtins.open
+    replace("open", opened)
+
+
+def install_movers(overlay: Overlay) -> None:
+    """Put functions in the places of those that make, move and remove files and folders."""
+    # rmtree then lists folders by their paths, which are redirected, and not by descriptors.
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]
 
     def removed(old, path):
         path = overlay.reading(path)
@@ -165,9 +183,8 @@ def install(overlay: Overlay) -> None:
         whole = os.path.join(os.path.dirname(os.path.abspath(target)), source)
         if not overlay.twin(target) or os.path.lexists(target):
             old(source, target, *args, **kwargs)
-        elif not os.path.isdir(
-            whole
-        ):  # a copy: what is written through a link would change the user's
+        elif not os.path.isdir(whole):
+            # A copy: what is written through a link would change the user's file.
             shutil.copyfile(overlay.reading(whole), overlay.writing(target))
 
     def made(old, path, *args, **kwargs):
@@ -182,8 +199,6 @@ def install(overlay: Overlay) -> None:
             old(twin)  # which fails, as it should, if redirected files are in it
         old(path)
 
-    io.open = builtins.open
-    replace("open", opened)
     replace("remove", removed)
     replace("unlink", removed)
     replace("rename", moved)
@@ -191,7 +206,6 @@ def install(overlay: Overlay) -> None:
     replace("symlink", linked)
     replace("mkdir", made)
     replace("rmdir", emptied)
-    install_readers(overlay)
 
 
 def install_readers(overlay: Overlay) -> None:

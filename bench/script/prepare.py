@@ -22,7 +22,7 @@ from bench.spec.trial import SILENCE_S, Cell, SuiteRef, Trial
 
 
 def prepare_script(request: Request, script: Script, launcher: Launcher) -> PreparedRun:
-    """Look at the devices; plan a profiled process of each arm of a training script, then rounds of timed ones.
+    """Look at the devices; plan a profiled process of each arm, then rounds of timed ones.
 
     Raises:
         UsageError: there is no such script, or no such device.

@@ -1,4 +1,4 @@
-"""Loss scaling entered into a script from outside: it trains in float16 as with a GradScaler of its own.
+"""Loss scaling from outside: a script trains in float16 as with a GradScaler of its own.
 
 The launcher copies this file beside the hook, which installs it for ``--inject amp-fp16``. torch's
 own GradScaler does the work: it scales the loss of a backward pass, skips steps with infinities,
@@ -29,12 +29,16 @@ AGAIN = (
 class Scaling:
     """The loss scale of a process, and what its backward passes have found."""
 
-    def __init__(self, refuse: Callable[[str], None]) -> None:
-        """Start before the first backward pass; ``refuse`` ends the process with a reason."""
+    def __init__(self, refuse: Callable[[str], None], warnings: set[str]) -> None:
+        """Start before the first backward pass.
+
+        Args:
+            refuse: ends the process with a reason.
+            warnings: is added to.
+        """
         self.refuse = refuse
+        self.warnings = warnings
         self.scaler: Any = None
-        self.warnings: set[str] = set()
-        """What to say of the script in the row of its arm."""
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.found: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
         """For each optimizer with a backward pass since its last step, whether gradients are
@@ -63,13 +67,13 @@ class Scaling:
         inverse = self.scaler._scale.double().reciprocal().float()
         for optimizer in self.optimizers:
             if gradients_of(optimizer):
-                found = inverse.new_zeros(())
+                is_infinite = inverse.new_zeros(())
                 self.found[optimizer] = self.scaler._unscale_grads_(
-                    optimizer, inverse, found, False
+                    optimizer, inverse, is_infinite, False
                 )
 
     def _update(self) -> None:
-        """Update the scale after a step, and where the script threw infinite gradients away, as it may do."""
+        """Update the scale after a step, and where the script threw its gradients away."""
         for optimizer in list(self.found):
             if not gradients_of(optimizer):
                 self._state(optimizer)["found_inf_per_device"] = self.found.pop(optimizer)
@@ -82,7 +86,10 @@ class Scaling:
         return cast("dict[str, Any]", self.scaler._per_optimizer_states[id(optimizer)])
 
     def _require_known_leaves(self, loss: Any) -> None:
-        """Refuse a loss whose gradient is taken of a tensor that is no parameter, such as an attacked input."""
+        """Refuse a loss that has the gradient of a tensor that is no parameter: an attacked input.
+
+        Nothing would unscale it.
+        """
         import torch
 
         known = set()
@@ -95,29 +102,28 @@ class Scaling:
             if node in seen:
                 continue
             seen.add(node)
-            leaf = getattr(node, "variable", None)
-            if (
-                leaf is not None
-                and not isinstance(leaf, torch.nn.Parameter)
-                and id(leaf) not in known
-            ):
+            leaf: Any = getattr(node, "variable", None)
+            is_known = leaf is None or isinstance(leaf, torch.nn.Parameter) or id(leaf) in known
+            if not is_known:
                 self.refuse(
                     f"it takes the gradient of a tensor of shape {tuple(leaf.shape)} that no "
                     "optimizer has, which loss scaling from outside would scale"
                 )
             left += [following for following, _ in node.next_functions]
 
-    def step(self, optimizer: Any, take: Callable[..., Any]) -> Any:
+    def step(self, optimizer: Any, take: Callable[..., Any]) -> None:
         """Take an optimizer's step unless a gradient of it is infinite."""
         from torch.amp.grad_scaler import OptState
 
         found = self.found.pop(optimizer, None)
         if found is None:  # a further step on the same gradients
-            return take(optimizer)
+            take(optimizer)
+            return
         state = self._state(optimizer)
-        state["found_inf_per_device"], state["stage"] = found, OptState.UNSCALED
+        state["found_inf_per_device"] = found
+        state["stage"] = OptState.UNSCALED
         self.is_due = True
-        return self.scaler.step(optimizer)
+        self.scaler.step(optimizer)
 
     def install(self) -> None:
         """Hook into torch's optimizers, of which each is known once it has parameters."""
@@ -139,9 +145,8 @@ class Scaling:
     def _require_own_parameters(self, optimizer: Any) -> None:
         """Refuse an optimizer whose gradients would not be unscaled, or twice."""
         others = set()
-        for other in self.optimizers:
-            if other is not optimizer:
-                others |= {id(parameter) for parameter in parameters_of(other)}
+        for other in self.optimizers - {optimizer}:
+            others |= {id(parameter) for parameter in parameters_of(other)}
         for parameter in parameters_of(optimizer):
             if type(parameter).__name__ in ("DTensor", "FlatParameter"):
                 self.refuse(
@@ -161,20 +166,18 @@ class Scaling:
         def step(optimizer, closure=None):
             if self.is_stepping:  # called by the GradScaler
                 return take(optimizer)
-            if closure is not None and isinstance(optimizer, torch.optim.LBFGS):
-                self.refuse(
-                    "LBFGS evaluates its closure several times, which loss scaling cannot follow"
-                )
             loss = None
             if closure is not None:
+                if isinstance(optimizer, torch.optim.LBFGS):
+                    self.refuse("LBFGS calls its closure several times, unlike loss scaling")
                 with torch.enable_grad():
                     loss = closure()
             self.is_stepping = True
             try:
-                result = self.step(optimizer, take)
+                self.step(optimizer, take)
             finally:
                 self.is_stepping = False
-            return result if closure is None else loss
+            return loss
 
         return cast("Callable[..., Any]", step)
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, mode
 from typing import Any
 
 from bench.results.records import Block
@@ -23,10 +23,13 @@ SLOWER = 0.05
 WINDOWS = 10
 # Why an iteration does not count that belongs to the warm-up.
 WARMING = "warm-up"
-# Why an iteration does not count that has fewer of them than those at the end.
-GROWING = "fewer backward passes"
+# Why an iteration does not count whose time is not comparable with those at the end.
+UNUSUAL = "other backward passes"
 # Fewest steps that show one iteration: the order of its optimizers must repeat three times.
 FEWEST = 4
+
+# What the hook noted of an optimizer step.
+Step = Mapping[str, Any]
 
 
 class RefusedError(Exception):
@@ -52,8 +55,7 @@ class Timing:
     """The mean of an iteration that counts: what comes in bursts, such as data, has its share in
     it."""
     warming: int
-    """Iterations at the beginning in which the script was still warming up, or accumulated fewer
-    gradients."""
+    """Iterations at the beginning that do not count because the script was still warming up."""
     steady: bool
     """Whether step times had settled in the first half of the iterations."""
     wait_pct: float | None
@@ -62,9 +64,6 @@ class Timing:
     """Mean loss of a step, summed over accumulated parts; of those that are finite."""
     shape: tuple[Any, ...]
     """What must be alike in all arms: the optimizers, and the backward passes in an iteration."""
-    grew: tuple[int, ...]
-    """The least and the most backward passes of an iteration where these grew while it was timed;
-    else empty."""
     diverged: bool
     """Whether the loss is not finite at the end."""
 
@@ -84,11 +83,11 @@ def period(optimizers: Sequence[int]) -> int:
 
 
 def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
-    """Return how many times at the beginning are slower than what follows, half of them at most; and whether that ends.
+    """Return how many times at the beginning are slower than what follows; and whether that ends.
 
-    A window of them is slower if its median exceeds that of the later half by ``SLOWER``, and by
-    more than the later half scatters. More warm-up than was asked for is seen only afterwards: the
-    first windows may be alike.
+    They are half of all at most. A window of them is slower if its median exceeds that of the later
+    half by ``SLOWER``, and by more than the later half scatters. More warm-up than was asked for is
+    seen only afterwards: the first windows may be alike.
     """
     half = len(times_ms) // 2
     usual = median(times_ms[half:])
@@ -103,24 +102,14 @@ def warm_up(times_ms: Sequence[float]) -> tuple[int, bool]:
     return begin, begin == 0  # of few times nothing is known
 
 
-def growth(passes: Sequence[tuple[int, ...]]) -> int:
-    """Return how many iterations at the beginning have fewer backward passes than most of the last quarter.
-
-    Some scripts accumulate more and more gradients while the learning rate warms up. A single
-    iteration with fewer passes is the rest of an epoch.
-    """
-    final = Counter(passes[-(len(passes) // 4 + 1) :]).most_common(1)[0][0]
-    begin = passes.index(final)
-    is_growing = begin > 1 and max(map(sum, passes[:begin])) < sum(final)
-    return begin if is_growing else 0
-
-
 def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     """Return the measured iterations of one process.
 
     A mark (evaluation, a checkpoint, compilation, the start of an epoch) leaves its iteration out,
-    unless half of them or more have it: then it is part of the step. So are left out those at the
-    beginning that are slower than what follows, or have fewer backward passes.
+    unless half of them or more have it: then it is part of the step. So are left out those with
+    another number of backward passes than is usual at the end (some scripts accumulate more and
+    more gradients; an epoch may end with fewer), and those at the beginning that are slower than
+    what follows.
 
     Args:
         record: from the hook.
@@ -136,29 +125,34 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
             "measured: let it train longer, or lower --steps and --warmup"
         )
     length = period([step["optimizer"] for step in steps[1:]])
+    # The first step of each part ends the iteration before it.
     parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
     discarded = rare_marks(parts)
-    counted = [place for place, pause in enumerate(discarded) if not pause]
-    if not counted:
+    unmarked = [place for place, why in enumerate(discarded) if not why]
+    if not unmarked:
         raise RefusedError(
             "each measured step has a pause in it, such as evaluation or the start of an epoch"
         )
-    passes: list[tuple[int, ...]] = []
-    for place in counted:
-        passes.append(tuple(step["backwards"] for step in parts[place][1:]))
-    growing = growth(passes)
-    clock = "gpu_s" if all(step["gpu_s"] is not None for step in steps) else "s"
+    passes = [tuple(step["backwards"] for step in part[1:]) for part in parts]
+    usual = mode([passes[place] for place in unmarked[-(len(unmarked) // 4 + 1) :]])
+    counted = []
+    for place in unmarked:
+        if passes[place] == usual:
+            counted.append(place)
+        else:
+            discarded[place] = UNUSUAL
+    clock = "s" if any(step["gpu_s"] is None for step in steps) else "gpu_s"
     times_ms = [1e3 * (part[-1][clock] - part[0][clock]) for part in parts]
-    warming, steady = warm_up([times_ms[place] for place in counted[growing:]])
-    for number, place in enumerate(counted[: growing + warming]):
-        discarded[place] = GROWING if number < growing else WARMING
-    blocks: list[Block] = []
-    timed_ms: list[float] = []
-    waits: list[float] = []
-    for (before, *part), time_ms, why in zip(parts, times_ms, discarded, strict=True):
-        if not why:
-            timed_ms.append(time_ms)
-            waits += [step["data_s"] for step in part if step["data_s"] is not None]
+    warming, settles = warm_up([times_ms[place] for place in counted])
+    for place in counted[:warming]:
+        discarded[place] = WARMING
+    timed = counted[warming:]
+    step_ms = fmean([times_ms[place] for place in timed])
+    waits_s = []
+    for place in timed:
+        waits_s += [step["data_s"] for step in parts[place][1:] if step["data_s"] is not None]
+    blocks = []
+    for part, time_ms, why in zip(parts, times_ms, discarded, strict=True):
         block = Block(
             trial="",
             precision="",
@@ -166,66 +160,71 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
             position=0,
             steps=1,
             time_ms=time_ms,
-            start_s=record["start_s"] + before["s"],
-            skipped_steps=sum(step["skipped"] for step in part),
+            start_s=record["start_s"] + part[0]["s"],
+            skipped_steps=sum(step["skipped"] for step in part[1:]),
             discarded=why,
         )
         blocks.append(block)
-    losses = [
-        loss for loss in losses_of(steps) if math.isfinite(loss)
-    ]  # not those of steps that a GradScaler skips
+    # A step that a GradScaler skips may have a loss that is not finite.
+    losses = list(filter(math.isfinite, losses_of(steps)))
     return Timing(
         blocks=tuple(blocks),
-        step_ms=fmean(timed_ms),
-        warming=growing + warming,
-        steady=steady and 2 * growing <= len(counted),
-        wait_pct=min(100.0, 100e3 * sum(waits) / sum(timed_ms)) if waits else None,
+        step_ms=step_ms,
+        warming=warming,
+        steady=settles and 2 * len(counted) >= len(unmarked),
+        wait_pct=min(100.0, 100e3 * sum(waits_s) / (len(timed) * step_ms)) if waits_s else None,
         loss=fmean(losses) if losses else None,
-        shape=(record["optimizers"], Counter(passes[growing:]).most_common(1)[0][0]),
-        grew=(sum(passes[0]), sum(passes[growing])) if growing else (),
+        shape=(record["optimizers"], usual),
         diverged=has_diverged(record["steps"]),
     )
 
 
-def rare_marks(parts: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return the marks of each iteration that fewer than half of them have, in words; the first step is not of it."""
-    held = []
-    for part in parts:
-        held.append({mark for step in part[1:] for mark in step["marks"]})
-    counts = Counter(mark for marks in held for mark in marks)
+def rare_marks(parts: Sequence[Sequence[Step]]) -> list[str]:
+    """Return, in words, the marks of each iteration that fewer than half of the iterations have.
+
+    Its first step ends the iteration before, and does not count.
+    """
+    marks_of = [set().union(*(step["marks"] for step in part[1:])) for part in parts]
+    counts = Counter(mark for marks in marks_of for mark in marks)
     rare = {mark for mark, count in counts.items() if 2 * count < len(parts)}
-    return [", ".join(sorted(marks & rare)) for marks in held]
+    return [", ".join(sorted(marks & rare)) for marks in marks_of]
 
 
-def losses_of(steps: Sequence[Mapping[str, Any]]) -> list[float]:
+def losses_of(steps: Sequence[Step]) -> list[float]:
     """Return the losses of the steps that have one."""
     return [step["loss"] for step in steps if step["loss"] is not None]
 
 
-def has_diverged(steps: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the last losses are all NaN or infinite: a GradScaler skips some steps with such a loss."""
+def has_diverged(steps: Sequence[Step]) -> bool:
+    """Return whether all of the last losses are NaN or infinite.
+
+    A GradScaler skips some steps with such a loss, after which finite ones follow.
+    """
     losses = losses_of(steps)
     return bool(losses) and not any(map(math.isfinite, losses[-LAST:]))
 
 
 def order(arms: Sequence[str], turn: int) -> list[str]:
     """Return the arms of a round in an order that cancels drift: ABBA, in each other round BAAB."""
-    there = list(arms if turn % 2 == 0 else reversed(arms))
+    there = list(arms) if turn % 2 == 0 else list(reversed(arms))
     return there + there[::-1]
 
 
 def types(computed: Mapping[str, int]) -> str:
-    """Return the share of each type among a step's products, the largest first: ``bfloat16:96% float32:4%``."""
+    """Return each type's share of a step's products, largest first: ``bfloat16:96% float32:4%``."""
     total = sum(computed.values())
     parts = []
     for kind, count in Counter(computed).most_common():
-        if share := round(100 * count / total):
-            parts.append(f"{kind}:{share}%")
+        share_pct = round(100 * count / total)
+        if share_pct:
+            parts.append(f"{kind}:{share_pct}%")
     return " ".join(parts)
 
 
 def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
-    """Return warnings of an arm whose options changed what is computed, from the profiled processes.
+    """Return warnings of an arm that computes otherwise than the reference.
+
+    Both are records of profiled processes.
 
     Raises:
         RefusedError: the arms train in different ways, or computed the same.
@@ -240,12 +239,7 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
             f"these options changed nothing that was computed: {computed or 'no products'}, as "
             "before"
         )
-    loss = record["steps"][0]["loss"]
-    loss_before = reference["steps"][0]["loss"]
-    if None not in (loss, loss_before) and not math.isclose(
-        loss, loss_before, rel_tol=LOSSES, abs_tol=1e-6
-    ):
-        return [
-            f"first losses are {loss:.4g} and {loss_before:.4g}, further apart than by rounding"
-        ]
-    return []
+    losses = losses_of([record["steps"][0], reference["steps"][0]])
+    if len(losses) < 2 or math.isclose(*losses, rel_tol=LOSSES, abs_tol=1e-6):
+        return []
+    return [f"first losses are {losses[0]:.4g} and {losses[1]:.4g}, further apart than by rounding"]

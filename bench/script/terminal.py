@@ -1,4 +1,4 @@
-"""A pseudo-terminal for a script: it runs as in a user's terminal, and what it prints goes to a file."""
+"""A pseudo-terminal: a script runs as in a user's, and what it prints goes to a file."""
 
 from __future__ import annotations
 

@@ -14,40 +14,20 @@ def parse(words):
 
 
 def test_the_command_is_all_that_follows_the_dashes():
-    request = parse(
-        [
-            "script",
-            *ARMS,
-            "--steps",
-            "20",
-            "--",
-            "torchrun",
-            "--nproc_per_node",
-            "2",
-            "a/train.py",
-            "--steps",
-            "9",
-        ]
-    )
-    assert request.script.command[-1] == "9"
-    assert (request.script.steps, request.script.name, request.suites) == (
-        20,
-        "train.py",
-        ("train.py",),
-    )
+    command = ("torchrun", "--nproc_per_node", "2", "a/train.py", "--steps", "9")
+    request = parse(["script", *ARMS, "--steps", "20", "--", *command])
+    assert (request.script.command, request.script.steps) == (command, 20)
+    assert (request.suites, request.script.name) == (("train.py",), "train.py")
     assert request.script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
 
 
 @pytest.mark.parametrize(
     "starter",
-    [
-        [],
-        ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2"],
-        ["accelerate", "launch"],
-    ],
+    ["", "python -m torch.distributed.run --nproc_per_node 2", "accelerate launch"],
 )
 def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
-    request = parse(["script", "--inject", "fp32,amp-bf16", "--", *starter, "-m", "package.train"])
+    words = f"script --inject fp32,amp-bf16 -- {starter} -m package.train"
+    request = parse(words.split())
     assert (request.script.main, request.script.inject) == ("package.train", True)
 
 
@@ -66,18 +46,18 @@ def test_what_is_injected_is_compared_with_fp32_or_else_with_the_script_as_it_is
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--arm", "a=", "--", "train.py"], "--arm NAME=OPTIONS twice"),
-        (["--arm", "a=", "--arm", "a=-x", "--", "train.py"], "a name of its own"),
-        (["--arm", "a=", "--arm", "fp32=", "--", "train.py"], "put fp32 first"),
-        (["--inject", "fp32,fp16", "--", "train.py"], "amp-fp16"),
-        (["--inject", "fp32,amp-bf16"], "two dashes"),
-        (["--inject", "fp32,amp-bf16", "--gpus", "cpu+cpu", "--", "train.py"], "name --gpus cpu"),
-        (["--arm", "a=", "--arm", "../b=", "--", "train.py"], "without a slash"),
-        (["--arm", "a=", "--arm", "b='unclosed", "--", "train.py"], "closing quotation"),
-        (["--inject", "fp32,amp-bf16", "--", "python", "-c", "pass"], "names no script"),
-        (["--", "train.py"], "--arm --inject"),
+        ("--arm a= -- train.py", "--arm NAME=OPTIONS twice"),
+        ("--arm a= --arm a=-x -- train.py", "a name of its own"),
+        ("--arm a= --arm fp32= -- train.py", "put fp32 first"),
+        ("--inject fp32,fp16 -- train.py", "amp-fp16"),
+        ("--inject fp32,amp-bf16", "two dashes"),
+        ("--inject fp32,amp-bf16 --gpus cpu+cpu -- train.py", "name --gpus cpu"),
+        ("--arm a= --arm ../b= -- train.py", "without a slash"),
+        ("--arm a= --arm b='unclosed -- train.py", "closing quotation"),
+        ("--inject fp32,amp-bf16 -- python -c pass", "names no script"),
+        ("-- train.py", "--arm --inject"),
     ],
 )
 def test_what_cannot_be_run_is_refused_at_once(words, why):
     with pytest.raises(UsageError, match=why):
-        parse(["script", *words])
+        parse(["script", *words.split()])

@@ -17,8 +17,8 @@ from bench.phases.explain.reasons import explanations
 from bench.phases.explain.script import figures_of
 from bench.report.reading.load import CELL
 from bench.script.launcher import ScriptLauncher
-from bench.spec.own_modules import ROOT
 from bench.spec.request import Script
+from tests.script.test_hook import EXAMPLES
 from tests.script.test_launcher import CPU, trial
 
 START = """
@@ -84,13 +84,9 @@ def explained(tmp_path, monkeypatch):
             asked = replace(trial("fp32", "amp-bf16", phase="explain"), silence_s=300.0)
             ending = launcher.run(asked, CPU, sent.append)
         assert ending.kind == "done", ending.text
-        rows = [message for message in sent if isinstance(message, Explained)]
-        frame = pd.DataFrame(
-            [{name: getattr(row, name) for name in Explained.__slots__} for row in rows]
-        )
-        (explanation,) = explanations(
-            frame.assign(**dict.fromkeys([*CELL, "workload", "where"], "x") | {"placement": "cpu"})
-        )
+        frame = pd.DataFrame([message for message in sent if isinstance(message, Explained)])
+        frame[[*CELL, "workload", "where"]] = "x"
+        (explanation,) = explanations(frame.assign(placement="cpu"))
         return explanation
 
     return explained
@@ -108,9 +104,7 @@ def test_a_cause_that_is_planted_in_a_script_is_named(explained, cause):
 @pytest.mark.slow
 def test_modules_of_lightnings_trainer_are_named(explained):
     pytest.importorskip("lightning")
-    explanation = explained(
-        (ROOT / "docs" / "examples" / "scripts" / "lightning_mlp.py").read_text()
-    )
+    explanation = explained((EXAMPLES / "lightning_mlp.py").read_text())
     assert {"parameters", "addmm"} <= set(explanation.baseline.of("held")["name"])
     products = explanation.baseline.of("operator").query("name == 'aten::addmm'")
     assert all(products["module"] != "")
@@ -141,23 +135,13 @@ TIMED = {"step_ms": 10.0, "wait_pct": 30.0}
 
 def recorded(*optimizer_ends_us):
     events = []
+    whole = {"ph": "X", "tid": 1, "args": {}}
     for end in optimizer_ends_us:
-        name = "Optimizer.step#SGD.step"
-        events.append(
-            {"ph": "X", "cat": "user_annotation", "name": name, "ts": end - 5, "dur": 5, "tid": 1}
-        )
-        events.append(
-            {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": "aten::mm",
-                "ts": end + 1,
-                "dur": 500,
-                "tid": 1,
-                "args": {},
-            }
-        )
-    steps = [{"skipped": number == 0} for number in range(4)]
+        step = {"cat": "user_annotation", "name": "Optimizer.step#SGD.step"}
+        product = {"cat": "cpu_op", "name": "aten::mm"}
+        events.append(whole | step | {"ts": end - 5, "dur": 5})
+        events.append(whole | product | {"ts": end + 1, "dur": 500})
+    steps = [{"skipped": True}, *[{"skipped": False}] * 3]
     return {"trace": {"traceEvents": events}, "observed": [], "steps": steps}
 
 

@@ -1,6 +1,4 @@
-"""A round of a script's processes: their order, the ratio that cancels drift, and arms that leave
-it.
-"""
+"""A round of a script's processes: its order, the ratio that cancels drift, arms that leave it."""
 
 from contextlib import closing
 from dataclasses import replace
@@ -34,11 +32,11 @@ def trial(*names, phase="speed", replicate=0, reference=None):
 
 
 def run_process(command, name="fp32", *, options="", phase="speed", **more):
-    """Run one process of an arm to the end of its measured steps, and return the record of each
-    rank.
-    """
+    """Run one process of an arm to the end of its measured steps; return each rank's record."""
     script = Script(command=command, arms=((name, options),), warmup=4, **more)
-    count, observed = (CENSUS_STEPS, {"census": True}) if phase == "memory" else (script.steps, {})
+    count, observed = script.steps, {}
+    if phase == "memory":
+        count, observed = CENSUS_STEPS, {"census": True}
     asked = replace(trial(name, phase=phase), silence_s=300.0)
     with closing(ScriptLauncher(script)) as launcher:
         return launcher._run_arm(asked, name, CPU, lambda _message: None, count, **observed)
@@ -46,19 +44,15 @@ def run_process(command, name="fp32", *, options="", phase="speed", **more):
 
 @pytest.fixture
 def launch(monkeypatch, tmp_path):
-    """Return a function that runs a trial whose processes are recorded ones: of an arm one, or
-    those of each turn.
+    """Return a function that runs a trial whose processes are recorded ones.
+
+    An arm has one, or one of each rank in a tuple, or those of its turns in a list.
     """
 
     def launch(processes, asked=None, *, inject=False):
         asked = asked or trial(*processes)
-        script = Script(
-            command=("train.py",),
-            arms=tuple((name, "") for name in processes),
-            warmup=2,
-            inject=inject,
-        )
-        launcher = ScriptLauncher(script)
+        arms = tuple((name, "") for name in processes)
+        launcher = ScriptLauncher(Script(command=("train.py",), arms=arms, warmup=2, inject=inject))
         launcher.workspace = tmp_path
         started, records = [], []
 
@@ -69,9 +63,7 @@ def launch(monkeypatch, tmp_path):
                 process = process.pop(0)
             if isinstance(process, Exception):
                 raise process
-            return (
-                list(process) if isinstance(process, tuple) else [process]
-            )  # of several ranks, or of one
+            return list(process) if isinstance(process, tuple) else [process]
 
         monkeypatch.setattr(launcher, "_run_arm", run_arm)
         ending = launcher.run(asked, CPU, records.append)
@@ -88,8 +80,8 @@ def launch(monkeypatch, tmp_path):
 
 
 def process(ms, **more):
-    memory = {"allocated_bytes": None, "reserved_bytes": None, "resident_bytes": 2**20}
-    return record([ms] * 12, **more) | {"warnings": [], "is_scaled": False} | memory
+    observed = {"warnings": [], "is_scaled": False, "memory": {"peak_resident_bytes": 2**20}}
+    return record([ms] * 12, **more) | observed
 
 
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
@@ -139,25 +131,14 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
     assert done.notes == ["train.py, a: waited for data in 40 % of a step."]
 
 
-def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
-    growing = [1] * 6 + [4] * 12
-    done = launch(
-        {name: record([ms] * 18, backwards=growing) for name, ms in (("a", 10.0), ("b", 5.0))}
-    )
-    assert "grew from 1 to 4" in done.rows["b"].detail
-    assert done.rows["b"].row.log_gain().exp().center == pytest.approx(2.0)
-
-
 def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch):
     row = launch({"a": process(10)}, trial("a", phase="memory")).rows["a"]
     assert (row.operations.compute_dtypes, row.row.peak_resident_bytes) == ("float32:100%", 2**20)
     other = trial("b", phase="memory", reference="a")
     assert "changed nothing" in launch({"b": process(5)}, other).ending.text
     mixed = process(5, computed={"bfloat16": 9, "float32": 1})
-    assert (
-        launch({"b": mixed}, other).rows["b"].operations.compute_dtypes
-        == "bfloat16:90% float32:10%"
-    )
+    row = launch({"b": mixed}, other).rows["b"]
+    assert row.operations.compute_dtypes == "bfloat16:90% float32:10%"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +152,5 @@ def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, not
 
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):
     narrow = process(10, computed={"bfloat16": 10})
-    assert (
-        "16 bits itself"
-        in launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True).ending.text
-    )
+    done = launch({"fp32": narrow}, trial("fp32", phase="memory"), inject=True)
+    assert "16 bits itself" in done.ending.text

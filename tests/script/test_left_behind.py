@@ -1,9 +1,6 @@
-"""Nothing of a script stays: its folder, the temporary folder, processes and variables are as they
-were before.
-"""
+"""Nothing of a script stays: files, processes and variables are as they were before."""
 
 import os
-import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +9,7 @@ import psutil
 import pytest
 
 from bench.script.steps import RefusedError
-from tests.script.test_hook import START
+from tests.script.test_hook import BIN, START
 from tests.script.test_launcher import run_process
 
 pytestmark = pytest.mark.slow
@@ -82,17 +79,16 @@ def save(): torch.save(1, "model.pt")
 
 
 def contents(folder):
-    """Return the files with their contents, and the folders, that are somewhere in a folder; caches
-    aside.
-    """
+    """Return the files of a folder with their contents, and its folders; caches aside."""
     paths = [path for path in folder.rglob("*") if "home" not in path.relative_to(folder).parts]
     return {path: path.read_bytes() if path.is_file() else None for path in paths}
 
 
 @pytest.fixture
 def folder(monkeypatch):
-    """Yield the user's folder, with a temporary folder beside it, both in use; sockets need a short
-    path.
+    """Yield the user's folder, with a temporary folder beside it, both in use.
+
+    Their path is short, as sockets need it.
     """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "mine"
@@ -110,26 +106,17 @@ def folder(monkeypatch):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
-    starter = (
-        (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node", "2")
-        if shape == "torchrun"
-        else ()
-    )
-    before, processes, before_in_environment = (
-        contents(folder.parent),
-        set(psutil.pids()),
-        variables(),
-    )
-    fails = (
-        pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext()
-    )
+    starter = f"{BIN}/torchrun --nproc_per_node 2" if shape == "torchrun" else ""
+    before = contents(folder.parent), variables()
+    fails = nullcontext()
+    if "failure" in shape:
+        fails = pytest.raises(RefusedError, match="exit code 7")
     with fails:
-        records = run_process((*starter, "train.py"), steps=8)
+        records = run_process((*starter.split(), "train.py"), steps=8)
         assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
-    assert contents(folder.parent) == before
-    left = [pid for pid in set(psutil.pids()) - processes if is_of(pid, folder)]
-    assert left == []
-    assert variables() == before_in_environment
+    assert (contents(folder.parent), variables()) == before
+    mine = os.getpid()
+    assert [pid for pid in psutil.pids() if pid != mine and is_of(pid, folder)] == []
 
 
 def variables():

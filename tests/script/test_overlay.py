@@ -1,18 +1,14 @@
-"""What a script writes is redirected and read back, in each of its Python processes; the user's
-files stay.
-"""
+"""What a script writes is redirected and read back, in all its processes; the user's files stay."""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
 
-from bench.script.launcher import BESIDE, _remove_empty
-from bench.spec.own_modules import ROOT
+from bench.script.launcher import _fill, _remove_empty
 
 MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
 """The user's files."""
@@ -20,88 +16,146 @@ MINE = {"model.pt": "mine", "runs/old.txt": "mine", "log.txt": "mine\n"}
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Return a function that runs a script under the hook in a folder with the user's files, and
-    checks those.
+    """Return a function that runs a script under the hook among the user's files, and checks
+    those.
     """
     home, folder = tmp_path / "home", tmp_path / "mine"
-    for made in (home / "site", home / "tmp", folder / "runs", folder / "empty"):
+    for made in (home, folder / "runs", folder / "empty"):
         made.mkdir(parents=True)
     for name, text in MINE.items():
         (folder / name).write_text(text)
-    for module, copied in BESIDE.items():
-        shutil.copyfile(ROOT / "bench" / module, home / "site" / copied)
+    _fill(home)
     monkeypatch.chdir(folder)
 
     def run(text):
         main = folder / "train.py"
         main.write_text(f"import os, shutil, subprocess, sys\nfrom pathlib import Path\n{text}")
-        settings = {
-            "home": str(home),
-            "warmup": 2,
-            "steps": 4,
-            "inject": "",
-            "seed": 0,
-            "allow_writes": False,
-        }
+        settings = {"home": str(home), "warmup": 2, "steps": 4, "inject": "", "seed": 0}
+        settings["allow_writes"] = False
         environment = os.environ | {"PYTHONPATH": str(home / "site"), "TMPDIR": str(home / "tmp")}
         environment |= {"PYTHONDONTWRITEBYTECODE": "1", "AMPMETER_HOOK": json.dumps(settings)}
-        done = subprocess.run(
-            [sys.executable, str(main)],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
+        words = [sys.executable, str(main)]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
         _remove_empty(home / "made")
         main.unlink()
-        files = {
-            str(path.relative_to(folder)): path.read_text()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
-        assert files == MINE
-        assert sorted(path.name for path in folder.rglob("*") if path.is_dir()) == ["empty", "runs"]
+        left = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+        assert left == {*MINE, "empty", "runs"}
+        assert {name: (folder / name).read_text() for name in MINE} == MINE
         refused = [json.loads(path.read_text())["refused"] for path in home.glob("out.*.json")]
         return done, refused[0] if refused else ""
 
     return run
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        'open("model.pt", "w").write("new"); assert open("model.pt").read() == "new"',
-        'open("log.txt", "a").write("more"); assert open("log.txt").read() == "mine\\nmore"',
-        'with open("log.txt", "r+") as file: file.write("M")\nassert Path("log.txt").read_text() == "Mine\\n"',
-        'Path("new.txt").write_text("new"); assert Path("new.txt").stat().st_size == 3 and os.path.exists("new.txt")',
-        'os.makedirs("out/deep"); Path("out/deep/a").write_text("a"); assert Path("out/deep").is_dir()',
-        'Path("a").write_text("a"); os.replace("a", "model.pt"); assert Path("model.pt").read_text() == "a"',
-        'Path("a").write_text("a"); shutil.copy2("a", "model.pt"); assert Path("model.pt").read_text() == "a"',
-        'Path("a").write_text("a"); shutil.move("a", "b"); os.remove("b"); assert not os.path.exists("b")',
-        'import tempfile; name = tempfile.mkstemp()[1]; Path(name).write_text("a"); shutil.move(name, "b")\n'
-        'assert Path("b").read_text() == "a"',
-        'import tempfile\nwith tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file: file.write("a")\n'
-        'os.replace(file.name, "b"); assert Path("b").read_text() == "a"',
-        'import numpy as np; np.savez("b.npz", a=np.ones(2)); assert np.load("b.npz")["a"].sum() == 2',
-        'import logging; logging.basicConfig(filename="a"); logging.error("b"); assert "b" in Path("a").read_text()',
-        'os.makedirs("a"); Path("a/b").write_text("b"); shutil.rmtree("a"); assert not os.path.isdir("a")',
-        'Path("a").touch(); Path("model.pt").touch(); assert os.path.exists("a")',
-        'os.write(os.open("a", os.O_WRONLY | os.O_CREAT), b"a"); assert os.read(os.open("a", os.O_RDONLY), 9) == b"a"',
-        'os.write(os.open("model.pt", os.O_RDWR), b"M"); assert Path("model.pt").read_text() == "Mine"',
-        'os.close(os.open("model.pt", os.O_WRONLY | os.O_TRUNC)); assert Path("model.pt").read_text() == ""',
-        'os.chmod("model.pt", 0o700); os.utime("model.pt", (1, 1)); assert os.stat("model.pt").st_mtime > 1',
-        'Path("a").write_text("a"); os.symlink("a", "b"); assert Path("b").read_text() == "a"; os.unlink("b")',
-        'os.symlink("model.pt", "b"); Path("b").write_text("b"); assert Path("model.pt").read_text() == "mine"',
-        'os.write(os.open("model.pt", os.O_RDWR, dir_fd=os.open(".", os.O_RDONLY)), b"M")',
-        'Path("s1.pt").write_text("a"); import glob; assert glob.glob("s*.pt") == ["s1.pt"]',
-        'Path("a").write_text("a"); assert {"a", "log.txt"} < {*os.listdir()}',
-        'Path("a").write_text("a"); assert "a" in [x for _, _, names in os.walk(".") for x in names]',
-        'os.makedirs("a/b"); Path("a/b/c").write_text("c"); shutil.rmtree("a"); os.mkdir("a")\n'
-        'assert not os.listdir("a")',
-        'os.makedirs("runs/a/b"); os.removedirs("runs/a/b"); assert os.listdir("runs") == ["old.txt"]',
-        'Path("a").write_text("a"); os.fsync(os.open("a", os.O_RDONLY))',
-    ],
-)
+WRITES = """
+open("model.pt", "w").write("new")
+assert open("model.pt").read() == "new"
+
+open("log.txt", "a").write("more")
+assert open("log.txt").read() == "mine\\nmore"
+
+with open("log.txt", "r+") as file: file.write("M")
+assert Path("log.txt").read_text() == "Mine\\n"
+
+Path("new.txt").write_text("new")
+assert Path("new.txt").stat().st_size == 3 and os.path.exists("new.txt")
+
+os.makedirs("out/deep")
+Path("out/deep/a").write_text("a")
+assert Path("out/deep").is_dir()
+
+Path("a").write_text("a")
+os.replace("a", "model.pt")
+assert Path("model.pt").read_text() == "a"
+
+Path("a").write_text("a")
+shutil.copy2("a", "model.pt")
+assert Path("model.pt").read_text() == "a"
+
+Path("a").write_text("a")
+shutil.move("a", "b")
+os.remove("b")
+assert not os.path.exists("b")
+
+import tempfile
+name = tempfile.mkstemp()[1]
+Path(name).write_text("a")
+shutil.move(name, "b")
+assert Path("b").read_text() == "a"
+
+import tempfile
+with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as file: file.write("a")
+os.replace(file.name, "b")
+assert Path("b").read_text() == "a"
+
+import numpy as np
+np.savez("b.npz", a=np.ones(2))
+assert np.load("b.npz")["a"].sum() == 2
+
+import logging
+logging.basicConfig(filename="a")
+logging.error("b")
+assert "b" in Path("a").read_text()
+
+os.makedirs("a")
+Path("a/b").write_text("b")
+shutil.rmtree("a")
+assert not os.path.isdir("a")
+
+Path("a").touch()
+Path("model.pt").touch()
+assert os.path.exists("a")
+
+os.write(os.open("a", os.O_WRONLY | os.O_CREAT), b"a")
+assert os.read(os.open("a", os.O_RDONLY), 9) == b"a"
+
+os.write(os.open("model.pt", os.O_RDWR), b"M")
+assert Path("model.pt").read_text() == "Mine"
+
+os.close(os.open("model.pt", os.O_WRONLY | os.O_TRUNC))
+assert Path("model.pt").read_text() == ""
+
+os.chmod("model.pt", 0o700)
+os.utime("model.pt", (1, 1))
+assert os.stat("model.pt").st_mtime > 1
+
+Path("a").write_text("a")
+os.symlink("a", "b")
+assert Path("b").read_text() == "a"
+os.unlink("b")
+
+os.symlink("model.pt", "b")
+Path("b").write_text("b")
+assert Path("model.pt").read_text() == "mine"
+
+os.write(os.open("model.pt", os.O_RDWR, dir_fd=os.open(".", os.O_RDONLY)), b"M")
+
+import glob
+Path("s1.pt").write_text("a")
+assert glob.glob("s*.pt") == ["s1.pt"]
+
+Path("a").write_text("a")
+assert {"a", "log.txt"} < {*os.listdir()}
+
+Path("a").write_text("a")
+assert "a" in [name for _, _, names in os.walk(".") for name in names]
+
+os.makedirs("a/b")
+Path("a/b/c").write_text("c")
+shutil.rmtree("a")
+os.mkdir("a")
+assert not os.listdir("a")
+
+os.makedirs("runs/a/b")
+os.removedirs("runs/a/b")
+assert os.listdir("runs") == ["old.txt"]
+
+Path("a").write_text("a")
+os.fsync(os.open("a", os.O_RDONLY))
+"""
+
+
+@pytest.mark.parametrize("text", WRITES.strip().split("\n\n"))
 def test_a_file_that_a_script_writes_is_redirected_and_read_back(run, text):
     done, refused = run(text)
     assert (done.returncode, refused) == (0, ""), done.stderr
@@ -149,11 +203,12 @@ def test_caches_and_temporary_files_are_written_where_they_belong(run, tmp_path,
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     (tmp_path / "user").mkdir()
-    cached = (
-        "os.makedirs(os.environ['HF_HOME']); open(os.environ['HF_HOME'] + '/a', 'w').write('a')\n"
-    )
-    hidden = "path = Path.home() / '.cache'; path.mkdir(); (path / 'b').write_text('b')"
-    done, _ = run(cached + hidden)
+    text = """
+for folder in (Path(os.environ["HF_HOME"]), Path.home() / ".cache"):
+    folder.mkdir()
+    (folder / "a").write_text("a")
+"""
+    done, _ = run(text)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "cache/a").read_text() == "a"
-    assert (tmp_path / "user/.cache/b").read_text() == "b"
+    assert (tmp_path / "user/.cache/a").read_text() == "a"

@@ -19,18 +19,31 @@ torch.manual_seed(0)
 model, second = (nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8)) for _ in range(2))
 data = torch.randn(400, 4, 8)
 notes = []
-scaled, step, unscale, update, forward = {by_hand}
+
+def huge(*numbers):  # the gradients of these iterations are infinite in float16
+    return 1e6 if number in numbers else 1
 """
-OUTSIDE = (
-    "(lambda loss: loss), (lambda optimizer: optimizer.step()), (lambda optimizer: None), "
-    "(lambda: None), "
-)
-OUTSIDE += "(lambda part, batch: part(batch))"
-BY_HAND = """(
-    (scaler := torch.amp.GradScaler("cpu")).scale, scaler.step, scaler.unscale_, scaler.update,
-    lambda part, batch: cast(part, batch),
-)
-def cast(part, batch):
+OUTSIDE = """
+def forward(part, batch):
+    return part(batch)
+
+def scaled(loss):
+    return loss
+
+def step(optimizer):
+    optimizer.step()
+
+def unscale(optimizer):
+    pass
+
+def update():
+    pass
+"""
+BY_HAND = """
+scaler = torch.amp.GradScaler("cpu")
+scaled, step, unscale, update = scaler.scale, scaler.step, scaler.unscale_, scaler.update
+
+def forward(part, batch):
     with torch.autocast("cpu", torch.float16):
         out = part(batch)
     return out.float()
@@ -40,7 +53,7 @@ LOOPS = {
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 for number in range(120):
     optimizer.zero_grad()
-    scaled(forward(model, data[number]).square().mean() * (1e6 if number in (3, 9) else 1)).backward()
+    scaled(forward(model, data[number]).square().mean() * huge(3, 9)).backward()
     step(optimizer)
     update()
 """,
@@ -48,7 +61,7 @@ for number in range(120):
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 for number in range(120):
     optimizer.zero_grad()
-    scaled(forward(model, data[number]).square().mean() * (1e6 if number in (3, 9) else 1)).backward()
+    scaled(forward(model, data[number]).square().mean() * huge(3, 9)).backward()
     unscale(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     step(optimizer)
@@ -69,18 +82,20 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for number in range(120):
     optimizer.zero_grad(set_to_none=False)
     for part in range(3):
-        scaled(forward(model, data[3 * number + part]).square().mean() * (1e6 if number == 9 else 1) / 3).backward()
+        out = forward(model, data[3 * number + part])
+        scaled(out.square().mean() * huge(9) / 3).backward()
     step(optimizer)
     update()
 """,
     "two optimizers": """
-optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(second.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other = torch.optim.Adam(second.parameters(), lr=0.01)
 for number in range(120):
     other.zero_grad()
     scaled(forward(second, forward(model, data[number]).detach()).square().mean()).backward()
     step(other)
     optimizer.zero_grad()
-    scaled(forward(second, forward(model, data[number])).mean() * (1e6 if number in (3, 9) else 1)).backward()
+    scaled(forward(second, forward(model, data[number])).mean() * huge(3, 9)).backward()
     step(optimizer)
     update()
 """,
@@ -100,18 +115,19 @@ for number in range(120):
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for number in range(120):
     optimizer.zero_grad()
-    scaled(forward(model, data[number]).square().mean() * (1e6 if number in (3, 9) else 1)).backward()
+    scaled(forward(model, data[number]).square().mean() * huge(3, 9)).backward()
     unscale(optimizer)
     if torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 0.1)) and number % 3:
         step(optimizer)
     update()
 """,
     "a second optimizer from the fifth iteration on": """
-optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(second.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other = torch.optim.Adam(second.parameters(), lr=0.01)
 for number in range(120):
     optimizer.zero_grad()
     other.zero_grad()
-    scaled(forward(second, forward(model, data[number])).square().mean() * (1e6 if number == 0 else 1)).backward()
+    scaled(forward(second, forward(model, data[number])).square().mean() * huge(0)).backward()
     unscale(optimizer)
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     step(optimizer)
@@ -124,20 +140,19 @@ for number in range(120):
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Return a function that trains by a loop, and returns its parameters after each iteration and
-    its record.
+    """Return a function that trains by a loop.
+
+    It returns the parameters after each iteration, and the record.
     """
     monkeypatch.chdir(tmp_path)
 
     def train(loop, *, by_hand, phase="speed"):
         weights = tmp_path / f"weights-{by_hand}-{phase}"
-        end = f"    with open({str(weights)!r}, 'a') as file:\n"
-        end += (
-            "        print([each.tolist() for each in [*model.parameters(), "
-            "*second.parameters()]], file=file)\n"
-        )
-        way = BY_HAND if by_hand else OUTSIDE
-        Path("train.py").write_text(MODEL.replace("{by_hand}", way) + loop.strip("\n") + "\n" + end)
+        end = f"""
+    with open({str(weights)!r}, "a") as file:
+        print([each.tolist() for part in (model, second) for each in part.parameters()], file=file)
+"""
+        Path("train.py").write_text(MODEL + (BY_HAND if by_hand else OUTSIDE) + loop + end)
         if by_hand:
             subprocess.run([sys.executable, "train.py"], check=True)
             return weights.read_text().splitlines(), None
@@ -180,6 +195,7 @@ for number in range(120):
     schedule.step()
 """
 SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
+CLOSURE = "optimizer.step(lambda: (loss.backward(), loss)[1])"
 
 
 @pytest.mark.parametrize(
@@ -188,43 +204,28 @@ SGD = "torch.optim.SGD(model.parameters(), lr=0.1)"
         (
             SGD,
             False,
-            "scaler = torch.amp.GradScaler('cpu'); scaler.scale(loss).backward()",
+            "torch.amp.GradScaler('cpu').scale(loss).backward()",
             "scales its loss itself",
         ),
-        (
-            "torch.optim.LBFGS(model.parameters())",
-            False,
-            "optimizer.step(lambda: (loss.backward(), loss)[1])",
-            "LBFGS",
-        ),
+        ("torch.optim.LBFGS(model.parameters())", False, CLOSURE, "LBFGS"),
         (SGD, True, "loss.backward(); optimizer.step()", "no optimizer has"),
     ],
 )
 def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(
     train, optimizer, attacked, step, why
 ):
+    loop = LOOP.format(optimizer=optimizer, attacked=attacked, step=step)
     with pytest.raises(RefusedError, match=why):
-        train(
-            LOOP.format(optimizer=optimizer, attacked=attacked, step=step),
-            by_hand=False,
-            phase="memory",
-        )
+        train(loop, by_hand=False, phase="memory")
 
 
 def test_a_closure_and_torch_autograd_grad_are_right(train):
-    step = "optimizer.step(lambda: (loss.backward(), loss)[1])"
-    penalty = (
-        "penalty = torch.autograd.grad(loss, model[0].weight, "
-        "create_graph=True)[0].square().sum(); "
-    )
-    text = LOOP.format(
-        optimizer=SGD, attacked=False, step=f"{penalty}loss = loss + penalty; {step}"
-    )
+    penalty = "torch.autograd.grad(loss, model[0].weight, create_graph=True)[0].square().sum()"
+    step = f"loss = loss + {penalty}; {CLOSURE}"
+    text = LOOP.format(optimizer=SGD, attacked=False, step=step)
     outside, record = train(text, by_hand=False, phase="memory")
-    assert any(
-        "torch.autograd.grad runs without the loss scale" in warning
-        for warning in record["warnings"]
-    )
+    (warning,) = record["warnings"]
+    assert "torch.autograd.grad runs without the loss scale" in warning
     assert len(outside) >= 14
     timed, _ = train(text, by_hand=False)
     assert timed[:14] == outside[:14]
