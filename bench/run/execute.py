@@ -26,8 +26,6 @@ from bench.run.session import Session
 from bench.spec.phases import SEARCHES
 from bench.spec.trial import Trial
 
-SAMPLE_PERIOD_S = 0.2
-
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: float) -> bool:
     """Run the plan in a folder, which is made if it is missing; return whether it measured, and nothing failed or hung.
@@ -52,7 +50,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         run["started"] = earlier.get("started") or now()
         store = Store(folder)
         store.write_run(run)  # first, so that whatever happens --resume finds a run
-        with Sampler(sampled_gpus(environment) if is_here else (), SAMPLE_PERIOD_S) as sampler:
+        with Sampler(sampled_gpus(environment) if is_here else ()) as sampler:
             launcher.workspace = folder.resolve()
             session = Session(
                 store=store,
