@@ -1,4 +1,4 @@
-"""The self-tests: each runs its probes, judges what they measured, and explains what a failure means.
+"""The self-tests: each runs probes, judges what they measured, and says what a failure means.
 
 Without torch: the probes (bench/doctor/probes.py) run in fresh processes.
 """
@@ -32,18 +32,18 @@ BUSY = "unless other programs were busy on the same cores, "
 class Check:
     """The outcome of one self-test."""
 
-    expected: str
     measured: str
     """The measurement; why not, if it cannot be done."""
-    passed: bool | None
+    passed: bool | None = None
     """None: it cannot be done here, which is no failure."""
-    meaning: str
+    expected: str = ""
+    meaning: str = ""
     """Consequence of a failure for the results."""
 
     @property
     def result(self) -> str:
         """The outcome in a word or two."""
-        return "not possible" if self.passed is None else "pass" if self.passed else "FAIL"
+        return {None: "not possible", True: "pass", False: "FAIL"}[self.passed]
 
 
 # Runs a function of bench/doctor/probes.py, named first, on the device in a fresh process.
@@ -63,7 +63,8 @@ def arithmetic(probe: Probe) -> Check:
 
 def known_ratio(probe: Probe) -> Check:
     """Check the ratio of two arms that take known times."""
-    truth, log = KNOWN_PARTS[0] / KNOWN_PARTS[1], probe("known_ratio")
+    truth = KNOWN_PARTS[0] / KNOWN_PARTS[1]
+    log = probe("known_ratio")
     return Check(
         expected=f"{truth:.2f} within {RATIO_TOLERANCE:.0%}",
         measured=_ratio(log),
@@ -78,12 +79,13 @@ def known_ratio(probe: Probe) -> Check:
 def against_itself(probe: Probe) -> Check:
     """Check a step against itself, over processes."""
     log = student([probe("against_itself", process) for process in range(PROCESSES)])
-    assert log.half_width is not None  # of several processes
-    noise = math.expm1(abs(log.center) + log.half_width)
+    half = log.half_width
+    assert half is not None  # of several processes
+    noise = math.expm1(abs(log.center) + half)
     return Check(
         expected=f"1 inside the interval, or A/A noise ≤ {NOISE:.0%}",
         measured=f"{_ratio(log)}, A/A noise {noise:.2%}",
-        passed=abs(log.center) <= log.half_width or noise <= NOISE,
+        passed=abs(log.center) <= half or noise <= NOISE,
         meaning=(
             f"{BUSY}two equal arms are not treated alike: believe no difference smaller than this "
             "noise"
@@ -93,11 +95,10 @@ def against_itself(probe: Probe) -> Check:
 
 def memory(probe: Probe) -> Check:
     """Check that a peak rises by what a step holds."""
-    before, after = probe("peak", 0), probe("peak", HELD_BYTES)
+    before = probe("peak", 0)
     if before is None:
-        why = "this system does not let a process's peak be read and reset"
-        return Check(expected="", measured=why, passed=None, meaning="")
-    rise = after - before
+        return Check(measured="this system does not let a process's peak be read and reset")
+    rise = probe("peak", HELD_BYTES) - before
     return Check(
         expected=f"+{HELD_BYTES / MIB:.0f} MiB within {HELD_TOLERANCE:.0%}",
         measured=f"{rise / MIB:+.1f} MiB",

@@ -22,7 +22,7 @@ from bench.phases.memory import MemoryPeak
 from bench.planning import suite_registry
 from bench.results.records import Device, Message
 from bench.spec.placement import Placement
-from bench.spec.precisions import parse_precision
+from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.protocol import Protocol
 from bench.spec.trial import SuiteRef
 from bench.stats import Interval
@@ -49,7 +49,7 @@ SIZES = {"cpu": (256, 128), "cuda": (2048, 1024)}
 
 def matmul_error(device: Device, _send: Send) -> float | None:
     """Return the error of a matrix product under fp32's switches, against float64."""
-    return enter("fp32", torch_device(device)).matmul_error
+    return enter(BASELINE, torch_device(device)).matmul_error
 
 
 def timed(
@@ -57,25 +57,23 @@ def timed(
 ) -> Interval:
     """Measure the log-speedup of the second arm over the first as a speed trial does."""
     plans = prepare(arms, FINE.process_s, clock=clock)
-    log = compare(arms, [plan.sizes for plan in plans], FINE, seed=seed, clock=clock).logs[1]
-    assert log is not None  # both arms were timed
-    return log
+    sizes = [plan.sizes for plan in plans]
+    return compare(arms, sizes, FINE, seed=seed, clock=clock).logs[1]
 
 
 def known_ratio(device: Device, _send: Send) -> Interval:
-    """Return the log-ratio measured of two arms that take known times."""
+    """Return the log-ratio measured of two arms that take known times.
+
+    Their steps are made of work that always takes the same time: waiting on a CPU, a product on a
+    GPU.
+    """
     place = torch_device(device)
-    enter("fp32", place)
-    part = known_part(place)
+    enter(BASELINE, place)
+    part: Callable[[], object] = wait
+    if device.is_gpu:
+        factor = torch.ones(PRODUCT, PRODUCT, device=place)
+        part = partial(torch.mm, factor, factor, out=torch.empty_like(factor))
     return timed([KnownArm(place, part, parts) for parts in KNOWN_PARTS])
-
-
-def known_part(place: torch.device) -> Callable[[], object]:
-    """Return work that always takes the same time: waiting on a CPU, a product on a GPU."""
-    if not backend_of(place).is_gpu:
-        return wait
-    factor = torch.ones(PRODUCT, PRODUCT, device=place)
-    return partial(torch.mm, factor, factor, out=torch.empty_like(factor))
 
 
 def wait() -> None:
@@ -88,12 +86,15 @@ def wait() -> None:
 
 def against_itself(device: Device, process: int, _send: Send) -> float:
     """Return the log-ratio of a training step to itself in this process."""
-    first, second = (training_runner(device) for _ in range(2))
-    return timed([first, second], seed=process).center
+    arms = [training_runner(device), training_runner(device)]
+    return timed(arms, seed=process).center
 
 
 def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
-    """Return the peak of a small training step that also holds ``held_bytes``, as the memory phase measures it."""
+    """Return the peak of a small training step that also holds ``held_bytes``.
+
+    It is measured as in the memory phase.
+    """
     place = torch_device(device)
     # The first step makes the system load code of the libraries, which is not the step's.
     training_runner(device).run(1)
@@ -101,9 +102,8 @@ def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
     runner = training_runner(device)
 
     def step() -> None:
-        held = torch.ones(
-            held_bytes, dtype=torch.uint8, device=place
-        )  # written to, or it would not be resident
+        # Written to, or it would not be resident.
+        held = torch.ones(held_bytes, dtype=torch.uint8, device=place)
         runner.run(1)
         del held
 
@@ -144,16 +144,12 @@ class KnownArm:
         return self._steps
 
 
-def training_runner(device: Device, precision: str = "fp32") -> TrainingRunner:
-    """Return a small MLP in training on batches that are on the device, with the precision's switches set."""
+def training_runner(device: Device, precision: str = BASELINE) -> TrainingRunner:
+    """Return a small MLP in training at a precision, on batches that are on the device."""
     width, batch_size = SIZES[device.kind]
     place = torch_device(device)
     enter(precision, place)
     suite = suite_registry.load(SuiteRef(name="mlp", parameters=(("width", width),)))
-    return TrainingRunner(
-        name=precision,
-        arm=build_arm(suite, suite.data, parse_precision(precision), place, seed=0),
-        batches=itertools.cycle(
-            random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)
-        ),
-    )
+    arm = build_arm(suite, suite.data, PRECISIONS[precision], place, seed=0)
+    batches = random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)
+    return TrainingRunner(precision, arm, itertools.cycle(batches))

@@ -1,1 +1,1 @@
-"""Instruments: timing, memory, energy, what ran, gradients, and what disturbed the device meanwhile."""
+"""Instruments: timing, memory, telemetry, what ran, gradients, and disturbances of the device."""

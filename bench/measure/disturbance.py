@@ -1,4 +1,6 @@
-"""Disturbances of a device while a process is timed: evidence that it does not count while others do.
+"""Disturbances of a device while a process is timed.
+
+They are evidence by which a process does not count while others do.
 
 On a GPU: clocks held down by temperature or by the hardware, other processes that computed, a GPU
 that is lost. A power cap disturbs nothing: it is part of real speed. On a CPU: the load of other
@@ -11,7 +13,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import psutil
@@ -49,7 +51,7 @@ def alone(value: Any) -> tuple[Any, ...]:
 
 
 class Watch:
-    """Watches one device. This one watches nothing, for there is no GPU that the driver's library knows."""
+    """Watches one device. This one watches nothing: no GPU that the driver's library knows."""
 
     capped = False
     """Whether a power limit held the clocks down at any poll, which disturbs nothing."""
@@ -58,14 +60,17 @@ class Watch:
         """Read what the driver counts; called now and then. Never raises."""
 
     def disturbance(self) -> str:
-        """Name what disturbed the device since the watch was opened, or return an empty text. Never raises.
+        """Name what disturbed the device since the watch was opened, or return an empty text.
 
-        Waits until the driver's counters and samples, which are late, can tell.
+        Waits until the driver's counters and samples, which are late, can tell. Never raises.
         """
         return ""
 
     def foreign_load_pct(self) -> float | None:
-        """Return the share of the machine's cores that others took since the watch was opened; None on a GPU."""
+        """Return the share of the cores that others took since the watch was opened.
+
+        None on a GPU.
+        """
         return None
 
 
@@ -77,31 +82,29 @@ def open_watch(
     gather: Gather = alone,
     rank: int = 0,
 ) -> Iterator[Watch]:
-    """Watch a device from now on; a GPU that the driver's library does not know is never called disturbed.
+    """Watch a device from now on.
 
     Of processes that train together each watches its own, the one of its ``rank``; all of them call
-    ``gather`` alike.
+    ``gather`` alike. A GPU that the driver's library does not know is never called disturbed.
     """
     if not device.is_gpu:
         yield CpuWatch(gather)
         return
     own_pids = gather(os.getpid())
     uuid = device.uuid_of(rank, len(own_pids))
-    monitor = open_monitor() if uuid else None
+    monitor = open_monitor()
     watch = Watch()
-    if monitor is None or uuid is None:
-        yield watch
-        return
-    with monitor:
-        try:
-            watch = GpuWatch(monitor, uuid, clock, own_pids)
-        except DeviceLostError as failure:
-            print(f"Throttling and other processes are not watched: {failure}")
+    with monitor or nullcontext():
+        if monitor and uuid:
+            try:
+                watch = GpuWatch(monitor, uuid, clock, own_pids)
+            except DeviceLostError as failure:
+                print(f"Throttling and other processes are not watched: {failure}")
         yield watch
 
 
 class CpuWatch(Watch):
-    """Compares all programs' time on the CPU with that of this process, its loader and its other ranks."""
+    """Compares all programs' time on the CPU with that of this process, its children and ranks."""
 
     def __init__(self, gather: Gather = alone) -> None:
         self._gather = gather
@@ -109,22 +112,24 @@ class CpuWatch(Watch):
         self._own_s = self._own_time()
 
     def foreign_load_pct(self) -> float | None:
-        """Return the others' share of the cores' time, stolen time included, from the system's own accounts.
+        """Return the others' share of the cores' time, stolen time included.
 
-        They count in ticks of 10 ms on many systems, so the share is rough in less than a second.
+        The system's own accounts count in ticks of 10 ms on many systems, so the share is rough in
+        less than a second.
         """
         busy_s, total_s = _machine_times()
-        if total_s <= self._total_s:
+        passed_s = total_s - self._total_s
+        if passed_s <= 0:
             return None
         foreign_s = (busy_s - self._busy_s) - (self._own_time() - self._own_s)
-        return min(100.0, max(0.0, 100 * foreign_s / (total_s - self._total_s)))
+        return min(100.0, max(0.0, 100 * foreign_s / passed_s))
 
     def _own_time(self) -> float:
         return sum(self._gather(_family_time(psutil.Process())))
 
 
 def _machine_times() -> tuple[float, float]:
-    """Return the seconds that all cores were busy or stolen, and the seconds there were, since boot."""
+    """Return the seconds since boot that cores were busy or stolen, and those that there were."""
     times = psutil.cpu_times()._asdict()
     # Guests' time is in user's already (proc_stat(5)).
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
@@ -132,7 +137,10 @@ def _machine_times() -> tuple[float, float]:
 
 
 def _family_time(process: psutil.Process) -> float:
-    """Return the seconds that a process and its children have taken, such as a loader's: those that ended, too."""
+    """Return the seconds that a process and its children, such as a loader's, have taken.
+
+    Children that have ended count, too.
+    """
     times = process.cpu_times()
     total_s = times.user + times.system + times.children_user + times.children_system
     for child in process.children():
@@ -148,8 +156,10 @@ class GpuWatch(Watch):
         self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]
     ) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
-        self._monitor, self._uuid, self._clock, self._own_pids = monitor, uuid, clock, own_pids
-        self._throttle, self._loads = ThrottleTimes(monitor, uuid), monitor.process_loads(uuid)
+        self._monitor, self._uuid, self._clock = monitor, uuid, clock
+        self._own_pids = set(own_pids)
+        self._throttle = ThrottleTimes(monitor, uuid)
+        self._loads = monitor.process_loads(uuid)
         self._began_s = self._polled_s = clock()
         self._held_s: defaultdict[str, float] = defaultdict(float)
         """Seconds for which each reason held the clocks down."""
@@ -171,41 +181,38 @@ class GpuWatch(Watch):
 
     def disturbance(self) -> str:
         """Name the causes that held for more than a twentieth of the time, joined by "; "."""
-        present: set[int] = set()
+        # NVML does not list those that only draw, which have samples all the same.
+        present = set(self._busy_s)
         with suppress(DeviceLostError):
             present.update(self._monitor.process_bytes(self._uuid) or ())
-        # NVML does not list those that only draw, which have samples all the same.
-        present.update(self._busy_s)
-        time.sleep(SAMPLE_S if present.difference(self._own_pids) else LATE_S)
+        time.sleep(SAMPLE_S if present - self._own_pids else LATE_S)
         self.poll()
-        least_s = LEAST_SHARE * (self._polled_s - self._began_s)
-        causes = [
-            f"{CAUSES[name]} for {held_s:.2g} s"
-            for name, held_s in self._held_s.items()
-            if held_s > least_s
-        ]
-        sampled_s = max(self._seen_s.values(), default=self._polled_s) - self._began_s
+        if self._lost:
+            return self._lost
+        causes = []
+        for reason, held_s in self._held_s.items():
+            if held_s > LEAST_SHARE * (self._polled_s - self._began_s):
+                causes.append(f"{CAUSES[reason]} for {held_s:.2g} s")
         # In a container NVML may give the host's ids, and what looks foreign would be this very
         # process.
-        foreign = (
-            self._busy_s.keys() - self._own_pids
-            if os.getpid() in present.union(self._busy_s)
-            else ()
-        )
-        for pid in sorted(foreign):
-            share = self._busy_s[pid] / sampled_s
-            if share > LEAST_SHARE:
-                causes.append(f"another process used the GPU (pid {pid}, {share:.0%} of the time)")
-        return self._lost or "; ".join(causes)
+        if os.getpid() in present.union(self._busy_s):
+            for pid in sorted(self._busy_s.keys() - self._own_pids):
+                share = self._busy_s[pid] / (max(self._seen_s.values()) - self._began_s)
+                if share > LEAST_SHARE:
+                    causes.append(
+                        f"another process used the GPU (pid {pid}, {share:.0%} of the time)"
+                    )
+        return "; ".join(causes)
 
     def _add_throttling(self) -> None:
         now_s = self._clock()
-        elapsed_s, self._polled_s = now_s - self._polled_s, now_s
-        held_s, counted = self._throttle.since(elapsed_s), self._throttle.counted
+        elapsed_s = now_s - self._polled_s
+        self._polled_s = now_s
+        held_s = self._throttle.since(elapsed_s)
         active = self._monitor.clock_event_reasons(self._uuid) or ()
         self.capped |= POWER_CAP in active or POWER_CAP in held_s
         for reason in CAUSES:
-            if reason in counted:
+            if reason in self._throttle.counted:
                 self._held_s[reason] += held_s.get(reason, 0.0)
             elif reason in active:  # as far as is known, since the last poll
                 self._held_s[reason] += elapsed_s

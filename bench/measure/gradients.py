@@ -35,28 +35,26 @@ def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[t
     for (name, _), weight in zip(model.named_parameters(), weights, strict=True):
         if weight.grad is not None:
             gradient = weight.grad.detach().to_dense()
-            named.append(
-                (name, torch.view_as_real(gradient) if gradient.is_complex() else gradient)
-            )
+            if gradient.is_complex():
+                gradient = torch.view_as_real(gradient)
+            named.append((name, gradient))
     return named
 
 
 def nonfinite_layers(named: Named) -> list[str]:
-    """Return the layers with an infinite or NaN gradient, in the model's order; one wait for the device in all."""
-    if not named:
-        return []
-    finite = torch.stack([torch.isfinite(grad).all() for _, grad in named]).tolist()
+    """Return the layers with an infinite or NaN gradient, in the model's order."""
     layers: dict[str, None] = {}
-    for (name, _), is_finite in zip(named, finite, strict=True):
-        if not is_finite:
+    for name, gradient in named:
+        if not gradient.isfinite().all():
             layers[name.rpartition(".")[0]] = None
     return list(layers)
 
 
 def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> float:
-    """Return the share of the weights with a gradient other than zero that a step has left as they were ``before``.
+    """Return the share of the weights with a gradient that a step has left as they were ``before``.
 
-    Their updates were less than half a unit in the last place. It is 0 without gradients.
+    Counted are weights whose gradient is not zero. Their updates were less than half a unit in the
+    last place. It is 0 without gradients.
     """
     lost = count = 0
     for old, weight in zip(before, weights, strict=True):
@@ -79,7 +77,10 @@ def count_bins(values: Tensor) -> Tensor:
 
 @contextmanager
 def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Show each floating-point output of the layers that hold no others, with the layer's name, when it is computed."""
+    """Show ``see`` each floating-point output of the layers that hold no others, with their names.
+
+    It is shown when it is computed.
+    """
 
     def hook(name: str, _module: nn.Module, _inputs: object, output: object) -> None:
         for part in tree_leaves(output):
@@ -95,7 +96,7 @@ def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[N
 
 @contextmanager
 def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[list[Tensor]]:
-    """Watch the gradients of the loss with respect to the outputs of all layers that hold no others.
+    """Watch the gradients of the loss by the outputs of all layers that hold no others.
 
     Args:
         model: whose layers are watched.
@@ -123,19 +124,20 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
 
     Yields:
         A function that returns the largest absolute output of each layer since its last call, in
-        the order that layers ran; NaN of a layer with a NaN. It waits for the device once.
+        the order that layers ran; NaN of a layer with a NaN. It waits for the device.
     """
     seen: dict[str, Tensor] = {}
 
     def read() -> dict[str, float]:
-        values = torch.stack(list(seen.values())).tolist() if seen else []
-        largest = dict(zip(seen, values, strict=True))
+        largest = {name: float(value) for name, value in seen.items()}
         seen.clear()
         return largest
 
     def see(name: str, output: Tensor) -> None:
         largest = output.detach().abs().amax().float()
-        seen[name] = torch.maximum(seen[name], largest) if name in seen else largest
+        if name in seen:  # a layer may run several times in a step
+            largest = torch.maximum(seen[name], largest)
+        seen[name] = largest
 
     with _watched(model, see):
         yield read
@@ -188,23 +190,32 @@ def errors_against_float64(
 def _pass(
     model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batch: Any, scale: float
 ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
-    """Return the loss in float64, the model's outputs, and the unscaled gradients by name in float64."""
+    """Return the loss, the model's outputs, and the unscaled gradients by name.
+
+    Loss and gradients are in float64.
+    """
     stop_dropping(model)
-    outputs = list[Any]()
-    with model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output)):
+    outputs: list[Tensor] = []
+
+    def hook(_model: nn.Module, _inputs: object, output: object) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                outputs.append(leaf.detach())
+
+    with model.register_forward_hook(hook):
         value = loss(model, batch)
     (value * scale).backward()
-    gradients = {
-        name: grad.double() / scale for name, grad in named_gradients(model, model.parameters())
-    }
-    tensors = [leaf.detach() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
-    return value.detach().double(), tensors, gradients
+    gradients = {}
+    for name, gradient in named_gradients(model, model.parameters()):
+        gradients[name] = gradient.double() / scale
+    return value.detach().double(), outputs, gradients
 
 
 def distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Return the relative difference of tensors from true ones, all as one vector in the Euclidean norm.
+    """Return the relative difference of tensors from true ones.
 
-    It is NaN where all of them are 0, and infinite where only the true ones are.
+    All are one vector in the Euclidean norm. It is NaN where all of them are 0, and infinite where
+    only the true ones are.
     """
     difference = size = 0.0
     for tensor, true in pairs:
@@ -225,9 +236,10 @@ def stop_dropping(module: nn.Module) -> None:
 
 def cast(tree: Any, dtype: torch.dtype | None) -> Any:
     """Return a structure whose floating-point tensors have a type."""
-    return tree_map(
-        lambda leaf: (
-            leaf.to(dtype) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-        ),
-        tree,
-    )
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            return leaf.to(dtype)
+        return leaf
+
+    return tree_map(convert, tree)

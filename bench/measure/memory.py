@@ -1,4 +1,4 @@
-"""Peak memory of the first step and of a steady state, and the bytes of tensors at the peak of a step, by kind.
+"""Peak memory of the first step and of a steady state, and the bytes of a step's tensors by kind.
 
 Tensors are counted storage by storage, after the peaks have been measured, because counting takes
 memory itself. torch's own ``MemTracker`` (torch.distributed._tools) counts the same way, but names
@@ -31,20 +31,21 @@ from bench.devices.monitor import DeviceLostError, open_monitor
 STEADY_STEPS = 3
 # glibc's own first threshold.
 THRESHOLD_BYTES = 128 * 1024
+# Numbers of mallopt's parameters in malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def fix_allocator() -> None:
-    """Let glibc map blocks of 128 KiB and more apart and give them back when they are freed, in all of this process.
+    """Let glibc map blocks of 128 KiB and more apart, and give them back when they are freed.
 
     Left alone it raises the threshold to the largest block that was freed so far, so that the heap,
     and with it the peak, depends on the order in which threads free. Source: mallopt(3), "dynamic
     mmap threshold".
     """
-    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD in malloc.h
     with suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(mmap_threshold, THRESHOLD_BYTES)
-        mallopt(trim_threshold, THRESHOLD_BYTES)
+        mallopt(M_MMAP_THRESHOLD, THRESHOLD_BYTES)
+        mallopt(M_TRIM_THRESHOLD, THRESHOLD_BYTES)
 
 
 def measure_peaks(
@@ -56,7 +57,7 @@ def measure_peaks(
     uuid: str | None = None,
     steps: int = STEADY_STEPS,
 ) -> dict[str, int | None]:
-    """Run one step, then a few more, and return the peaks of both in bytes, by their names as columns.
+    """Run one step, then a few more, and return the peaks of both in bytes, by their columns.
 
     Args:
         step: does one training step.
@@ -68,7 +69,8 @@ def measure_peaks(
         uuid: the GPU's UUID.
         steps: those after the first, of a steady state.
     """
-    first, steady = _peak(step, device, 1), _peak(step, device, steps)
+    first = _peak(step, device, 1)
+    steady = _peak(step, device, steps)
     if backend_of(device).is_gpu:
         used, held = driver_memory_bytes(uuid, driver_before)
         return {
@@ -80,7 +82,7 @@ def measure_peaks(
         }
     if resident_before is None or first.resident is None or steady.resident is None:
         return {}
-    # Where memory is short, the system reclaims pages meanwhile, and a small model's rise is below
+    # Where memory is short, the system reclaims pages meanwhile: a small model's rise may be below
     # 0.
     return {
         "first_peak_bytes": max(0, first.resident - resident_before),
@@ -99,17 +101,19 @@ def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakM
 def driver_memory_bytes(
     uuid: str | None, before: int | None = None
 ) -> tuple[int | None, int | None]:
-    """Return the bytes in use on a GPU as its driver sees it, and those that this process holds; None is unknown.
+    """Return the bytes in use on a GPU as its driver sees it, and those that this process holds.
 
     The latter are its context, its libraries and all that it reserved: the driver's figure where it
-    lists processes, because others come and go; else what is in use above ``before``.
+    lists processes, because others come and go; else what is in use above ``before``. None is
+    unknown.
     """
     monitor = open_monitor() if uuid else None
     if monitor is None or uuid is None:
         return None, None
     with monitor:
         try:
-            driver, by_process = monitor.memory(uuid), monitor.process_bytes(uuid) or {}
+            driver = monitor.memory(uuid)
+            by_process = monitor.process_bytes(uuid) or {}
         except DeviceLostError as failure:
             print(f"The driver does not tell how much memory is used: {failure}")
             return None, None
@@ -117,9 +121,11 @@ def driver_memory_bytes(
     held = by_process.get(os.getpid())
     # A process that does not exist here has its id from outside a container, and then ours may be
     # somebody's too.
-    if held is None or not all(psutil.pid_exists(pid) for pid in by_process):
-        # Less than before: others have gone meanwhile, and ours is unknown.
-        held = None if used is None or before is None or used < before else used - before
+    if held is None or not all(map(psutil.pid_exists, by_process)):
+        held = None
+        # If it is less than before, others have gone meanwhile.
+        if used is not None and before is not None and used >= before:
+            held = used - before
     return used, held
 
 
@@ -142,7 +148,7 @@ def tensor_bytes(
     optimizers: Collection[torch.optim.Optimizer],
     held: Iterable[Tensor] = (),
 ) -> dict[str, int]:
-    """Run one step and return the bytes of its tensors at its own peak, by kind, by their names as columns.
+    """Run one step and return the bytes of its tensors at its own peak by kind, by their columns.
 
     Counted are tensors that operators return, not what a library takes for itself (cuDNN's and
     oneDNN's workspaces), nor the allocator's rounding. Where torch or the model cannot be watched,
@@ -157,19 +163,17 @@ def tensor_bytes(
         held: other tensors that are there all the time, such as batches.
     """
     try:
-        parameters = updated(optimizers)
+        # What the optimizers update may be an fp32 copy of the model's parameters.
+        weights = updated(optimizers)
+        parameters = list(weights)
         for module in modules:
             parameters += [*module.parameters(), *module.buffers()]
         watch = _Watch(device, [*parameters, *states(optimizers), *held])
         with watch:
             step()
-        gradients = [
-            parameter.grad for parameter in updated(optimizers) if parameter.grad is not None
-        ]
         by_kind = {
-            # those that the optimizers update may be an fp32 copy of the models'
             "parameter_bytes": parameters,
-            "gradient_bytes": gradients,
+            "gradient_bytes": [weight.grad for weight in weights if weight.grad is not None],
             "optimizer_bytes": states(optimizers),
         }
         return watch.bytes_at_peak(by_kind)
@@ -183,8 +187,8 @@ class _Storage:
     """A storage seen; it may be gone by now."""
 
     bytes: int
-    kept: bool = False
-    """Whether the forward pass made it and the backward pass found it there."""
+    reference: weakref.ref[Any]
+    """Forgets the storage when it dies."""
 
 
 class _Watch(TorchDispatchMode):
@@ -192,12 +196,14 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self, device: torch.device, there: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._device_type, self._backward_began = device.type, False
+        self._device_type = device.type
         self._bytes = self._peak_bytes = 0
         self._at_peak = set[_Storage]()
-        self._alive: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
+        self._alive: dict[int, _Storage] = {}
         self._see(there)
-        self._before = self._storages()
+        self._before = set(self._alive.values())
+        self._kept: set[_Storage] | None = None
+        """Those that the forward pass made and the backward pass found; None before that."""
 
     def __torch_dispatch__(
         self,
@@ -206,38 +212,29 @@ class _Watch(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if (
-            not self._backward_began and torch._C._current_graph_task_id() != -1
-        ):  # -1 is outside a backward pass
-            self._backward_began = True
-            for storage in self._storages() - self._before:
-                storage.kept = True
+        # The id is -1 outside a backward pass.
+        if self._kept is None and torch._C._current_graph_task_id() != -1:
+            self._kept = set(self._alive.values()) - self._before
         result = function(*args, **(kwargs or {}))
         self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         return result
 
-    def bytes_at_peak(self, tensors: Mapping[str, Iterable[Tensor]]) -> dict[str, int]:
-        """Return the bytes of the peak by kind, given the tensors of the kinds that are known after the step."""
-        kinds: dict[_Storage, str] = {}
-        for kind, of_kind in tensors.items():
-            for storage in self._find(of_kind):
-                kinds.setdefault(storage, kind)
+    def bytes_at_peak(self, tensors: dict[str, list[Tensor]]) -> dict[str, int]:
+        """Return the bytes of the peak by kind.
+
+        Args:
+            tensors: of each kind that is known after the step; the first kind of a storage counts.
+        """
+        kinds = dict.fromkeys(self._kept or (), "activation_bytes")
+        for kind, of_kind in reversed(tensors.items()):
+            for tensor in of_kind:
+                storage = self._alive.get(id(tensor.untyped_storage()))
+                if storage:
+                    kinds[storage] = kind
         sizes = dict.fromkeys((*tensors, "activation_bytes", "temporary_bytes"), 0)
         for storage in self._at_peak:
-            kind = kinds.get(storage, "activation_bytes" if storage.kept else "temporary_bytes")
-            sizes[kind] += storage.bytes
+            sizes[kinds.get(storage, "temporary_bytes")] += storage.bytes
         return sizes | {"tracked_peak_bytes": self._peak_bytes}
-
-    def _storages(self) -> set[_Storage]:
-        """Return the storages that are alive."""
-        return {
-            storage for _, storage in list(self._alive.values())
-        }  # of a copy: one may die meanwhile
-
-    def _find(self, tensors: Iterable[Tensor]) -> set[_Storage]:
-        """Return the storages of these tensors that are alive and were seen."""
-        keys = {id(tensor.untyped_storage()) for tensor in tensors}
-        return {self._alive[key][1] for key in keys & self._alive.keys()}
 
     def _see(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
@@ -246,33 +243,36 @@ class _Watch(TorchDispatchMode):
             # its id is the key.
             key = id(storage)
             if tensor.device.type == self._device_type and key not in self._alive:
-                seen = _Storage(storage.nbytes())
-                self._alive[key] = weakref.ref(storage, partial(self._forget, key)), seen
-                self._bytes += seen.bytes
+                size = storage.nbytes()
+                self._alive[key] = _Storage(size, weakref.ref(storage, partial(self._forget, key)))
+                self._bytes += size
         if self._bytes > self._peak_bytes:
-            self._peak_bytes, self._at_peak = self._bytes, self._storages()
+            self._peak_bytes = self._bytes
+            self._at_peak = set(self._alive.values())
 
     def _forget(self, key: int, _storage: object) -> None:
-        self._bytes -= self._alive.pop(key)[1].bytes
+        self._bytes -= self._alive.pop(key).bytes
 
 
 def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     """Return the weights that optimizers update."""
-    return [
-        weight
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for weight in group["params"]
-    ]
+    weights: list[Tensor] = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            weights += group["params"]
+    return weights
 
 
 def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
-    """Return the tensors of optimizers' states; of a tensor of a Python class, those that hold its numbers."""
-    found = []
+    """Return the tensors of optimizers' states.
+
+    Of a tensor of a Python class, such as torchao's, they are those that hold its numbers.
+    """
+    tensors: list[Tensor] = []
     for optimizer in optimizers:
         for leaf in tree_leaves(list(optimizer.state.values())):
             if is_traceable_wrapper_subclass(leaf):
-                found += [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
+                tensors += [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
             elif isinstance(leaf, Tensor):
-                found.append(leaf)
-    return found
+                tensors.append(leaf)
+    return tensors

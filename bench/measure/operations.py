@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ _Formula = Callable[..., int]
 
 
 def observe(step: Callable[[], object]) -> Operations:
-    """Do one step under a dispatch mode and count the FLOPs of its products by the type that they computed in.
+    """Do one step under a dispatch mode, and count the FLOPs of its products by type.
 
     Of a step that fails nothing is known. Products are matrix products, convolutions and attention;
     each is seen below autocast, so after its casts, and in the backward pass too. The formulas are
@@ -60,19 +61,22 @@ def observe(step: Callable[[], object]) -> Operations:
         )
         return Operations()
     flops: Counter[torch.dtype] = Counter()
-    for (_, dtype), count in mode.flops.items():
+    for (_module, dtype), count in mode.flops.items():
         flops[dtype] += count
+    flops_per_step: float | None = float(flops.total())
     if mode.unknown:
         print(f"Products without a FLOP formula: {', '.join(sorted(mode.unknown))}.")
+        flops_per_step = None
+    attention = [f"{backend}:{calls}" for backend, calls in mode.attention.most_common()]
     return Operations(
         compute_dtypes=shares(flops, mode.unknown.values()),
-        flops_per_step=None if mode.unknown else float(flops.total()),
-        attention=" ".join(f"{backend}:{calls}" for backend, calls in mode.attention.most_common()),
+        flops_per_step=flops_per_step,
+        attention=" ".join(attention),
     )
 
 
 def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, torch.dtype]]:
-    """Do one step as ``count`` does; return the FLOPs of its products by the module that called them and by their type.
+    """Do one step as ``observe`` does; return the FLOPs of its products by module and type.
 
     The module is the innermost, as named in the model, of the backward pass too; empty outside of
     all, as in the loss. Products without a formula count as 0.
@@ -88,11 +92,14 @@ def flops_by_module(step: Callable[[], object]) -> Counter[tuple[str, torch.dtyp
 
 
 def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> str:
-    """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``; ``?`` for unknown FLOPs."""
-    total = sum(flops.values())
-    parts = [
-        f"{_name(dtype)}:{_percent(part / total)}" for dtype, part in flops.most_common() if part
-    ]
+    """Write each type's share of the FLOPs, largest first: ``bfloat16:98% float32:2%``.
+
+    Types of unknown FLOPs are written with a ``?``.
+    """
+    parts = []
+    for dtype, count in flops.most_common():
+        if count:
+            parts.append(f"{_name(dtype)}:{_percent(count / flops.total())}")
     return " ".join(parts + sorted({f"{_name(dtype)}:?" for dtype in unknown}))
 
 
@@ -137,7 +144,10 @@ def _scaled_product(a: Tensor, b: Tensor, *_scales: Any, **_result: Any) -> int:
 
 
 def is_product(name: str) -> bool:
-    """Say whether an operator multiplies matrices, convolves or attends, by its name, such as ``aten::addmm``."""
+    """Return whether an operator multiplies matrices, convolves or attends, by its name.
+
+    A name is such as ``aten::addmm``.
+    """
     return bool(_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
 
 
@@ -165,11 +175,10 @@ class _Products(TorchDispatchMode):
             with self:  # a mode does not see by itself the parts of a product of quantised tensors
                 return quantised.__torch_dispatch__(func, types, args, kwargs)
         operator = getattr(func, "overloadpacket", func)
-        if (
-            operator not in self.formulas
-            and hasattr(func, "decompose")
-            and func is not torch.ops.prim.device.default
-        ):
+        # Operators that are made of others are seen as these, as in torch.utils.flop_counter, which
+        # leaves out the same one.
+        has_parts = hasattr(func, "decompose") and func is not torch.ops.prim.device.default
+        if has_parts and operator not in self.formulas:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
@@ -179,37 +188,33 @@ class _Products(TorchDispatchMode):
         return result
 
     def _count(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
-        formula = self.formulas.get(operator)
         name = str(operator)
         if name in ATTENTION:
             self.attention[ATTENTION[name]] += 1
+        formula = self.formulas.get(operator)
         # Operators inside a higher-order one are not seen here, so it may be a product too.
-        like = isinstance(operator, HigherOrderOperator) or is_product(name)
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if not tensors or not (formula or like):
+        if not (formula or isinstance(operator, HigherOrderOperator) or is_product(name)):
             return
-        floating = [
-            tensor for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()
-        ]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        dtypes = [tensor.dtype for tensor in tensors]
+        floating = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+        if not dtypes:
+            return
         # The factors are the narrowest; biases to add and attention's statistics may be wider.
-        dtype = min(
-            (tensor.dtype for tensor in floating or tensors), key=lambda dtype: dtype.itemsize
-        )
+        dtype = min(floating or dtypes, key=attrgetter("itemsize"))
         flops = None
-        if formula is not None:
-            with suppress(
-                Exception
-            ):  # shapes that it was not written for, such as a nested tensor's
+        if formula:
+            # It may fail on shapes that it was not written for, such as a nested tensor's.
+            with suppress(Exception):
                 flops = formula(*args, **kwargs, out_val=result)
         if flops is None:
             self.unknown[name] = dtype
         self.flops[self._module(), dtype] += flops or 0
 
     def _module(self) -> str:
+        """Return the innermost module that runs, without the class of the whole model."""
         running = self._modules.parents - {"Global"} if self._modules else ()
-        return max(running, key=len, default="").partition(".")[
-            2
-        ]  # without the class of the whole model
+        return max(running, key=len, default="").partition(".")[2]
 
 
 def _quantised(func: Any, args: Any) -> Any:
@@ -235,4 +240,6 @@ def _name(dtype: torch.dtype) -> str:
 def _percent(share: float) -> str:
     if share < 0.01:
         return "<1%"
-    return ">99%" if 0.99 < share < 1 else f"{100 * share:.0f}%"
+    if 0.99 < share < 1:
+        return ">99%"
+    return f"{share:.0%}"

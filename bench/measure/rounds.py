@@ -7,6 +7,7 @@ arms on a simulated clock with the very code that measures real ones (docs/measu
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol as Interface
 
 from bench.spec.protocol import Protocol
-from bench.stats import Interval, round_log_ratio, rounds_interval
+from bench.stats import Interval, rounds_interval
 
 # Timing ends after this many times the budget, even with fewer than the required rounds.
 HARD_LIMIT = 5
@@ -45,7 +46,7 @@ class Runner(Interface):
         """Wait until every queued step is done."""
 
     def fingerprint(self) -> object:
-        """Return the state that stays the same in a steady state: allocations, compilations, loss scale."""
+        """Return what a steady state leaves the same: allocations, compilations, loss scale."""
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps have taken effect so far."""
@@ -80,12 +81,10 @@ class TimedBlock:
         return self.time_ns / self.steps
 
 
-def time_block(
-    runner: Runner, sizes: Sizes, clock: Clock = time.perf_counter_ns, *, warm: bool = False
-) -> int:
-    """Return the nanoseconds of one block's timed steps; ``warm``, of an arm that has just run, skips the warm-up."""
+def time_block(runner: Runner, sizes: Sizes, clock: Clock) -> int:
+    """Return the nanoseconds of one block's timed steps."""
     runner.activate()
-    runner.run(0 if warm else sizes.switch_warmup)
+    runner.run(sizes.switch_warmup)
     runner.synchronize()
     start = clock()
     runner.run(sizes.steps)
@@ -110,10 +109,9 @@ def time_round(
     sizes: Sequence[Sizes],
     rng: random.Random,
     clock: Clock,
-    *,
     number: int,
 ) -> list[TimedBlock]:
-    """Time one ABBA round: two blocks of each arm, in an order that ``rng`` draws and that cancels drift.
+    """Time one ABBA round: two blocks of each arm, in an order that cancels drift.
 
     Between rounds the device idles for a moment, so the first block always has a switch warm-up;
     within a round, a block that follows one of the same arm needs none.
@@ -121,11 +119,12 @@ def time_round(
     blocks: list[TimedBlock] = []
     for position, arm in enumerate(palindrome(len(runners), rng)):
         runner, size = runners[arm], sizes[arm]
-        warm = bool(blocks) and arm == blocks[-1].arm
-        taken, start_s = runner.taken_steps(), time.time()
-        time_ns = time_block(runner, size, clock, warm=warm)
-        run = (0 if warm else size.switch_warmup) + size.steps
-        skipped = run - (runner.taken_steps() - taken)
+        if blocks and arm == blocks[-1].arm:
+            size = Sizes(switch_warmup=0, steps=size.steps)
+        taken_before, start_s = runner.taken_steps(), time.time()
+        time_ns = time_block(runner, size, clock)
+        taken = runner.taken_steps() - taken_before
+        skipped = size.switch_warmup + size.steps - taken
         blocks.append(TimedBlock(arm, number, position, size.steps, time_ns, start_s, skipped))
     return blocks
 
@@ -137,7 +136,11 @@ class Comparison:
     blocks: tuple[TimedBlock, ...]
     logs: tuple[Interval, ...]
     """For each arm the log-speedup over the first; for the first, its own log-time in ns."""
-    rounds: int
+
+    @property
+    def rounds(self) -> int:
+        """How many they are."""
+        return self.logs[0].n
 
     @property
     def speedups(self) -> tuple[Interval | None, ...]:
@@ -145,14 +148,12 @@ class Comparison:
         return (None, *(log.exp() for log in self.logs[1:]))
 
     def is_within(self, target: float, arm: int = 0) -> bool:
-        """Return whether an arm's interval has at most this half-width; for the first, whether all others' have.
+        """Return whether an arm's interval has at most this half-width.
 
-        A lone arm is judged by the interval of its time.
+        The first arm's has if all others' have; a lone arm is judged by the interval of its time.
         """
-        widths = [
-            log.half_width
-            for log in (self.logs[arm : arm + 1] if arm else self.logs[1:] or self.logs)
-        ]
+        judged = [self.logs[arm]] if arm else self.logs[1:] or self.logs
+        widths = [log.half_width for log in judged]
         return all(width is not None and width <= target for width in widths)
 
 
@@ -165,7 +166,7 @@ def compare(
     clock: Clock = time.perf_counter_ns,
     watch: Callable[[Comparison], None] = lambda _comparison: None,
 ) -> Comparison:
-    """Time the runners in ABBA rounds until time is up, or every speedup over the first is known well enough.
+    """Time the runners in ABBA rounds until time is up, or every speedup is known well enough.
 
     With one runner, its time per step is to be known well enough.
 
@@ -182,22 +183,22 @@ def compare(
     logs: list[list[float]] = [[] for _ in runners]
     budget_ns = int(protocol.process_s * 1e9) * len(runners)
     start = watched = clock()
-    is_over = is_narrow = False
+    is_done, count = False, 0
     with without_collection() as collect:
-        while not (is_over or is_narrow):
-            round_blocks = time_round(runners, sizes, rng, clock, number=len(logs[0]))
+        while not is_done:
+            round_blocks = time_round(runners, sizes, rng, clock, count)
             blocks += round_blocks
+            count += 1
             for of_arm, log in zip(logs, _log_ratios(round_blocks, len(runners)), strict=True):
                 of_arm.append(log)
-            count, now = len(logs[0]), clock()
-            is_over = now - start > budget_ns and count >= protocol.fewest_rounds
-            is_over |= now - start > HARD_LIMIT * budget_ns
+            now = clock()
+            limit_ns = budget_ns if count >= protocol.fewest_rounds else HARD_LIMIT * budget_ns
+            is_over = now - start > limit_ns
             if is_over or count % LOOK_ROUNDS == 0 or now - watched > WATCH_NS:
-                intervals = tuple(rounds_interval(of_arm) for of_arm in logs)
-                comparison = Comparison(blocks=tuple(blocks), logs=intervals, rounds=count)
-                is_narrow = count >= protocol.min_rounds and comparison.is_within(
-                    protocol.process_target
-                )
+                intervals = tuple(map(rounds_interval, logs))
+                comparison = Comparison(blocks=tuple(blocks), logs=intervals)
+                is_narrow = comparison.is_within(protocol.process_target)
+                is_done = is_over or (is_narrow and count >= protocol.min_rounds)
                 watch(comparison)
                 watched = now
                 collect()
@@ -219,10 +220,14 @@ def without_collection() -> Iterator[Callable[[], int]]:
 
 
 def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
-    """Return each arm's ln(baseline time / arm time) in one round; the first value is the baseline's own ln(time)."""
-    times: list[list[float]] = [[] for _ in range(arms)]
+    """Return each arm's ln(baseline time / arm time) in one round.
+
+    The first value is the baseline's own ln(time). In ABBA and BAAB order both arms have the same
+    mean position, so drift that is linear in time cancels exactly.
+    """
+    products = [1.0] * arms
     for block in blocks:
-        times[block.arm].append(block.step_ns)
-    (first, second), *others = times
-    pairs = [(1.0, 1.0), *((before, after) for before, after in others)]
-    return [round_log_ratio((first, second), pair) for pair in pairs]
+        products[block.arm] *= block.step_ns
+    baseline = products[0]
+    products[0] = 1.0
+    return [math.log(baseline / product) / 2 for product in products]

@@ -1,8 +1,8 @@
-"""Telemetry in a process of its own, so that its Python never competes with a measurement for the GIL.
+"""Telemetry in a process of its own.
 
-The parent holds a ``Sampler``; the child runs ``sample_forever``. Over the connection go, to the
-parent, lists of ``Sample`` and ``Lost``; to the child, ``"stop"``. Nothing heavy is imported, so
-that it is up soon.
+So its Python never competes with a measurement for the GIL. The parent holds a ``Sampler``; the
+child runs ``sample_forever``. Over the connection go, to the parent, lists of ``Sample`` and
+``Lost``; to the child, ``"stop"``. Nothing heavy is imported, so that it is up soon.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bench.results.records import Sample
 from bench.spec import lifetime
 from bench.spec.own_modules import own_modules_first
 
-# NVML's own figures change no faster, and reading them disturbs the GPU.
-PERIOD_S = 0.1
+# NVML's own figures change every 0.1 s at most, and reading them disturbs the GPU.
+PERIOD_S = 0.2
 # How long stopping may take before the process is killed.
 PATIENCE_S = 2.0
 # The name of the process.
@@ -60,9 +60,9 @@ def _sample_until_stopped(
     while gpus and os.getppid() == parent:
         next_s = time.monotonic() + period_s
         unsent += _read(monitor, gpus)
-        if select.select([], [connection], [], 0)[
-            1
-        ]:  # a send that blocks would stop sampling while the parent is busy
+        # A send that blocks would stop sampling while the parent is busy.
+        _, writable, _ = select.select([], [connection], [], 0)
+        if writable:
             connection.send(unsent)
             unsent = []
         # Waiting for the message also keeps the period.
@@ -90,12 +90,12 @@ class Sampler:
     A context manager. Without GPUs, or without a driver, no samples come.
     """
 
-    def __init__(self, gpus: Gpus, period_s: float = PERIOD_S) -> None:
+    def __init__(self, gpus: Gpus) -> None:
         self.lost: dict[str, str] = {}
         """Why sampling ended early, by placement."""
         self.connection: Connection | None = None
         """To the child, for ``multiprocessing.connection.wait``; None when it has ended."""
-        self._gpus, self._period_s = gpus, period_s
+        self._gpus = gpus
         self._process: multiprocessing.process.BaseProcess | None = None
 
     def __exit__(self, *_error: object) -> None:
@@ -106,9 +106,11 @@ class Sampler:
             return self
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        arguments = (self._gpus, theirs, self._period_s)
         self._process = context.Process(
-            target=sample_forever, args=arguments, name=NAME, daemon=True
+            target=sample_forever,
+            args=(self._gpus, theirs, PERIOD_S),
+            name=NAME,
+            daemon=True,
         )
         with own_modules_first(), lifetime.sigint_held():
             self._process.start()
@@ -130,23 +132,27 @@ class Sampler:
         return samples
 
     def stop(self) -> list[Sample]:
-        """End the sampling process and return the samples not yet drained; a second time returns none."""
+        """End the sampling process, and return the samples not yet drained.
+
+        A second time returns none.
+        """
         if self._process is None:
             return []
+        deadline_s = time.monotonic() + PATIENCE_S
+
+        def left_s() -> float:
+            return max(0.0, deadline_s - time.monotonic())
+
         if self.connection is not None:
-            with suppress(
-                OSError
-            ):  # It has ended by itself; what it sent before can still be drained.
+            # It may have ended by itself; what it sent before can still be drained.
+            with suppress(OSError):
                 self.connection.send("stop")
         samples: list[Sample] = []
-        deadline_s = time.monotonic() + PATIENCE_S
         # Draining until it hangs up, because a sampler that waits in a full pipe reads no messages.
-        while self.connection is not None and self.connection.poll(
-            max(0.0, deadline_s - time.monotonic())
-        ):
+        while self.connection is not None and self.connection.poll(left_s()):
             samples += self.drain()
         self._hang_up()
-        self._process.join(max(0.0, deadline_s - time.monotonic()))
+        self._process.join(left_s())
         self._process.kill()  # does nothing to a process that has ended
         self._process.join()
         self._process = None

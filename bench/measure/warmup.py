@@ -37,6 +37,7 @@ BLOCKS = 6
 # A block is long enough for the clock when an empty block takes no more than this share of it:
 # where several processes share a clock, reading it takes long.
 CLOCK_SHARE = 0.001
+NO_STEPS, ONE_STEP = Sizes(switch_warmup=0, steps=0), Sizes(switch_warmup=0, steps=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +79,10 @@ def prepare(
         if runner.asynchronous:
             block_s = max(BLOCK_S, min(QUEUED_BLOCK_S, budget_s / BLOCKS))
         steps = _steps(max(1e9 * block_s, empty_ns / CLOCK_SHARE), warm.step_ns)
-        untimed = min(SWITCH_STEPS, _steps(1e9 * SWITCH_S, warm.step_ns))
-        plans.append(BlockPlan(warm, Sizes(untimed if warm.step_ns < LONG_STEP_NS else 0, steps)))
+        untimed = 0
+        if warm.step_ns < LONG_STEP_NS:
+            untimed = min(SWITCH_STEPS, _steps(1e9 * SWITCH_S, warm.step_ns))
+        plans.append(BlockPlan(warm, Sizes(untimed, steps)))
     return plans
 
 
@@ -88,32 +91,23 @@ def _steps(time_ns: float, step_ns: float) -> int:
     return max(1, math.ceil(time_ns / max(1.0, step_ns)))
 
 
-def single_step(runner: Runner, clock: Clock) -> int:
-    """Return the nanoseconds of one synchronised step."""
-    start = clock()
-    runner.run(1)
-    runner.synchronize()
-    return clock() - start
-
-
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
-    """Run at least three steps, then windows of steps until two agree and nothing new was allocated or compiled.
+    """Run at least three steps, then windows of steps until two agree.
 
-    ``cap_s`` seconds after the first three steps, or after two windows, it gives up, and the arm
-    counts as not steady.
+    Nothing new may be allocated or compiled in them. ``cap_s`` seconds after the first three steps,
+    or after two windows, it gives up, and the arm counts as not steady.
     """
-    runner.activate()
     for _ in range(MIN_STEPS):
-        now: float = single_step(runner, clock)
-    limit_ns = (
-        clock() + cap_s * 1e9
-    )  # from here on: in the first steps cuDNN loads and tries its kernels, for seconds
+        now: float = time_block(runner, ONE_STEP, clock)
+    # The time counts from here on: in the first steps cuDNN loads and tries its kernels, for
+    # seconds.
+    limit_ns = clock() + cap_s * 1e9
     before, error, steps = math.inf, 0.0, MIN_STEPS
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
         window = min(WINDOW_STEPS, _steps(1e9 * WINDOW_S, now))
         fingerprint = runner.fingerprint()
-        times = [single_step(runner, clock) for _ in range(window)]
+        times = [time_block(runner, ONE_STEP, clock) for _ in range(window)]
         now, previous_error = statistics.median(times), error
         error = _median_error([time_ns / max(1.0, now) for time_ns in times])
         steps += window
@@ -126,16 +120,17 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
         before = now
 
 
-def empty_block_ns(runner: Runner, clock: Clock = time.perf_counter_ns) -> float:
-    """Return the median time of a block without steps: the cost of the clock and the synchronisation."""
-    runner.synchronize()
-    return statistics.median(
-        time_block(runner, Sizes(switch_warmup=0, steps=0), clock) for _ in range(101)
-    )
+def empty_block_ns(runner: Runner, clock: Clock) -> float:
+    """Return the median time of a block without steps: of the clock and the synchronisation."""
+    return statistics.median(time_block(runner, NO_STEPS, clock) for _ in range(101))
 
 
 def _median_error(values: Sequence[float]) -> float:
-    """Return twice the standard error of a median, its spread estimated by the median absolute deviation."""
+    """Return twice the standard error of a median.
+
+    The spread of normal values is 1.4826 times their median absolute deviation, and the standard
+    error of their median 1.2533 (the root of π/2) times that of their mean.
+    """
     middle = statistics.median(values)
     spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
     return 2 * 1.2533 * spread / math.sqrt(len(values))

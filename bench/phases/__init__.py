@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def load_all() -> None:
-    """Import what measures each phase, and torch with it, so that processes which are forked from this one have it."""
+    """Import what measures each phase, and torch with it.
+
+    Processes that are forked from this one then have it.
+    """
     from bench.spec.phases import MEASURING
 
     for name in MEASURING:
@@ -23,11 +26,16 @@ def load_all() -> None:
 def run(
     trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None
 ) -> None:
-    """Run the trial's phase in this process; one with checkpoints resumes from the file, and keeps its state there."""
+    """Run the trial's phase in this process.
+
+    One with checkpoints resumes from the file, and keeps its state there.
+    """
     from bench.spec.phases import PHASES
 
-    more = (checkpoint,) if PHASES[trial.phase].checkpoints else ()
-    _measure(trial.phase).run(trial, device, send, *more)
+    arguments: tuple[Any, ...] = (trial, device, send)
+    if PHASES[trial.phase].checkpoints:
+        arguments += (checkpoint,)
+    _measure(trial.phase).run(*arguments)
 
 
 def _measure(name: str) -> Any:

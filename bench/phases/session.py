@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class PhaseSession(Protocol):
-    """A run in progress (``bench.run.session.Session``). An attempt is a ``bench.run.attempt.Attempt``."""
+    """A run in progress (``bench.run.session.Session``).
+
+    An attempt is a ``bench.run.attempt.Attempt``.
+    """
 
     plan: Plan
     devices: Mapping[str, Device]

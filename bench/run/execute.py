@@ -27,8 +27,6 @@ from bench.run.session import Session
 from bench.spec.phases import SEARCHES
 from bench.spec.trial import Trial
 
-SAMPLE_PERIOD_S = 0.2
-
 
 def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: float) -> bool:
     """Run the plan in a folder, which is made if it is missing.
@@ -55,7 +53,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         store.write_run(run)  # first, so that whatever happens --resume finds a run
         # A cluster's GPUs are in other machines.
         gpus = sampled_gpus(prepared.environment) if prepared.request.on is None else ()
-        with Sampler(gpus, SAMPLE_PERIOD_S) as sampler:
+        with Sampler(gpus) as sampler:
             launcher.workspace = folder.resolve()
             session = Session(
                 store=store,

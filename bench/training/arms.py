@@ -81,12 +81,9 @@ class Context:
         amp.apply(precision)  # again: a model may have set switches of its own
         return arm
 
-    def runner(self, name: str, batches: Sequence[Batch], label: str = "") -> TrainingRunner:
-        """Return a precision's arm in training on some batches, again and again.
-
-        It is called by its precision, or by a ``label``.
-        """
-        return TrainingRunner(label or name, self.build(name), itertools.cycle(batches))
+    def runner(self, name: str, batches: Sequence[Batch]) -> TrainingRunner:
+        """Return a precision's arm in training on some batches, again and again."""
+        return TrainingRunner(name, self.build(name), itertools.cycle(batches))
 
     def samples_per_step(self, batches: Sequence[Batch]) -> float:
         """Return the mean number of samples of some batches, over all processes."""

@@ -97,32 +97,36 @@ LONGEST = 120
 
 
 def derive(rows: Any, details: Any, label: str = "") -> Any:
-    """Return rows with the figures that follow from their blocks (``bench.phases.speed.figures``)."""
+    """Return rows with the figures of their blocks (``bench.phases.speed.figures``)."""
     from bench.phases.speed import figures  # with pandas, which planning does without
 
     return figures.derive(rows, details, label)
 
 
 def describe(result: TrialResult) -> str:
-    """Return an arm's line on the terminal; of one without a time its status, with the detail."""
+    """Return an arm's line on the terminal; without a time, its status with the detail."""
     speed, name = result.row, result.precision
     if speed is None or speed.step_ms is None:
-        return f"{name} {result.status}" + (f": {result.detail}" if result.detail else "")
+        return ": ".join(filter(None, (f"{name} {result.status}", result.detail)))
+    line = f"{name} {speed.step_ms:.4g} ms"
     gain = speed.log_gain()
-    times = with_interval(*gain.exp().ends) if gain else ""
-    unconverged = " (unconverged)" if result.status == "unconverged" else ""
+    if gain:
+        line += with_interval(*gain.exp().ends)
+    if result.status == "unconverged":
+        line += " (unconverged)"
     seen = result.operations or Operations()
-    words = unexpected_types_in_words(name, seen.compute_dtypes, seen.other_modules)
-    types = f", but {words}" if words else ""
-    others = result.detail.replace(words, "").strip(
-        "; "
-    )  # the detail of a suite's row begins with the same words
-    detail = f" ({shorten(others, LONGEST)})" if others else ""
-    return f"{name} {speed.step_ms:.4g} ms{times}{unconverged}{types}{detail}"
+    types = unexpected_types_in_words(name, seen.compute_dtypes, seen.other_modules)
+    if types:
+        line += f", but {types}"
+    # The detail of a suite's row begins with the same words.
+    detail = result.detail.replace(types, "").strip("; ")
+    if detail:
+        line += f" ({shorten(detail, LONGEST)})"
+    return line
 
 
 def with_interval(center: float | None, low: float | None, high: float | None) -> str:
-    """Return a speedup with its interval, to be appended to the figure that it is of; empty where there is none."""
+    """Return a speedup with its interval, to be appended to a figure; empty where there is none."""
     if center is None or low is None or high is None:
         return ""
     return f", {center:.3f}× as fast [{low:.3f}, {high:.3f}]"
@@ -198,14 +202,6 @@ METRICS = (
         decimals=4,
     ),
 )
-MEDIANS: tuple[str, ...] = (
-    "tokens_per_s",
-    "flops_per_step",
-    "tflops",
-    "host_ratio",
-    "block_steps",
-    "compile_s",
-)
 PHASE = Phase(
     name="speed",
     order=40,
@@ -216,8 +212,14 @@ PHASE = Phase(
     summarised={
         "rounds": "sum",
         "foreign_load_pct": "max",
-        **dict.fromkeys(("compute_dtypes", "attention"), "first"),
-        **dict.fromkeys(MEDIANS, "median"),
+        "compute_dtypes": "first",
+        "attention": "first",
+        "tokens_per_s": "median",
+        "flops_per_step": "median",
+        "tflops": "median",
+        "host_ratio": "median",
+        "block_steps": "median",
+        "compile_s": "median",
     },
     derive=derive,
     describe=describe,

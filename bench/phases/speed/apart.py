@@ -1,7 +1,8 @@
-"""Arms that cannot be measured in one process: each gets its own, and their speedups are unpaired."""
+"""Arms that cannot be measured in one process: each gets its own, and speedups are unpaired."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,26 +14,28 @@ if TYPE_CHECKING:
 
 
 def conduct(trial: Trial, session: PhaseSession) -> None:
-    """Measure a trial's arms together, or apart if they fail or do not fit together (``Phase.conduct``)."""
-    reason = ""
+    """Measure a trial's arms together, or apart (``Phase.conduct``).
+
+    They are measured apart if they fail or do not fit together.
+    """
+    reason, why = "", "do not fit together"
+    final: Collection[str] = ()
     if not session.known.is_done(trial):
         together = session.run(trial)
         if together.failed_together:  # by whose fault is seen apart
             reason = f"measured alone: together, {together.results[-1].detail}"
+            why = "failed together"
+            final = session.known.final(trial)
         else:
             session.keep(together)
-    fits = "oom" not in session.statuses(trial).values()
-    if not reason and (fits or len(trial.arms) == 1):
+    if not reason and "oom" not in session.statuses(trial).values():
         return
-    final = session.known.final(trial) if reason else set()
-    missing = [
-        alone
-        for alone in trial.apart()
-        if not (session.known.is_done(alone) or alone.arms[0].name in final)
-    ]
+    missing = []
+    for alone in trial.apart():
+        if not session.known.is_done(alone) and alone.arms[0].name not in final:
+            missing.append(alone)
     if missing:
         arms = "steps" if trial.ablation else "precisions"
-        why = "failed together" if reason else "do not fit together"
         session.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
     for alone in missing:
         attempt = session.run(alone)

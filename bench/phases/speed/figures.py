@@ -1,8 +1,12 @@
-"""The figures of speed that follow from the timed blocks: of one trial for the display, of all for a report."""
+"""The figures of speed that follow from the timed blocks.
+
+They are those of one trial for the display, and of all for a report.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,12 +15,13 @@ from bench.results.csv_file import PAIR
 from bench.stats import rounds_estimates
 
 SPEEDUP = ["log_speedup", "log_speedup_error"]
+ROUND = [*PAIR, "round"]
 
 
 def derive(
     rows: pd.DataFrame, details: Mapping[str, pd.DataFrame], label: str = ""
 ) -> pd.DataFrame:
-    """Return rows of a phase that times arms in rounds with the figures of their blocks (``Phase.derive``).
+    """Return rows with the figures of their blocks (``Phase.derive``), of a phase of rounds.
 
     A script's process is timed step by step; its steps that count are a block.
 
@@ -28,35 +33,23 @@ def derive(
     blocks = details["blocks.csv"]
     blocks = blocks[blocks["trial"].isin(rows["trial"])]
     counted = blocks[blocks["discarded"] == ""]
-    turns = counted.groupby([*PAIR, "round", "position"], observed=True, sort=False)[
-        ["time_ms", "steps"]
-    ].sum()
+    turns = _grouped(counted, [*ROUND, "position"])[["time_ms", "steps"]].sum()
     turns["step_ms"] = turns["time_ms"] / turns["steps"]
-    # in a round that has lost blocks, drift does not cancel
-    in_round = turns.groupby([*PAIR, "round"], observed=True, sort=False)["steps"].transform("size")
-    turns = turns[in_round == in_round.groupby(PAIR, observed=True, sort=False).transform("max")]
-    of_arms = turns.groupby(PAIR, observed=True, sort=False)
-    logs = np.log(turns["step_ms"]).groupby([*PAIR, "round"], observed=True, sort=False).mean()
+    # In a round that has lost blocks, drift does not cancel.
+    in_round = _grouped(turns["steps"], ROUND).transform("size")
+    turns = turns[in_round == _grouped(in_round, PAIR).transform("max")]
+    of_arms = _grouped(turns, PAIR)
+    logs = _grouped(np.log(turns["step_ms"]), ROUND).mean()
     figures = pd.DataFrame(
         {
             "step_ms": of_arms["step_ms"].median(),
             "block_steps": of_arms["steps"].sum() // of_arms.size(),
-            "rounds": logs.groupby(PAIR, observed=True, sort=False).size(),
-            "skipped_steps": blocks.groupby(PAIR, observed=True, sort=False)["skipped_steps"].sum(),
+            "rounds": _grouped(logs, PAIR).size(),
+            "skipped_steps": _grouped(blocks, PAIR)["skipped_steps"].sum(),
         }
     )
     figures[SPEEDUP] = np.nan
-    times, reference = logs.unstack("precision"), rows["reference"].iloc[0]
-    if reference in times:
-        gains = times.rsub(times[reference], axis=0).drop(columns=reference).stack().dropna()
-        gains = gains.reorder_levels([*PAIR, "round"]).sort_index()
-        rounds = gains.groupby(PAIR, observed=True).transform("size")
-        for count in rounds.unique().tolist():
-            alike = gains[rounds == count]
-            paired = alike.index.droplevel("round")[::count]
-            estimates = rounds_estimates(alike.to_numpy().reshape(-1, count))
-            figures.loc[paired, SPEEDUP] = np.stack(estimates, axis=-1)
-        figures.loc[figures["rounds"] < 2, "log_speedup_error"] = np.nan
+    _add_speedups(figures, logs, rows["reference"].iloc[0])
     measured = rows["steady"] != ""  # arms that failed may have blocks, too
     arms = pd.MultiIndex.from_arrays([rows["trial"], rows["precision"] + label])
     of_rows = figures.reindex(arms).set_index(rows.index).where(measured)
@@ -67,3 +60,31 @@ def derive(
         tokens_per_s=rows["tokens_per_sample"] * samples_per_s,
         tflops=rows["flops_per_step"] / of_rows["step_ms"] / 1e9,
     )
+
+
+def _grouped(frame: Any, keys: list[str]) -> Any:
+    return frame.groupby(keys, observed=True, sort=False)
+
+
+def _add_speedups(figures: pd.DataFrame, logs: Any, reference: str) -> None:
+    """Add the log-speedup of each arm in its process, and its error over the rounds.
+
+    Args:
+        figures: by trial and arm.
+        logs: a Series of each arm's time of a step, by trial, arm and round.
+        reference: the arm that the others are compared with.
+    """
+    times = logs.unstack("precision")
+    if reference not in times:
+        return
+    gains = times.rsub(times[reference], axis=0).drop(columns=reference).stack().dropna()
+    gains = gains.reorder_levels(ROUND).sort_index()
+    rounds = gains.groupby(PAIR, observed=True).transform("size")
+    # Arms with as many rounds are estimated at once: one by one, thousands take seconds.
+    for count in rounds.unique().tolist():
+        alike = gains[rounds == count]
+        centers, errors = rounds_estimates(alike.to_numpy().reshape(-1, count))
+        if count == 1:  # a single round tells nothing of its error
+            errors[:] = np.nan
+        arms = alike.index.droplevel("round")[::count]
+        figures.loc[arms, SPEEDUP] = np.stack([centers, errors], axis=-1)

@@ -5,6 +5,7 @@ The floor phase times the baseline against itself, for the A/A noise.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -35,15 +36,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     floor = trial.phase == "floor"
     context = open_context(trial)
     enter(trial.arms[0].precision, context.device)
-    batches = context.resident_batches(
-        BATCHES, device=torch.device("cpu") if trial.ablation else None
-    )
+    # An ablation's steps copy their batches to the device.
+    place = torch.device("cpu") if trial.ablation else None
+    batches = context.resident_batches(BATCHES, device=place)
+    arms = trial.arms * 2 if floor else trial.arms
     with ExitStack() as stack:
-        runners = [_runner(context, arm, batches, stack) for arm in trial.arms]
+        runners = [_runner(context, arm, batches, stack) for arm in arms]
         if floor:
-            runners.append(
-                context.runner(trial.arms[0].precision, batches, trial.arms[0].name + AGAIN)
-            )
+            runners[1].name += AGAIN
         for runner in runners:
             runner.compile(context, send)
         operations = [None if floor else _observe(runner) for runner in runners]
@@ -56,18 +56,22 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 continue
             status, detail = paired.judge(index)
             switches = runner.switches_after_a_step()
-            speed = replace(paired.speeds[index], tokens_per_sample=context.data.tokens_per_sample)
+            ratio = None
             if not floor and trial.replicate == 0:
                 send(Progress(text=f"{runner.name}: the host's share"))
-                speed = replace(speed, host_ratio=host_ratio(runner, paired.step_ns(index) / 1e9))
+                ratio = host_ratio(runner, paired.step_ns(index) / 1e9)
             result = runner.result(
                 status,
                 detail,
                 switches=switches,
-                precision=runner.arm.precision.name if floor else runner.name,
+                precision=arms[index].name,
                 operations=observed,
                 conversion=runner.arm.conversion,
-                row=speed,
+                row=replace(
+                    paired.speeds[index],
+                    tokens_per_sample=context.data.tokens_per_sample,
+                    host_ratio=ratio,
+                ),
             )
             send(result)
 
@@ -75,32 +79,31 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 def _runner(
     context: Context, arm: AblationStep, batches: Sequence[Batch], stack: ExitStack
 ) -> TrainingRunner:
-    """Return an arm in training on batches on the device, or of an ablation on those in host memory."""
-    if not context.trial.ablation:
-        return context.runner(arm.precision, batches)
-    built = context.build(arm.precision, techniques=context.trial.techniques_of(arm))
-    return TrainingRunner(arm.name, built, from_host(built, batches, stack))
+    """Return an arm in training on its batches, which in an ablation lie in host memory."""
+    trial = context.trial
+    built = context.build(arm.precision, techniques=trial.techniques_of(arm))
+    source = from_host(built, batches, stack) if trial.ablation else itertools.cycle(batches)
+    return TrainingRunner(arm.name, built, source)
 
 
 def _observe(runner: TrainingRunner) -> Operations:
-    """Observe a step's operations without the update; where several train together, their FLOPs are those of all.
+    """Observe a step's operations without the update.
 
-    The update would set their weights apart, for gradients are not averaged in what is observed;
-    one that compiles cannot be observed; and the products of one such as Muon's are not the
-    model's.
+    Where several train together, the FLOPs are those of all. The update would set their weights
+    apart, for gradients are not averaged in what is observed; one that compiles cannot be observed;
+    and the products of one such as Muon's are not the model's.
     """
     operations = runner.operations()
-    return replace(
-        operations,
-        flops_per_step=distributed.total(distributed.gathered(operations.flops_per_step)),
-    )
+    flops = distributed.total(distributed.gathered(operations.flops_per_step))
+    return replace(operations, flops_per_step=flops)
 
 
 def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
-    """Return the host's time to queue a step over the GPU's to run it, a median; of several GPUs, the largest.
+    """Return the host's time to queue a step over the GPU's to run it.
 
-    None on a CPU, which does both itself, with a GradScaler, which waits for the GPU in each step,
-    and where ``step_s``, the time of a step, is so long that launching cannot limit it.
+    It is a median; of several GPUs, the largest. None on a CPU, which does both itself, with a
+    GradScaler, which waits for the GPU in each step, and where ``step_s``, the time of a step, is
+    so long that launching cannot limit it.
     """
     step_s = max(distributed.gathered(step_s))  # all processes decide alike
     if not runner.asynchronous or runner.arm.scaler.is_enabled() or step_s > LONGEST_STEP_S:
@@ -108,9 +111,8 @@ def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
     runner.activate()
     backend = backend_of(runner.arm.device)
     ratios = []
-    for _ in range(
-        SINGLE_STEPS
-    ):  # one at a time: with more, a full launch queue would hold the host up
+    # One at a time: with more, a full launch queue would hold the host up.
+    for _ in range(SINGLE_STEPS):
         runner.synchronize()
         start = time.perf_counter()
         first = backend.record_event(timing=True)

@@ -1,4 +1,4 @@
-"""The paired measurement: arms in one process, warmed up, then timed against the first of them in ABBA rounds.
+"""The paired measurement: arms in one process, timed against the first of them in ABBA rounds.
 
 Phases that measure this way differ in their arms (``bench.training.arms``) and in what they measure
 afterwards.
@@ -41,8 +41,9 @@ class Paired:
 
     def blocks(self) -> list[Block]:
         """Return the timed blocks as records."""
-        return [
-            Block(
+        records = []
+        for block in self.comparison.blocks:
+            record = Block(
                 trial=self.trial.id,
                 precision=self.runners[block.arm].name,
                 round=block.round,
@@ -52,28 +53,27 @@ class Paired:
                 start_s=block.start_s,
                 skipped_steps=block.skipped_steps,
             )
-            for block in self.comparison.blocks
-        ]
+            records.append(record)
+        return records
 
     def step_ns(self, arm: int) -> float:
         """Return an arm's median step time."""
-        return statistics.median(
-            block.step_ns for block in self.comparison.blocks if block.arm == arm
-        )
+        blocks = self.comparison.blocks
+        return statistics.median(block.step_ns for block in blocks if block.arm == arm)
 
     def judge(self, arm: int) -> tuple[Status, str]:
         """Return an arm's status, and the reason if it is not ``ok``."""
         protocol = self.trial.protocol
         if not self.runners[arm].finite():
             return "nonfinite", "the loss became NaN or Inf while timing"
-        is_within = self.comparison.is_within(protocol.process_target, arm)
-        if protocol.target_ci is not None and protocol.most_replicates == 1 and not is_within:
-            target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
-            return (
-                "unconverged",
-                f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)",
-            )
-        return "ok", ""
+        # A cell of several processes is judged by the interval over them.
+        if protocol.target_ci is None or protocol.most_replicates > 1:
+            return "ok", ""
+        if self.comparison.is_within(protocol.process_target, arm):
+            return "ok", ""
+        target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
+        detail = f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
+        return "unconverged", detail
 
 
 def measure(
@@ -100,14 +100,16 @@ def measure(
             them equally often.
         samples: of a step, a mean.
     """
-    clock, seed = distributed.clock(), trial.seed * 1000 + trial.replicate
+    clock = distributed.clock()
     for runner in runners:
         runner.activate()
         runner.wanted = runner.read_back()
     budget_s = trial.protocol.process_s
     plans = prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock)
+    sizes = [plan.sizes for plan in plans]
     if len(by_shape(batches)) > 1:
-        plans = [replace(plan, sizes=_whole_turns(plan.sizes, len(batches))) for plan in plans]
+        sizes = [_whole_turns(size, len(batches)) for size in sizes]
+    seed = trial.seed * 1000 + trial.replicate
     begin_s = last_s = time.monotonic()
     switches_before, compiled_before = _involuntary_switches(), compilations()
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
@@ -121,12 +123,14 @@ def measure(
                 done = min(1.0, (now_s - begin_s) / (budget_s * len(runners)))
                 send(Progress(text=_progress(runners, comparison), done=done))
 
-        sizes = [plan.sizes for plan in plans]
         comparison = compare(runners, sizes, trial.protocol, seed=seed, clock=clock, watch=look)
-        foreign_pct, took_s = watch.foreign_load_pct(), time.monotonic() - begin_s
-        switches = _involuntary_switches() - switches_before
-        causes = [watch.disturbance(), "recompiled" if compilations() != compiled_before else ""]
-    disturbance = _of_all_ranks("; ".join(filter(None, causes)), trial.cell.placement.members)
+        foreign_pct = watch.foreign_load_pct()
+        took_s = time.monotonic() - begin_s
+        switches_per_s = (_involuntary_switches() - switches_before) / took_s
+        disturbance = watch.disturbance()
+    if compilations() != compiled_before:
+        disturbance = "; ".join(filter(None, (disturbance, "recompiled")))
+    disturbance = _of_all_ranks(disturbance, trial.cell.placement.members)
     speeds = []
     for plan in plans:
         speed = Speed(
@@ -138,7 +142,7 @@ def measure(
             power_capped=watch.capped if device.is_gpu else None,
             disturbance=disturbance,
             foreign_load_pct=foreign_pct,
-            switches_per_s=switches / took_s,
+            switches_per_s=switches_per_s,
         )
         speeds.append(speed)
     return Paired(trial=trial, runners=runners, speeds=speeds, comparison=comparison)
@@ -155,7 +159,10 @@ def _involuntary_switches() -> int:
 
 
 def _of_all_ranks(own: str, devices: Sequence[str]) -> str:
-    """Return what disturbed the devices of all processes that train together, each named where there are several."""
+    """Return what disturbed the devices of all processes that train together.
+
+    Where there are several, each is named.
+    """
     by_rank = distributed.gathered(own)
     if len(by_rank) == 1:
         return own
@@ -166,9 +173,8 @@ def _of_all_ranks(own: str, devices: Sequence[str]) -> str:
 def _progress(runners: Sequence[TrainingRunner], comparison: Comparison) -> str:
     """Return the running speedups in words."""
     running = []
-    for runner, speedup in zip(runners, comparison.speedups, strict=True):
-        if speedup is not None and speedup.low is not None:
-            running.append(
-                f"{runner.name} {speedup.center:.3f}× [{speedup.low:.3f}, {speedup.high:.3f}]"
-            )
+    for runner, log in zip(runners[1:], comparison.logs[1:], strict=True):
+        center, low, high = log.exp().ends
+        if low is not None:
+            running.append(f"{runner.name} {center:.3f}× [{low:.3f}, {high:.3f}]")
     return ": ".join(filter(None, [f"{comparison.rounds} rounds", ", ".join(running)]))

@@ -38,25 +38,23 @@ def is_enough(last: Trial, measured: Measured) -> bool:
         arm = log_speedups(speeds)
         if arm[0]:
             arms.append(arm)
-    if not arms:
+    if not arms:  # the baseline alone, or nothing was measured
         return True
     floor = replace(last, phase="floor", ablation=False)
     against_itself: list[Speed] = []
     for number in range(last.protocol.most_replicates):
         against_itself += _speeds(replace(floor, replicate=number), measured).values()
-    return enough(
-        last.protocol, last.replicate + 1, arms, timed_s, aa_noise(*log_speedups(against_itself))
-    )
+    noise = aa_noise(*log_speedups(against_itself))
+    return enough(last.protocol, last.replicate + 1, arms, timed_s, noise)
 
 
 def _speeds(trial: Trial, measured: Measured) -> dict[str, Speed]:
     """Return the speeds of a trial's arms in its process, whatever other arms that measured."""
-    rows = measured.get(trial.id, {})
-    return {
-        name: rows[name]
-        for name in trial.precisions
-        if name in rows and rows[name].step_ms is not None
-    }
+    speeds = {}
+    for name, row in measured.get(trial.id, {}).items():
+        if name in trial.precisions and row.step_ms is not None:
+            speeds[name] = row
+    return speeds
 
 
 def enough(
@@ -66,7 +64,7 @@ def enough(
     timed_s: float,
     noise: float | None = None,
 ) -> bool:
-    """Return whether the processes that have ended answer the question, or have used up what they may.
+    """Return whether the processes that have ended answer the question, or are all that may be.
 
     The question is answered when each arm's interval over the processes is as narrow as
     ``--target-ci`` asks; where nothing was asked, when each arm is faster or slower than the
@@ -90,10 +88,10 @@ def enough(
 
 
 def log_speedups(speeds: Sequence[Speed]) -> Processes:
-    """Return the log-speedup of an arm in each process that has one, and which of these were disturbed."""
-    measures = {
-        name: [getattr(speed, name) for speed in speeds] for name in EVIDENCE
-    }  # None becomes NaN
+    """Return the log-speedup of an arm in each process that has one, and which were disturbed."""
+    measures = {}
+    for name in EVIDENCE:
+        measures[name] = [getattr(speed, name) for speed in speeds]  # None becomes NaN
     evidence = disturbed([speed.disturbance for speed in speeds], measures)
     processes, is_disturbed = [], []
     for speed, is_evident in zip(speeds, evidence.tolist(), strict=True):

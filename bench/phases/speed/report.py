@@ -6,7 +6,7 @@ import pandas as pd
 
 from bench.phases.speed import sweeps
 from bench.report.analysis.summary import over
-from bench.report.format import estimate, known, records
+from bench.report.format import estimate, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.labels import placement
 from bench.report.tables.table import (
@@ -65,51 +65,46 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
         "are medians. A/A noise is how far fp32 measured against itself was from 1; where it was "
         "not measured, 1 % is assumed."
     )
-    names = ["flops_per_step", "block_steps"]
-    return table(
-        "How it was measured", records(rows[rows[names].notna().any(axis=1)]), columns, about
-    )
+    is_measured = rows["flops_per_step"].notna() | rows["block_steps"].notna()
+    return table("How it was measured", records(rows[is_measured]), columns, about)
 
 
 def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
-    """Return how much faster several devices train together than one of them; None where nothing was so measured.
+    """Return how much faster several devices train together than one of them.
+
+    None where that was not measured.
 
     Args:
         rows: rows of the summary, of one workload.
         summary: all rows of the summary; without ``sync-bn`` and the like, one device is another
             workload.
     """
-    alone = [row for row in records(summary) if known(row["step_ms"])]
+    timed = records(summary[summary["step_ms"].notna()])
     lines: list[Row] = []
     for row in records(rows[rows["step_ms"].notna()]):
-        members = listed(row["members"])
-        if len(members) == 1:
+        count = len(listed(row["members"]))
+        if count == 1:
             continue
-        part = row["batch_size"] / len(members)
-        for name, batch in (("strong", row["batch_size"]), (f"weak, {part:g} a device", part)):
-            single = next(
-                (one for one in alone if _is_part(one, row) and one["batch_size"] == batch), None
-            )
-            if single is not None:
-                speedup = over(row, single)
+        part = row["batch_size"] / count
+        kinds = {row["batch_size"]: "strong", part: f"weak, {part:g} a device"}
+        singles: dict[float, Row] = {}
+        for single in timed:
+            if _is_part(single, row):
+                singles.setdefault(single["batch_size"], single)
+        for batch, kind in kinds.items():
+            if batch in singles:
+                speedup = over(row, singles[batch])
+                efficiency_pct = 100 * speedup.center / count
+                line = {"scaling": kind, "one": singles[batch], "over_one": speedup}
                 on_cpu = row["device_kind"] == "cpu"
-                efficiency = None if on_cpu else 100 * speedup.center / len(members)
-                lines.append(
-                    row
-                    | {
-                        "scaling": name,
-                        "one": single,
-                        "over_one": speedup,
-                        "efficiency_pct": efficiency,
-                    }
-                )
+                lines.append(row | line | {"efficiency_pct": None if on_cpu else efficiency_pct})
     columns = [
         words("devices", "where"),
         PRECISION,
         BATCH,
         words("scaling", "scaling"),
         figures("throughput (samples/s)", "samples_per_s"),
-        words("one device", lambda line: placement(str(line["one"]["placement"]))),
+        words("one device", lambda line: placement(line["one"]["placement"])),
         figures("its throughput", lambda line: line["one"]["samples_per_s"]),
         figures(
             "speedup over one [95 % interval]",
@@ -122,14 +117,17 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
 
 
 def _is_part(single: Row, row: Row) -> bool:
-    """Return whether a row is of one of another's devices, measured alike; what means nothing on one may differ."""
-    alike = all(
-        single[name] == row[name] for name in ("run", "suite", "parameters", "data", "precision")
-    )
-    techniques = [for_one_device(listed(each["techniques"])) for each in (single, row)]
-    return (
-        alike and techniques[0] == techniques[1] and single["placement"] in listed(row["members"])
-    )
+    """Return whether a row is of one of another's devices, measured alike.
+
+    Techniques that mean nothing on one device may differ.
+    """
+    for name in ("run", "suite", "parameters", "data", "precision"):
+        if single[name] != row[name]:
+            return False
+    if single["placement"] not in listed(row["members"]):
+        return False
+    techniques = for_one_device(listed(single["techniques"]))
+    return techniques == for_one_device(listed(row["techniques"]))
 
 
 REPORT = PhaseReport(

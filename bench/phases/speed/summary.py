@@ -1,4 +1,4 @@
-"""What the speed phase adds to the summary: the speedups that count, their verdicts, and the A/A noise."""
+"""Columns of the summary from speed: speedups that count, their verdicts, and the A/A noise."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def add(
     Of several processes an arm is unconverged where the interval over them is wider than the run
     asked for.
     """
-    alone = next(
-        (of_metric for metric, of_metric in changes.items() if metric.instead_of == SPEED.name), {}
-    )
+    alone: Mapping[int, Contrast] = {}
+    for metric, of_metric in changes.items():
+        if metric.instead_of == SPEED.name:
+            alone = of_metric
     table = table.join(_speeds(trials, changes[SPEED], alone))
-    asked = trials.groupby(ARM, sort=False)["target_ci"].max()
-    is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > asked
-    table["speed_status"] = table["speed_status"].mask(
-        is_wide & table["speed_status"].isin(MEASURED), "unconverged"
-    )
+    of_arms = trials.groupby(ARM, sort=False)
+    is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > of_arms["target_ci"].max()
+    is_unconverged = is_wide & table["speed_status"].isin(MEASURED)
+    table["speed_status"] = table["speed_status"].mask(is_unconverged, "unconverged")
     is_script = table["data"] == "script"
     table.loc[is_script, "samples_per_s"] = None  # a script's batch size is its own
-    table["skipped_steps"] = trials.groupby(ARM, sort=False)["skipped_steps"].sum().where(is_script)
+    table["skipped_steps"] = of_arms["skipped_steps"].sum().where(is_script)
     return table
 
 
@@ -68,35 +68,36 @@ def _speeds(
     table = pd.DataFrame({"noise_ratio": pd.Series(of_arms, dtype=float), "power_capped": capped})
     turns, counting, judged = {}, {}, []
     for arm, contrast in changes.items():
-        in_turns = replace(contrast, noise=of_arms[arm], shares_clock=bool(capped[arm]))
-        instead = judged_alone(in_turns, alone.get(arm))
-        if instead:
-            turns[arm] = in_turns
-        counting[arm] = alone[arm] if instead else in_turns
-        judged.append(instead or in_turns)
+        counting[arm] = replace(contrast, noise=of_arms[arm], shares_clock=bool(capped[arm]))
+        of_alone = judged_alone(counting[arm], alone.get(arm))
+        judged.append(of_alone or counting[arm])
+        if of_alone:
+            turns[arm] = counting[arm]
+            counting[arm] = alone[arm]
     table = table.join(intervals(counting, SPEED.changes, attrgetter("gain")))
     table = table.join(intervals(turns, IN_TURNS, attrgetter("gain")))
+    verdicts = judge_speedups(judged)
     words = {
-        "speed_verdict": dict(zip(counting, judge_speedups(judged), strict=True)),
-        "measured_in": {number: measured_in(contrast) for number, contrast in counting.items()},
-        "disturbed": {number: contrast.is_disturbed for number, contrast in changes.items()},
+        arm: (word, measured_in(counting[arm]), changes[arm].is_disturbed)
+        for arm, word in zip(changes, verdicts, strict=True)
     }
-    for name, of_arm in words.items():
-        table[name] = pd.Series(of_arm, dtype=object)
+    columns = ["speed_verdict", "measured_in", "disturbed"]
+    table = table.join(pd.DataFrame.from_dict(words, orient="index", columns=columns, dtype=object))
     table["timed_processes"] = rows[rows["status"].isin(MEASURED)].groupby(ARM).size()
     return table
 
 
 def measured_in(contrast: Contrast) -> str:
-    """Say over which processes a contrast is, and how many of them count."""
+    """Return over which processes a contrast is, and how many of them count, in words."""
     count, counted = contrast.replicates, contrast.change.n
     if contrast.pairing == "unpaired":
-        return f"{processes(count)} {'alone' if contrast.metric.instead_of else 'apart'}"
+        how = "alone" if contrast.metric.instead_of else "apart"
+        return f"{processes(count)} {how}"
     return f"{counted} of {count} processes" if counted < count else processes(count)
 
 
 def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return the A/A noise of each cell of which it is known, by the cell's columns (``stats.aa_noise``)."""
+    """Return the A/A noise (``stats.aa_noise``) of cells of which it is known, by their columns."""
     shares = {}
     for arm in arms(trials, replace(SPEED, phase="floor")).values():
         is_disturbed = [process in arm.disturbed for process in arm.gains]

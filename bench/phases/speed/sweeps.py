@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pandas as pd
 
@@ -27,25 +26,22 @@ PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
 
 
 def tables(summary: pd.DataFrame, runs: Runs) -> list[Table | None]:
-    """Return a table for each parameter that runs were asked to sweep, and of which two values or more were timed."""
+    """Return a table for each parameter that runs swept, and of which several values were timed."""
     swept = {}
     for run in runs.runs:
         swept[run.label] = [name for name, _ in run.part("request").get("sweep") or []]
     turns = list(runs.trials[PARAMETERS].drop_duplicates())  # which values came first
-    lines: dict[tuple[str, str], list[dict[Any, Any]]] = {}
+    lines: dict[tuple[str, str], list[Row]] = {}
     for row in records(summary[summary["step_ms"].notna()]):
-        parameters = json.loads(row["parameters_json"])
         for name in swept[row["run"]]:
-            if name in parameters:
-                rest = " ".join(
-                    f"{key}={value}" for key, value in parameters.items() if key != name
-                )
-                line = row | {
-                    "value": str(parameters[name]),
-                    "rest": rest,
-                    "turn": turns.index(row[PARAMETERS]),
-                }
-                lines.setdefault((name, row["suite"]), []).append(line)
+            others = json.loads(row["parameters_json"])
+            value = others.pop(name, None)
+            if value is None:
+                continue
+            rest = " ".join(f"{key}={other}" for key, other in others.items())
+            turn = turns.index(row[PARAMETERS])
+            line = row | {"value": str(value), "rest": rest, "turn": turn}
+            lines.setdefault((name, row["suite"]), []).append(line)
     found = []
     for (name, suite), of_sweep in lines.items():
         rows = pd.DataFrame(of_sweep)
@@ -55,7 +51,7 @@ def tables(summary: pd.DataFrame, runs: Runs) -> list[Table | None]:
 
 
 def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
-    """Return step time, its ratio to the first value's, and speedup for each value, precision by precision.
+    """Return step time, its ratio to the first value's, and speedup for each value.
 
     Args:
         suite: the suite that was measured.
@@ -63,11 +59,11 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
         rows: of the summary, with ``value``, ``rest`` (the other parameters) and ``turn``, in their
             order.
     """
+    # A sweep of batch sizes varies the cell's own, too.
     varied = {PARAMETERS, BATCH_SIZE} if name == BATCH_SIZE else {PARAMETERS}
+    recipe = [column for column in CELL if column not in varied]
     lines: list[Row] = []
-    for _, alike in rows.groupby(
-        [*(column for column in CELL if column not in varied), "rest"], sort=False
-    ):
+    for _, alike in rows.groupby([*recipe, "rest"], sort=False):
         first: dict[str, Row] = {}
         for row in records(alike):
             reference = first.setdefault(row["precision"], row)
