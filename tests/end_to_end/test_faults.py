@@ -72,7 +72,8 @@ def suite(fault: str = "shout", at: int = 1, always: bool = False) -> Suite:
                         globals()[fault]()
                 return inputs
 
-        return nn.Sequential(nn.Flatten(), Breaking(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, data.classes))
+        last = nn.Linear(16, data.classes)
+        return nn.Sequential(nn.Flatten(), Breaking(), nn.Linear(12, 16), nn.ReLU(), last)
 
     def optimizer(parameters):
         from torch import optim
@@ -139,7 +140,7 @@ def run(place, fault, phases, *words):
 
 
 def computing():
-    """Return this process's descendants that are neither servers nor trackers of multiprocessing."""
+    """Return this process's descendants, without multiprocessing's servers and trackers."""
     every = psutil.Process(os.getpid()).children(recursive=True)
     return [
         child

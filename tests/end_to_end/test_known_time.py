@@ -15,7 +15,8 @@ from bench.spec import Data, Suite
 
 
 def suite(disturbed: str = "") -> Suite:
-    pace = {"step_s": 0.0, "began": 0.0, "ended": 0.0, "since_switch": 0, "start": time.perf_counter()}
+    pace = {"step_s": 0.0, "began": 0.0, "ended": 0.0, "since_switch": 0}
+    pace["start"] = time.perf_counter()
 
     def slowed(seconds, autocast):
         now = time.perf_counter() - pace["start"]
@@ -34,7 +35,9 @@ def suite(disturbed: str = "") -> Suite:
         class Sleeper(nn.Linear):
             def forward(self, inputs):
                 autocast = torch.is_autocast_enabled("cpu")
-                pace["since_switch"] = pace["since_switch"] + 1 if autocast == pace.get("autocast") else 0
+                if autocast != pace.get("autocast"):
+                    pace["since_switch"] = -1
+                pace["since_switch"] += 1
                 pace["autocast"] = autocast
                 pace["step_s"] = slowed(0.002 if autocast else 0.003, autocast)
                 pace["began"] = time.perf_counter()
@@ -46,9 +49,10 @@ def suite(disturbed: str = "") -> Suite:
         from torch import optim
 
         class SleepingSGD(optim.SGD):
-            # The last thing that a step does. It ends 3 ms, or 2 ms under autocast, after the step before it ended,
-            # or, after a pause, after it began. It sleeps nearly until then: a step that computed for half of its
-            # time would have to wait for the processes that burn, and truly take longer.
+            # The last thing that a step does. It ends 3 ms, or 2 ms under autocast, after the step
+            # before it ended, or, after a pause, after it began. It sleeps nearly until then: a
+            # step that computed for half of its time would have to wait for the processes that
+            # burn, and truly take longer.
             def step(self, closure=None):
                 super().step(closure)
                 paused = pace["began"] - pace["ended"] > 0.0005
@@ -61,7 +65,8 @@ def suite(disturbed: str = "") -> Suite:
         return SleepingSGD(parameters, lr=0.01)
 
     return Suite(
-        name="sleeper", title="3 ms, or 2 ms", data=Data(input_shape=(1,), target_shape=(1,)), model=model,
+        name="sleeper", title="3 ms, or 2 ms", model=model,
+        data=Data(input_shape=(1,), target_shape=(1,)),
         optimizer=optimizer, batch_size=1,
     )
 """

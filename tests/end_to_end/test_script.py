@@ -39,7 +39,9 @@ with suppress(OSError):  # other programs then take no core away, where the syst
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model, teacher = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-groups = [[model.weight], [model.bias]] if "optimizers" in has or "gan" in has else [model.parameters()]
+groups = [model.parameters()]
+if "optimizers" in has or "gan" in has:
+    groups = [[model.weight], [model.bias]]
 optimizers = [torch.optim.SGD(group) for group in groups]
 turns = [[each] for each in optimizers] if "gan" in has else [optimizers]
 scaler = torch.amp.GradScaler("cpu", enabled="scaler" in has)

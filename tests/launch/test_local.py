@@ -298,6 +298,6 @@ def imported_before(module, _send):
 
 
 def test_the_fork_server_has_imported_what_trials_take_long_to_before_the_first_of_them(launcher):
-    """A process's first import of its own is that of the module whose function it was started with."""
+    """A process first imports the module whose function it was started with."""
     imported = launcher.call("tests.launch.test_local:imported_before", "bench.launch.local")
     assert {"torch", "torchvision", "bench.worker.worker"} <= {*imported}

@@ -119,7 +119,12 @@ def test_errors_of_a_lost_peer_are_secondary_and_the_models_own_are_not(error, s
 MORE = """
         if fail == "wait":
             note = Path(folder) / f"{os.environ['RANK']}.pid"
-            layers.register_forward_pre_hook(lambda *_: (note.exists() or note.write_text(str(os.getpid()))) and None)
+
+            def note_process(*_):
+                if not note.exists():
+                    note.write_text(str(os.getpid()))
+
+            layers.register_forward_pre_hook(note_process)
         if fail == "unused":
             layers.idle = nn.Linear(3, 3)
             layers.forward = lambda inputs: layers[3](layers[2](layers[1](layers[0](inputs))))

@@ -127,7 +127,7 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
 
 
 def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
-    """Return the log-speedup that the shipped warm-up, rounds and stopping rule find of an arm that has ``ratio``.
+    """Return the log-speedup that is measured of an arm that has ``ratio``.
 
     Args:
         seed: seed of the noise and of the rounds' orders.

@@ -233,9 +233,11 @@ LOADER = process(user=1.0, system=1.0)
     [
         # 4 s of ours, 3 s of others', 1 s stolen; a guest's time is in user's.
         (1, (process(user=3.0, system=1.0), process(user=6.0, system=2.0)),
-         {"user": 16.0, "guest": 12.0, "system": 11.0, "steal": 11.0, "idle": 20.0, "iowait": 12.0}, 4),
+         {"user": 16.0, "guest": 12.0, "system": 11.0, "steal": 11.0, "idle": 20.0, "iowait": 12.0},
+         4),
         # 3 s of each that train together, 1 s of others'.
-        (2, (process(user=3.0, system=1.0), process(user=6.0, system=1.0)), {"user": 17.0, "idle": 23.0}, 1),
+        (2, (process(user=3.0, system=1.0), process(user=6.0, system=1.0)),
+         {"user": 17.0, "idle": 23.0}, 1),
         # 3 s of ours, 4 s of the loader's, which ends, 1 s of others'.
         (1, (process(LOADER, user=3.0), process(user=6.0, children_user=5.0, children_system=1.0)),
          {"user": 18.0, "idle": 22.0}, 1),

@@ -1,4 +1,4 @@
-"""Answers of drivers on machines of others: each record is judged right, or said to be doubtful or unknown.
+"""Answers of drivers on machines of others: judged right, or said to be doubtful or unknown.
 
 The figures are those of the source that stands with them; the fake driver gives them back under the
 real nvidia-ml-py.

@@ -161,7 +161,9 @@ import sys
 from tests.devices.fake_nvml import FakeGpu
 from tests.devices.fake_nvml import FakeDriver
 
-FakeDriver([FakeGpu("GPU-b", power_w=150.0), FakeGpu("GPU-a", power_w=250.0, processes={1: None})]).load()
+first, second = FakeGpu("GPU-b", power_w=150.0), FakeGpu("GPU-a", power_w=250.0)
+second.processes = {1: None}
+FakeDriver([first, second]).load()
 """
 """A pynvml.py for processes that inherit no monkeypatch."""
 

@@ -78,7 +78,8 @@ def test_another_process_that_computes_makes_the_energy_doubtful(run):
     assert (result.status, result.row.mean_power_w) == ("ok", pytest.approx(200))
     assert result.row.alone_samples_per_s is None  # it was not alone
     assert re.fullmatch(
-        r"the GPU's energy is doubtful: while steps ran another process used the GPU \(pid 123, \d+% of the time\)",
+        r"the GPU's energy is doubtful: while steps ran another process used the GPU "
+        r"\(pid 123, \d+% of the time\)",
         result.detail,
     )
 

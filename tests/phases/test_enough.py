@@ -60,7 +60,7 @@ def test_a_decision_must_clear_the_noise_that_was_measured():
     assert not enough(Protocol(), 3, [processes(DECIDED)], 1.0, noise=0.5)
 
 
-def test_an_interval_that_clears_the_threshold_only_at_the_reported_confidence_does_not_end_the_measurement():
+def test_an_interval_that_clears_the_threshold_at_the_reported_confidence_alone_ends_nothing():
     centers = (0.024, 0.025, 0.023)
     half = over_processes(*processes(centers)).half_width
     assert 0.024 - half > math.log(1.01)

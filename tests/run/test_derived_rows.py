@@ -16,7 +16,7 @@ from tests.rows import trial_figures
 
 
 def sent_by(run):
-    """A trial of speed, with the results and blocks of its process; amp-bf16 is 1.7 times as fast."""
+    """A trial of speed with results and blocks; amp-bf16 is 1.7 times as fast."""
     rows = {"fp32": timed(9.7, 128), "amp-bf16": timed(9.7 / 1.7, 128, speedup=1.7, within=0.06)}
     trial = run.trial("speed", tuple(rows), 128)
     results = [TrialResult(precision=name, status="ok", row=row) for name, row in rows.items()]

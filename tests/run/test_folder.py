@@ -69,7 +69,7 @@ def prepared(machine):
 
 @pytest.fixture
 def go_on(prepared, tmp_path):
-    """Return a function that runs what it is given prepared, in a folder or on from what is there."""
+    """Return a function that runs a prepared run, in a folder or on from what is there."""
 
     def go_on(folder=tmp_path, **changed):
         run = prepared(**changed)

@@ -48,7 +48,7 @@ class Reading:
 
 @pytest.fixture
 def prepared(machine, tiny_file):
-    """Return a function that prepares the run of some words, of the tiny suite if they name none."""
+    """Return a function that prepares a run by words, of the tiny suite if they name none."""
 
     def prepared(words, environment=machine):
         suite = "" if "--suite" in words else f" --suite {tiny_file}"
