@@ -59,7 +59,7 @@ def write_rows(folder: Path, name: str, written: Iterable[Row]) -> None:
 
 
 def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = None) -> None:
-    """Change every row of a CSV in place; without a name those of all phases, each with its phase."""
+    """Change every row of a CSV in place; without a name those of all phases."""
     if name is not None:
         files = {name: rows(folder, name)}
     else:
