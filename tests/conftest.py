@@ -47,8 +47,8 @@ def suite(width: int = 16, lr: float = 0.01, fail: str = "") -> Suite:
             raise RuntimeError(
                 "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory"
             )
-        last = nn.Linear(width, data.classes)
-        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, width), nn.ReLU(), last)
+        head = nn.Linear(width, data.classes)
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, width), nn.ReLU(), head)
 
     def optimizer(parameters):
         from torch import optim
@@ -88,7 +88,7 @@ def call(
 
 @pytest.fixture(scope="session", autouse=True)
 def frozen():
-    """Leave what the imports made out of every collection; with torch that takes 0.3 s."""
+    """Leave what the imports made out of every collection: it takes a third of a second each."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -151,6 +151,7 @@ def machine(cpu: Device) -> Environment:
         cuda=None,
         cudnn=None,
         driver=None,
+        arch_list=(),
         devices=(cpu,),
     )
 

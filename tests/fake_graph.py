@@ -1,7 +1,7 @@
-"""CUDA graphs on a CPU: a capture notes operations, a replay does them in the same memory.
+"""CUDA graphs on a CPU: operations are recorded while they run, and a replay does them again.
 
-As on a GPU, a replay reads and writes the tensors of the capture, whatever Python has done with
-their names since.
+It works in the same memory. As on a GPU, a replay reads and writes the tensors of the capture,
+whatever Python has done with their names since.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class FakeStream:
 
 
 def install(monkeypatch):
-    """Let torch.cuda capture on the CPU; return the streams made, the current one first."""
+    """Let torch.cuda capture on the CPU; return the streams that were made, the current first."""
     backend_of.cache_clear()
     streams = [FakeStream()]
     current = streams[:]

@@ -19,7 +19,7 @@ from bench.training import distributed
 def together(
     folder: Path, function: Callable[..., Any], *arguments: Any, ranks: int = 2
 ) -> list[Any]:
-    """Call a function in several processes joined over gloo; return what each returned.
+    """Return what a function of a test module returns in each of several processes over gloo.
 
     Args:
         folder: takes what they return.

@@ -57,7 +57,7 @@ def test_a_link_leads_to_a_page_and_a_heading_that_exist(page, match):
 
 
 @pytest.mark.parametrize(("page", "match"), each(COMMAND))
-def test_an_example_is_a_command_that_can_be_given_and_a_sources_suite_has_its_settings(
+def test_an_example_is_a_command_and_that_of_a_source_has_a_suite_with_its_settings(
     page, match, tmp_path, monkeypatch
 ):
     if "--help" in match[1] or any(mark in match[1] for mark in "$*\\"):

@@ -66,7 +66,7 @@ def test_all_that_is_compared_can_be_trained_at_common_multiples(precisions, row
 
 
 @pytest.mark.parametrize(("other", "sizes"), [("oom", [4, 2, 1]), ("failed", [4])])
-def test_the_row_says_so_where_no_sample_fits_and_other_failures_are_not_tried_smaller(
+def test_where_no_sample_fits_the_row_says_so_and_what_fails_otherwise_is_not_tried_smaller(
     tiny_trial, other, sizes
 ):
     size, result, tried = search(tiny_trial, 0, other=other)

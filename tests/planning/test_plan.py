@@ -157,7 +157,7 @@ def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
     assert {trial.cell.techniques for trial in trials} == {("channels-last",)}
 
 
-def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse_order(
+def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse(
     machine,
 ):
     trials = plan(machine, batch_sizes=(16, 64), seeds=(5, 3), epochs=2).trials
