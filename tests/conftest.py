@@ -151,7 +151,6 @@ def machine(cpu: Device) -> Environment:
         cuda=None,
         cudnn=None,
         driver=None,
-        arch_list=(),
         devices=(cpu,),
     )
 

@@ -137,7 +137,7 @@ for word, other in {
     "            import os\n": "",
     "if fail ==": "if os.environ.get('RANK') == '1' and fail ==",
     "return nn.Sequential(": "layers = nn.Sequential(",
-    "data.classes))\n": f"data.classes)){MORE}",
+    "nn.ReLU(), head)\n": f"nn.ReLU(), head){MORE}",
 }.items():
     SUITE = SUITE.replace(word, other)
 
@@ -167,7 +167,8 @@ def test_two_ranks_train_as_one_does(launcher, trial, cpu):
         records = []
         joint = trial("", phase="train", epochs=2)
         joint = replace(joint, cell=replace(joint.cell, placement=Placement(name=placement)))
-        assert launcher.run(joint, cpu, records.append).kind == "done"
+        ending = launcher.run(joint, cpu, records.append)
+        assert ending.kind == "done", ending
         losses.append([record.train_loss for record in records if isinstance(record, EpochResult)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 

@@ -132,9 +132,8 @@ def measured(
 ) -> None:
     on = CPU if placement.startswith("cpu") else GPU
     joined = "+" in placement and on is GPU
-    run.device = replace(
-        on, placement=placement, name=f"2 × {on.name}" if joined else on.name, names=(on.name,)
-    )
+    name = f"2 × {on.name}" if joined else on.name
+    run.device = replace(on, placement=placement, name=name)
     for replicate, pace in enumerate(paces):
         speed = timed(1000 * batch / pace, batch)
         trial = run.trial("speed", ["fp32"], batch, replicate=replicate)

@@ -127,7 +127,7 @@ def test_a_disturbed_process_is_left_out_and_where_all_were_all_count_with_a_mar
     edit_rows(run.folder, disturb)
     row = run.row("amp-bf16")
     assert (row["measured_in"], "disturbed" in row["doubts"]) == (measured_in, is_marked)
-    assert (row["speedup"] > 1.99) is (named == ["", "", "", "heat"])
+    assert (row["speedup"] > 1.99) == (named == ["", "", "", "heat"])
 
 
 @pytest.mark.parametrize(("count", "is_marked"), [(2, False), (3, True), (6, True)])
