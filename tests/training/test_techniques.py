@@ -180,7 +180,7 @@ def test_techniques_that_a_suite_or_device_cannot_have_are_refused(
         ("compile", "cpu", "numerics", "numerics looks"),
         ("compile=max-autotune", "cuda", "numerics", "numerics looks"),
         ("cuda-graphs,checkpointing", "cuda", "speed", "random generator"),
-        ("compile=max-autotune,cuda-graphs", "cuda", "memory", "graphs of its own"),
+        ("compile=max-autotune,cuda-graphs", "cuda", "memory", "its own CUDA graphs"),
         ("non-blocking,cuda-graphs", "cuda", "speed", None),
         ("sync-bn", "cuda", "speed", None),
         ("channels-last,compile=max-autotune,checkpointing", "cpu", "memory", None),
