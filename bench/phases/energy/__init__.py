@@ -77,14 +77,15 @@ METRICS = (
 
 
 def lacks(device: Device) -> str | None:
-    """Return why the energy of a device cannot be read; an empty text for a CPU, so that a run does not warn of it."""
+    """Return why the energy of a device cannot be read; None where it can.
+
+    It is an empty text for a CPU, so that a run does not warn of it.
+    """
     if device.energy:
         return None
-    return (
-        f"GPU {device.placement} tells neither energy nor power: its energy is not measured."
-        if device.is_gpu
-        else ""
-    )
+    if not device.is_gpu:
+        return ""
+    return f"GPU {device.placement} tells neither energy nor power: its energy is not measured."
 
 
 PHASE = Phase(
@@ -95,8 +96,11 @@ PHASE = Phase(
     metrics=METRICS,
     summarised={
         "energy_source": "last",
-        **dict.fromkeys(("energy_net_j_per_step", "mean_power_w", "idle_power_w"), "last"),
-        **dict.fromkeys(("energy_window_s", "energy_steps"), "last"),
+        "energy_net_j_per_step": "last",
+        "mean_power_w": "last",
+        "idle_power_w": "last",
+        "energy_window_s": "last",
+        "energy_steps": "last",
     },
     derive=derive,
     describe=describe,

@@ -36,7 +36,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     is_first = distributed.rank() == 0
     with ExitStack() as stack:
         meters, why = _open_meters(device, stack) if is_first else ((), "")
-        if why := distributed.from_first(why):
+        why = distributed.from_first(why)
+        if why:
             raise UnsupportedError(why)
         context = open_context(trial)
         (name,) = trial.precisions
@@ -45,12 +46,14 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         runner.synchronize()
         distributed.gathered(None)  # now nothing runs anywhere
         send(Progress(text=f"{name}: power with nothing running"))
-        idle = stream.measure(stream.rest, meters, stream.IDLE_S) if is_first else None
-        distributed.from_first(None)
+        idle = window = None
+        if is_first:
+            idle = stream.measure(stream.rest, meters, stream.IDLE_S)
+        distributed.from_first(None)  # the others wait until it is known
         runner.compile(context, send)
         send(Progress(text=f"{name}: warming up"))
         warm = warm_up(runner, WARM_UP_S, distributed.clock())
-        compiled_before, window = compilations(), None
+        compiled_before = compilations()
         send(Progress(text=f"{name}: energy of continuous steps", silence_s=SILENCE_S))
         watch = stack.enter_context(
             open_watch(device, gather=distributed.gathered, rank=distributed.rank())
@@ -64,8 +67,9 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         runner.synchronize()
         disturbed = "; ".join(filter(None, distributed.gathered(watch.disturbance())))
     switches = runner.read_back()  # last: the model may have changed them
+    is_recompiled = compilations() != compiled_before
     finite = all(distributed.gathered(runner.finite()))
-    is_recompiled, operations = compilations() != compiled_before, runner.operations()
+    operations = runner.operations()
     if not is_first:
         return
     if window is None:
@@ -78,7 +82,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
     elif is_recompiled:
         status, detail = "invalid", "recompiled while energy was measured, so compiling is in it"
-    samples_per_s = None if disturbed else context.samples_per_step(batches) / window.step_s
+    samples_per_s = context.samples_per_step(batches) / window.step_s
     row = Energy(
         energy_source=window.source,
         energy_j_per_step=window.power_w * window.step_s,
@@ -87,7 +91,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         energy_window_s=window.seconds,
         energy_steps=window.steps,
         energy_start_s=window.start_s,
-        alone_samples_per_s=samples_per_s,
+        alone_samples_per_s=None if disturbed else samples_per_s,
     )
     send(runner.result(status, detail, switches=switches, operations=operations, row=row))
 
@@ -98,14 +102,10 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
     if monitor is None:
         return (), monitor_problem() or "NVML does not start"
     meters = open_meters(stack.enter_context(monitor), device)
-    if len(meters) < distributed.ranks():
-        return (
-            (),
-            (
-                f"of {distributed.ranks()} devices that train, {len(meters)} can be asked for "
-                "energy from here"
-            ),
-        )
+    ranks = distributed.ranks()
+    if len(meters) < ranks:
+        why = f"of {ranks} devices that train, {len(meters)} can be asked for energy from here"
+        return (), why
     for meter in meters:
         if meter.energy_j() is None and not meter.power_w():
             return (), f"{meter.uuid}: {monitor.energy_problem(meter.uuid)}"

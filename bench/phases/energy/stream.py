@@ -64,8 +64,10 @@ class Stream:
     def __init__(self, load: Load, burst: int) -> None:
         self._load, self._burst = load, burst
         self._queued: deque[Done] = deque()
-        self.done, self.at_s = 0, time.monotonic()
-        """How many steps were done when a burst was last seen to end, and when that was."""
+        self.done = 0
+        """How many steps were done when a burst was last seen to end."""
+        self.at_s = time.monotonic()
+        """When that was."""
 
     def advance(self) -> None:
         """Queue what is to be queued; count a burst that has ended, or else wait for a moment."""
@@ -73,14 +75,19 @@ class Stream:
             self._queued.append(self._load(self._burst))
         if self._queued[0]():
             self._queued.popleft()
-            self.done, self.at_s = self.done + self._burst, time.monotonic()
+            self.done += self._burst
+            self.at_s = time.monotonic()
         else:
             time.sleep(POLL_S)
 
     def run(
         self, seconds: float, meanwhile: Callable[[], object] = lambda: None
     ) -> tuple[float, int]:
-        """Run bursts for so many seconds at least, and ``FEWEST_STEPS``; return how long and how many steps it was."""
+        """Run bursts for so many seconds at least, and ``FEWEST_STEPS``.
+
+        Returns:
+            How many seconds and how many steps it was.
+        """
         begin_s, begin = self.at_s, self.done
         while self.at_s - begin_s < seconds or self.done - begin < FEWEST_STEPS:
             meanwhile()
@@ -88,13 +95,21 @@ class Stream:
         return self.at_s - begin_s, self.done - begin
 
     def tick(self, meter: GpuMeter) -> tuple[float, float] | None:
-        """Run bursts until an energy counter moves; return when it did, and its joules; None if it does not."""
-        before, until_s = meter.energy_j(), time.monotonic() + SILENT_S
-        now = before
-        while now is not None and now == before and time.monotonic() < until_s:
+        """Run bursts until an energy counter moves.
+
+        Returns:
+            When it did, in seconds, and its joules; None if it does not.
+        """
+        before = meter.energy_j()
+        until_s = time.monotonic() + SILENT_S
+        while before is not None and time.monotonic() < until_s:
             self.advance()
             now = meter.energy_j()
-        return None if now is None or now == before else (time.monotonic(), now)
+            if now is None:
+                break
+            if now != before:
+                return time.monotonic(), now
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +136,9 @@ class Window:
 def measure(
     load: Load, meters: Sequence[GpuMeter], seconds: float, burst: int = 1
 ) -> Window | None:
-    """Return the power and the pace of continuous steps, or None where neither all counters nor all powers are known.
+    """Return the power and the pace of continuous steps.
+
+    None where neither all counters nor all powers are known.
 
     Args:
         load: the steps.
@@ -169,22 +186,21 @@ def doubt(
             continue
         counted_w, sampled_w = stretch.power_w, stretch.sampled_w
         if abs(counted_w / sampled_w - 1) > DISAGREE:
-            causes.append(
-                f"{when} its counter rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W"
-            )
+            powers = f"rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W"
+            causes.append(f"{when} its counter {powers}")
     if limit_w and window.power_w > ABOVE_LIMIT * limit_w:
         causes.append(f"{window.power_w:.3g} W is more than its power limit of {limit_w:.3g} W")
     if window.source == "power" and is_long:
-        causes.append(
-            "its power was read a few times in each step, perhaps always at the same part"
-        )
+        part = "perhaps always at the same part"
+        causes.append(f"its power was read a few times in each step, {part}")
     if "GH200" in name:  # github.com/ml-energy/zeus, pull request 172, and arXiv 2312.02741
-        causes.append(
-            "counter and power of a Grace Hopper are its module's, CPU and memory included"
-        )
+        whole = "its module's, CPU and memory included"
+        causes.append(f"counter and power of a Grace Hopper are {whole}")
     if disturbed:
         causes.append(f"while steps ran {disturbed}")
-    return f"the GPU's energy is doubtful: {'; '.join(causes)}" if causes else ""
+    if not causes:
+        return ""
+    return f"the GPU's energy is doubtful: {'; '.join(causes)}"
 
 
 @dataclass(slots=True)
@@ -204,18 +220,29 @@ class _Powers:
         self.samples_w.append(distributed.total([meter.power_w() or None for meter in self.meters]))
 
     def mean_w(self) -> float | None:
-        """Return the mean power, None if half the readings are unknown; they come at an even pace."""
+        """Return the mean of the readings, which come at an even pace.
+
+        None if half of them are unknown.
+        """
         known = [power_w for power_w in self.samples_w if power_w is not None]
-        return statistics.fmean(known) if len(known) > len(self.samples_w) / 2 else None
+        if 2 * len(known) <= len(self.samples_w):
+            return None
+        return statistics.fmean(known)
 
 
 def _mean_power_w(
     first: Sequence[tuple[float, float] | None], last: Sequence[tuple[float, float] | None]
 ) -> float | None:
-    """Return the sum of the mean powers between two ticks of each counter, None if one is unknown."""
-    powers_w = []
+    """Return the sum of the mean powers between two ticks of each counter.
+
+    None if one is unknown.
+    """
+    sum_w = 0.0
     for begin, end in zip(first, last, strict=True):
-        if begin is None or end is None or end[1] < begin[1]:  # a counter that fell has wrapped
+        if begin is None or end is None:
             return None
-        powers_w.append((end[1] - begin[1]) / (end[0] - begin[0]))
-    return sum(powers_w)
+        seconds, joules = end[0] - begin[0], end[1] - begin[1]
+        if joules < 0:  # the counter has wrapped
+            return None
+        sum_w += joules / seconds
+    return sum_w

@@ -1,4 +1,4 @@
-"""The search for the largest batch that fits: doubled, then bisected, each attempt in a fresh process."""
+"""The search for the largest batch that fits: doubled, then bisected, in fresh processes."""
 
 from __future__ import annotations
 
@@ -32,32 +32,37 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 
 
 def conduct(trial: Trial, session: PhaseSession) -> None:
-    """Search the largest batch of a trial's precision, and store it as one row (``Phase.conduct``)."""
+    """Search the largest batch of a precision, and store it as one row (``Phase.conduct``)."""
     if session.known.is_done(trial):
         return
     device = session.devices[trial.cell.placement.name]
     if not _can_run(trial, device):
         session.keep(session.run(trial))
         return
-    searched = list[str]()
+    searched: list[str] = []
     for other in session.plan.trials:
         if PHASES[other.phase].searches and other.cell == trial.cell and _can_run(other, device):
             searched += other.precisions
-    multiple = common_multiple(
-        searched, suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1
-    )
+    tokens = suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1
+    multiple = common_multiple(searched, tokens)
     size, result = search(trial, device, lambda smaller: session.run(smaller).results[0], multiple)
-    session.store_results(replace(trial, cell=replace(trial.cell, batch_size=size)), [result])
+    session.store_results(_at(trial, size), [result])
 
 
 def _can_run(trial: Trial, device: Device) -> bool:
     return not trial.unfit and refusal_reason(trial, device) is None
 
 
+def _at(trial: Trial, size: int) -> Trial:
+    return replace(trial, cell=replace(trial.cell, batch_size=size))
+
+
 def search(
     trial: Trial, device: Device, try_size: Callable[[Trial], TrialResult], multiple: int = 1
 ) -> tuple[int, TrialResult]:
-    """Search for one precision's largest batch; sizes are multiples of the cell's ``pieces``, times ``multiple``.
+    """Search for one precision's largest batch.
+
+    Sizes are multiples of the cell's ``pieces``, times ``multiple``.
 
     Args:
         trial: its batch size is tried first.
@@ -70,9 +75,9 @@ def search(
     """
     unit = pieces(trial.cell.placement, trial.cell.techniques) * multiple
     size = max(1, trial.cell.batch_size // unit) * unit
-    low, high, bound = 0, 0, ""
-    fitted = dict[int, TrialResult]()
-    failure: TrialResult | None = None
+    low = high = 0
+    bound = failure = ""
+    fitted: dict[int, TrialResult] = {}
     attempts = []
     while size:
         predicted = predicted_bound(size, fitted, on_gpu=device.is_gpu)
@@ -80,47 +85,47 @@ def search(
             bound, high = predicted, size
             attempts.append(f"{size} not tried ({bound})")
         else:
-            result = try_size(replace(trial, cell=replace(trial.cell, batch_size=size)))
+            result = try_size(_at(trial, size))
             if result.status == "ok":
                 low, fitted[size] = size, result
                 attempts.append(f"{size} fits")
             else:
-                bound, high, failure = "memory" if result.status == "oom" else "error", size, result
+                high, failure = size, result.detail
+                bound = "memory" if result.status == "oom" else "error"
                 attempts.append(f"{size} {result.status}")
+        if bound in ("time", "error"):
+            # Time is no sharp limit, a smaller batch mends no error, and an attempt that hangs
+            # takes long.
+            break
         if not high:
             size = 2 * low
-        elif "memory" not in bound:
-            # time is no sharp limit, a smaller batch mends no error, and an attempt that hangs
-            # takes long
-            break
         elif low:
             size = between(low, high, unit)
         else:
             size = high // (2 * unit) * unit
     detail = f"batch sizes tried: {', '.join(attempts)}"
-    if failure is not None and failure.detail:
-        detail += f"; {failure.detail}"
-    found = fitted[low] if low else failure
-    assert found is not None  # the first size is always tried
-    return low or high, replace(
-        found, detail=detail, row=replace(found.row or Fit(), fit_bound=bound)
-    )
+    if failure:
+        detail += f"; {failure}"
+    result = fitted.get(low, result)
+    row = replace(result.row or Fit(), fit_bound=bound)
+    return low or high, replace(result, detail=detail, row=row)
 
 
 def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: bool) -> str:
-    """Return the limit that a size is predicted to exceed: time, or a CPU's memory; empty if it should fit.
+    """Return the limit that a size is predicted to exceed: time, or a CPU's memory.
 
-    ``fitted`` are the attempts that fitted, by their sizes, which rise.
+    It is empty if the size should fit. ``fitted`` are the attempts that fitted, by their sizes,
+    which rise.
     """
     if not fitted:
         return ""
     at, result = list(fitted.items())[-1]
     free = result.row.fit_free_bytes  # where it ran, which may be another machine
     if not on_gpu and free is not None:
-        sizes, peaks = (
-            [0, *fitted],
-            [0, *(each.row.fit_peak_bytes or 0 for each in fitted.values())],
-        )
+        sizes, peaks = [0], [0]
+        for tried, attempt in fitted.items():
+            sizes.append(tried)
+            peaks.append(attempt.row.fit_peak_bytes or 0)
         slope = max(0.0, (peaks[-1] - peaks[-2]) / (at - sizes[-2]))
         if peaks[-1] + slope * (size - at) > (1 - MARGIN) * free:
             return "predicted memory"
@@ -129,7 +134,10 @@ def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: boo
 
 
 def between(low: int, high: int, unit: int) -> int:
-    """Return the next multiple of a unit between a size that fits and one that does not; 0 if they are close enough."""
+    """Return the next multiple of a unit between a size that fits and one that does not.
+
+    It is 0 if they are close enough.
+    """
     if high - low <= max(unit, low // SHARE):
         return 0
     rough = math.lcm(unit, MULTIPLE)

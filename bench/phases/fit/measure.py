@@ -6,6 +6,7 @@ It holds what the speed phase holds of one precision, so that what fits here fit
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from bench.devices.backend import backend_of
@@ -31,7 +32,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     backend = backend_of(context.device)
     free = backend.free_bytes()
     before = 0 if backend.is_gpu else memory.resident_bytes()
-    resettable = backend.reset_peak_memory()
+    can_reset = backend.reset_peak_memory()
     runner = context.runner(name, context.resident_batches(BATCHES))
     runner.compile(context, send)
     runner.activate()
@@ -41,10 +42,11 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     runner.synchronize()
     runner.run(FIT_STEPS)
     runner.synchronize()
-    peaks = backend.peak_memory()
-    highest = (peaks.reserved if backend.is_gpu else peaks.resident) if resettable else None
-    peak = highest - before if highest is not None and before is not None else None
-    fit = Fit(fit_peak_bytes=peak, fit_free_bytes=free)
-    send(
-        runner.result(switches=runner.read_back(), row=fit, compile_s=None)
-    )  # an attempt is no measurement of it
+    fit = Fit(fit_free_bytes=free)
+    if can_reset:
+        peaks = backend.peak_memory()
+        highest = peaks.reserved if backend.is_gpu else peaks.resident
+        if highest is not None:
+            fit = replace(fit, fit_peak_bytes=highest - before)
+    # An attempt is no measurement of the time to compile.
+    send(runner.result(switches=runner.read_back(), row=fit, compile_s=None))

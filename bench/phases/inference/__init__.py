@@ -35,15 +35,16 @@ class Inference:
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
     inference: Inference = result.row
-    ends = inference.inference_speedup_low, inference.inference_speedup_high
-    rate = (
-        f"{inference.inference_samples_per_s:,.1f} "
-        f"samples/s{with_interval(inference.inference_speedup, *ends)}"
+    times = with_interval(
+        inference.inference_speedup,
+        inference.inference_speedup_low,
+        inference.inference_speedup_high,
     )
-    unconverged = " (unconverged)" if result.status == "unconverged" else ""
-    return (
-        f"{result.precision} {rate}, one sample in {inference.latency_p50_ms:.3g} ms{unconverged}"
-    )
+    line = f"{result.precision} {inference.inference_samples_per_s:,.1f} samples/s{times}"
+    line += f", one sample in {inference.latency_p50_ms:.3g} ms"
+    if result.status == "unconverged":
+        line += " (unconverged)"
+    return line
 
 
 PHASE = Phase(

@@ -1,4 +1,4 @@
-"""The inference phase: the forward pass in eval mode, timed against fp32's, and whether the outputs agree."""
+"""The inference phase: the forward pass in eval mode against fp32's, its time and its outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
 
 @dataclass
 class ForwardRunner(TrainingRunner):
-    """A model in eval mode; a step is the forward pass over the next batch, and none is ever skipped."""
+    """A model in eval mode; a step is the forward pass over the next batch, none is skipped."""
 
     def run(self, steps: int) -> None:
         """Queue that many forward passes."""
@@ -52,7 +52,9 @@ class ForwardRunner(TrainingRunner):
 
     def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
         """Return the forward passes over a batch and over a single sample."""
-        return [partial(self.forward, inputs) for inputs in (batch[0], batch[0][:1].contiguous())]
+        inputs = batch[0]
+        sample = inputs[:1].contiguous()
+        return [partial(self.forward, inputs), partial(self.forward, sample)]
 
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
@@ -61,10 +63,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     (name,) = trial.precisions
     batches = context.resident_batches(BATCHES)
     if context.suite.step is not None or not isinstance(batches[0], list | tuple):
-        raise UnsupportedError(
-            "inference calls the model on the first part of a batch, which this suite's step does "
-            "not"
-        )
+        how = "on the first part of a batch, which this suite's step does not"
+        raise UnsupportedError(f"inference calls the model {how}")
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)
@@ -74,30 +74,31 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
     agreement_pct, error = agreement(runners[0], runner, inputs)
-    speedup = paired.comparison.speedups[last]
+    speedup = low = high = None
+    if last:
+        speedup, low, high = paired.comparison.logs[last].exp().ends
     status, detail = paired.judge(last)
-    detail = detail or paired.speeds[last].disturbance
-    switches = runner.switches_after_a_step()
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
-    send(
-        runner.result(
-            status,
-            detail,
-            switches=switches,
-            operations=runner.operations(),
-            row=Inference(
-                latency_p50_ms=float(p50),
-                latency_p95_ms=float(p95),
-                inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
-                inference_speedup=speedup.center if speedup else None,
-                inference_speedup_low=speedup.low if speedup else None,
-                inference_speedup_high=speedup.high if speedup else None,
-                top1_agreement_pct=None if context.data.classes is None else agreement_pct,
-                output_error=error,
-            ),
-        )
+    switches = runner.switches_after_a_step()
+    row = Inference(
+        latency_p50_ms=float(p50),
+        latency_p95_ms=float(p95),
+        inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
+        inference_speedup=speedup,
+        inference_speedup_low=low,
+        inference_speedup_high=high,
+        top1_agreement_pct=None if context.data.classes is None else agreement_pct,
+        output_error=error,
     )
+    result = runner.result(
+        status,
+        detail or paired.speeds[last].disturbance,
+        switches=switches,
+        operations=runner.operations(),
+        row=row,
+    )
+    send(result)
 
 
 def _build(context: Context, name: str, batches: Sequence[Batch]) -> ForwardRunner:
@@ -149,9 +150,10 @@ def agreement(
 
 
 def _rows(outputs: Tensor, inputs: Tensor) -> Tensor:
-    """Return the predictions for each sample, or for each token of integer ``inputs``, as float64 rows."""
-    return (
-        outputs.double().flatten(1)
-        if inputs.is_floating_point()
-        else outputs.double().flatten(0, -2)
-    )
+    """Return the predictions for each sample as float64 rows.
+
+    Integer ``inputs`` are tokens, and each of them has a row.
+    """
+    if inputs.is_floating_point():
+        return outputs.double().flatten(1)
+    return outputs.double().flatten(0, -2)

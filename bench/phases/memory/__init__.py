@@ -52,37 +52,38 @@ class MemoryPeak:
 
     @property
     def headline_bytes(self) -> int | None:
-        """The figure that tables show: steady peak allocated on a GPU, steady peak resident on a CPU."""
-        return (
-            self.peak_resident_bytes
-            if self.peak_allocated_bytes is None
-            else self.peak_allocated_bytes
-        )
+        """The figure that tables show: steady peak, allocated on a GPU, resident on a CPU."""
+        if self.peak_allocated_bytes is None:
+            return self.peak_resident_bytes
+        return self.peak_allocated_bytes
 
     @classmethod
     def of_all(cls, peaks: Sequence[MemoryPeak]) -> MemoryPeak:
-        """Return the peak of devices, or of nodes, that train together; the sum is unknown where one's peak is."""
+        """Return the peak of devices, or of nodes, that train together.
 
-        def known(name: str) -> list[int]:
-            return [value for peak in peaks if (value := getattr(peak, name)) is not None]
-
-        largest = {field.name: max(known(field.name), default=None) for field in fields(cls)}
-        sums = [
-            peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes
-            for peak in peaks
-        ]
-        largest["all_devices_bytes"] = sum(size or 0 for size in sums) if None not in sums else None
+        The sum is unknown where one's peak is.
+        """
+        largest: dict[str, int | None] = {}
+        for field in fields(cls):
+            values = [getattr(peak, field.name) for peak in peaks]
+            known = [value for value in values if value is not None]
+            largest[field.name] = max(known, default=None)
+        together: int | None = 0
+        for peak in peaks:
+            size = peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes
+            together = None if together is None or size is None else together + size
+        largest["all_devices_bytes"] = together
         return cls(**largest)
 
 
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
     peak = result.row.headline_bytes
-    size = "unknown"
+    line = "peak unknown"
     if peak is not None:
         mib = peak / 2**20
-        size = f"{mib:.2g} MiB" if 0 < mib < 10 else f"{mib:,.0f} MiB"
-    return f"peak {size}" + (f"; {result.detail}" if result.detail else "")
+        line = f"peak {mib:.2g} MiB" if 0 < mib < 10 else f"peak {mib:,.0f} MiB"
+    return "; ".join(filter(None, (line, result.detail)))
 
 
 METRICS = (

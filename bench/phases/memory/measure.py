@@ -11,7 +11,6 @@ import torch
 from bench.data.batch import Batch, tensors
 from bench.devices.backend import backend_of
 from bench.measure import memory
-from bench.measure.memory import STEADY_STEPS, tensor_bytes
 from bench.phases.memory import MemoryPeak
 from bench.results.records import Device, Message, Progress
 from bench.spec.techniques import AblationStep
@@ -42,11 +41,12 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         arm = context.build(asked.precision, techniques=trial.techniques_of(asked))
         held = _batches(context)
         batches = from_host(arm, held, stack) if trial.ablation else itertools.cycle(held)
-        numbers, losses = itertools.count(1), list[torch.Tensor]()
+        runner = TrainingRunner(asked.name, arm, batches)
+        numbers = itertools.count(1)
 
         def train() -> None:
             send(Progress(text=f"{asked.name}: step {next(numbers)}"))
-            losses[:] = [arm.step(arm, next(batches)).detach()]
+            runner.run(1)
 
         peaks = memory.measure_peaks(
             train,
@@ -54,32 +54,29 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             resident_before=resident_before,
             driver_before=driver_before,
             uuid=uuid,
-            steps=max(STEADY_STEPS, len(held)),
+            steps=max(memory.STEADY_STEPS, len(held)),
         )
         if not trial.ablation and not arm.techniques.hidden and distributed.ranks() == 1:
             modules = [module for module in (arm.model, arm.criterion) if module is not None]
-            optimizers = arm.optimizers.values()
-            peaks |= tensor_bytes(
-                train, arm.device, modules=modules, optimizers=optimizers, held=tensors(held)
+            peaks |= memory.tensor_bytes(
+                train,
+                arm.device,
+                modules=modules,
+                optimizers=arm.optimizers.values(),
+                held=tensors(held),
             )
-        runner = TrainingRunner(asked.name, arm, batches)
         switches = runner.read_back()  # last: the model may have changed them
-        odd = [
-            f"the loss was {float(loss)} after a few steps"
-            for loss in losses
-            if not torch.isfinite(loss)
-        ]
+        detail = "" if runner.finite() else f"the loss was {runner.loss} after a few steps"
         operations = runner.operations()
     row = MemoryPeak(**peaks, model_bytes=memory.model_bytes(arm.model))
-    send(runner.result("ok", "; ".join(odd), switches=switches, operations=operations, row=row))
+    send(runner.result("ok", detail, switches=switches, operations=operations, row=row))
 
 
 def _batches(context: Context) -> list[Batch]:
-    """Return the batches that steps take in turn: on the device, those of an ablation in host memory."""
+    """Return the batches that steps take in turn; those of an ablation lie in host memory."""
     count = FEW_BATCHES if context.suite.batches is None else BATCHES
-    return context.resident_batches(
-        count, device=torch.device("cpu") if context.trial.ablation else None
-    )
+    place = torch.device("cpu") if context.trial.ablation else None
+    return context.resident_batches(count, device=place)
 
 
 def _load_libraries(context: Context, asked: AblationStep) -> None:
@@ -94,5 +91,6 @@ def _load_libraries(context: Context, asked: AblationStep) -> None:
     small = min(SMALL_BATCH * techniques.grad_accumulation, trial.cell.batch_size)
     arm = context.build(asked.precision, techniques=techniques)
     with ExitStack() as stack:
-        batches = context.resident_batches(1, batch_size=small)
-        arm.step(arm, next(from_host(arm, batches, stack) if trial.ablation else iter(batches)))
+        held = context.resident_batches(1, batch_size=small)
+        batches = from_host(arm, held, stack) if trial.ablation else iter(held)
+        arm.step(arm, next(batches))

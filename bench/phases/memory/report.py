@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -44,10 +45,10 @@ Row = Mapping[Hashable, Any]
 
 
 def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
-    """Return one row of memory.csv for each arm whose tensors of a step were counted, with its ``peak`` in bytes.
+    """Return a row of memory.csv for each arm of whose step the tensors were counted.
 
-    Of the processes that read an arm's peak it is the one with the largest, which is the arm's
-    figure.
+    ``peak`` is in bytes. Of the processes that read an arm's peak it is the one with the largest,
+    which is the arm's figure.
     """
     counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
     held = trials[(trials["phase"] == "memory") & counted]
@@ -62,53 +63,55 @@ def memory(material: Material) -> list[Table | None]:
 
 
 def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
-    """Describe what memory is used for at each answer, in fp32 and in the precision that is advised or came nearest."""
-    held = memory_held(material.trials)
+    """Describe what memory is used for at each answer.
+
+    It is shown in fp32 and in the precision that is advised or came nearest.
+    """
+    held = records(memory_held(material.trials))
     lines: dict[str, list[tuple[str, Row]]] = {}
     for answer in material.answers:
         if not answer.arm:
             continue
-        workload, where = answer.names["workload"], answer.names["where"]
-        is_here = (
-            (held["workload"] == workload)
-            & (held["where"] == where)
-            & (held["batch_size"] == answer.batch)
+        names = answer.names
+        here = (names["workload"], names["where"], answer.batch)
+        for precision in (BASELINE, answer.arm["precision"]):
+            for row in held:
+                at = (row["workload"], row["where"], row["batch_size"])
+                if at == here and row["precision"] == precision:
+                    line = (f"{names['label']} {precision}", row)
+                    lines.setdefault(names["workload"], []).append(line)
+    if lines:
+        yield (
+            OVERVIEW,
+            Chart(
+                name=MEMORY.name,
+                caption="What memory is used for",
+                about="Peak memory at the batch size of each verdict: the most that tensors of a "
+                "step held at once, by kind, and what libraries, rounding and slack took beyond it "
+                "(pale).",
+                panels=[_panel(workload, of_workload) for workload, of_workload in lines.items()],
+                legend=[(kind, kind) for kind in MEMORY_KINDS],
+            ),
         )
-        by_precision = {row["precision"]: row for row in records(held[is_here])}
-        for name in (BASELINE, answer.arm["precision"]):
-            if name in by_precision:
-                lines.setdefault(workload, []).append(
-                    (f"{answer.names['label']} {name}", by_precision[name])
-                )
-    if not lines:
-        return
-    figure = Chart(
-        name=MEMORY.name,
-        caption="What memory is used for",
-        about="Peak memory at the batch size of each verdict: the most that tensors of a step held "
-        "at once, by kind, and what libraries, rounding and slack took beyond it (pale).",
-        panels=[_panel(workload, of_workload) for workload, of_workload in lines.items()],
-        legend=[(kind, kind) for kind in MEMORY_KINDS],
-    )
-    yield OVERVIEW, figure
 
 
 def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
     most = max(row["peak"] for _, row in lines)
     unit, size, _ = memory_unit(most)
     marks: list[Mark] = []
-    for place, (_, row) in enumerate(lines):
-        start, peak = 0.0, row["peak"] / size
-        low, high = place + 0.15, place + 0.85
+    for place, (_label, row) in enumerate(lines):
+        bar = partial(Bar, low=place + 0.15, high=place + 0.85)
+        peak, end = row["peak"] / size, 0.0
         for kind, column in MEMORY_KINDS.items():
-            value = row[column] / size
-            if value > 0:
-                marks.append(Bar(x=(start, start + value), low=low, high=high, tint=kind))
-                start += value
-        if peak > start:
-            marks.append(Bar(x=(start, peak), low=low, high=high, tint=chart.SOFT, faint=True))
+            start = end
+            end += row[column] / size
+            if end > start:
+                marks.append(bar(x=(start, end), tint=kind))
+        # Libraries, rounding and slack beyond the tensors.
+        if peak > end:
+            marks.append(bar(x=(end, peak), tint=chart.SOFT, faint=True))
         text = f"{chart.SPACE}{number(peak, 3)}"
-        marks.append(Text(x=max(start, peak), y=place + 0.5, text=text, align="left"))
+        marks.append(Text(x=max(end, peak), y=place + 0.5, text=text, align="left"))
     x = Axis(label=unit, low=0.0, high=1.2 * most / size)
     return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 
