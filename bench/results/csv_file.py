@@ -87,7 +87,7 @@ def _checked(cells: pd.Series, field: Field, path: Path) -> pd.Series:
             is_valid |= cells.isna()
     else:
         texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
-        words = "category" if isinstance(cells.dtype, pd.CategoricalDtype) else "object"
+        words: Any = "category" if isinstance(cells.dtype, pd.CategoricalDtype) else "object"
         column = cells.map(texts).astype(words)
         is_valid = column.isin([text for text in texts.values() if _is_valid(text, field)])
     if is_valid.all():

@@ -231,8 +231,8 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
         unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
         times = {step.precision: step.ms.reindex([*PARTS], fill_value=0.0) for step in steps}
         memory = {step.precision: _held(step) / size for step in steps}
-        panels.append(_panel(f"{title}: time", "ms a step", times))
-        panels.append(_panel(f"{title}: memory at the peak", unit, memory))
+        panels.append(_panel(title, "ms a step", times))
+        panels.append(_panel(title, f"{unit} at the peak", memory))
         for parts in (*times.values(), *memory.values()):
             shown.update(parts.index[parts != 0])
     return Chart(

@@ -157,9 +157,8 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
     caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
     top = LINE * (caption.count("\n") + 1) + 8
     foot = top + math.ceil(count / columns) * row_height
-    entry_width = CHARACTER * max((len(text) for text, _ in chart.legend), default=0) + 3 * KEY
-    entries = max(1, int(WIDE / entry_width))
-    legend_height = LINE * math.ceil(len(chart.legend) / entries)
+    entries = _entries(chart)
+    legend_height = entries[-1][1] + LINE / 2 if entries else 0.0
     height = foot + legend_height + 4
     figure = Figure((width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
     figure.text(8 / width, 1 - 4 / height, caption, va="top", fontweight="bold")
@@ -173,11 +172,23 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
         box = (0, foot, WIDE, legend_height)
         axes = figure.add_axes(_place(figure, box), frameon=False, gid=".panel")
         axes.set(xlim=(0, WIDE), ylim=(legend_height, 0), xticks=[], yticks=[])
-        for place, (text, tint) in enumerate(chart.legend):
-            row, column = divmod(place, entries)
-            _entry(axes, 8 + column * entry_width, (row + 0.5) * LINE, text, tint)
+        for (x, y), (text, tint) in zip(entries, chart.legend, strict=True):
+            _entry(axes, x, y, text, tint)
         boxes.append(box)
     return figure, boxes
+
+
+def _entries(chart: Chart) -> list[tuple[float, float]]:
+    """Return where the entries of a legend begin: one after another, as many in a line as fit."""
+    places = []
+    x, y = 8.0, LINE / 2
+    for text, _ in chart.legend:
+        width = CHARACTER * len(text) + 2 * KEY
+        if x > 8 and x + width > WIDE:
+            x, y = 8.0, y + LINE
+        places.append((x, y))
+        x += width
+    return places
 
 
 def _place(figure: Figure, box: Box) -> Box:
