@@ -89,9 +89,8 @@ def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path
 def test_an_installed_program_does_not_bring_its_torch_into_another_environment(
     started, sides, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        "bench.compare.interleave.ROOT", tmp_path
-    )  # as site-packages, without pyproject.toml
+    # As site-packages, without pyproject.toml.
+    monkeypatch.setattr("bench.compare.interleave.ROOT", tmp_path)
     interleave(
         sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1
     )

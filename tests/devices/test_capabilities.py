@@ -83,9 +83,8 @@ def test_each_card_supports_what_the_table_says_and_names_what_it_lacks(card, na
     ("flags", "native"), [({"avx512_bf16": True}, True), ({"avx512_bf16": False}, False)]
 )
 def test_a_cpus_bfloat16_is_native_where_it_has_instructions(monkeypatch, flags, native):
-    monkeypatch.setattr(
-        cpu, "_architecture", lambda: "CPU"
-    )  # newer versions of torch look it up there, too
+    # Newer versions of torch look it up there, too.
+    monkeypatch.setattr(cpu, "_architecture", lambda: "CPU")
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
     assert CPU.describe()["native_bf16"] is native
     monkeypatch.delattr(torch.cpu, "get_capabilities")

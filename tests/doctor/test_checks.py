@@ -17,12 +17,13 @@ CASES = [
     (checks.memory, "peak", (10, 270), (10, 280)),
     (checks.memory, "peak", (10, 266), (10, 10)),
     (checks.against_itself, "against_itself", (-0.02, 0.05), (0.019, 0.021)),
+    # Small, though 1 is outside.
     (
         checks.against_itself,
         "against_itself",
         (0.004, 0.006),
         (-0.024, -0.016),
-    ),  # small, though 1 is outside
+    ),
 ]
 
 

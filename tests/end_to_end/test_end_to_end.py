@@ -202,10 +202,11 @@ def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
 @pytest.mark.parametrize(
     ("stop", "status"),
     [
+        # As a terminal does: to all of its processes.
         (
             lambda process: os.killpg(process.pid, signal.SIGINT),
             130,
-        ),  # as a terminal does: to all of its processes
+        ),
         pytest.param(lambda process: process.terminate(), 143),  # to it alone, as kill does
     ],
     ids=["Ctrl-C", "SIGTERM"],
@@ -273,9 +274,8 @@ def test_what_cannot_be_done_is_2_with_a_sentence_and_writes_nothing(place, word
 
 @pytest.mark.slow
 def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monkeypatch):
-    monkeypatch.setattr(
-        max_batch, "CPU_LIMIT_S", 0.0
-    )  # so that the first size that is tried is the largest
+    # So that the first size that is tried is the largest.
+    monkeypatch.setattr(max_batch, "CPU_LIMIT_S", 0.0)
     words = (*SHORT, *ARMS, "--batch-sizes", "max", "--resume", "out")
     dry = call(*words, "--dry-run", cwd=place)
     assert "batch max" in dry.stdout

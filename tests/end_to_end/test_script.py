@@ -165,9 +165,8 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has):
     assert measured.status == "ok", measured.detail
     print(f"{has}: {measured.row.log_gain().exp().center:.4f}")
     assert measured.row.log_gain().exp().center == pytest.approx(1.5, rel=0.01)
-    assert measured.row.skipped_steps == (
-        6 if has == "scaler" else 0
-    )  # three in each of its two processes
+    # Three in each of its two processes.
+    assert measured.row.skipped_steps == (6 if has == "scaler" else 0)
 
 
 @pytest.mark.slow

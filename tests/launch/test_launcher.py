@@ -16,9 +16,8 @@ TASKS = {
 
 def test_jobs_run_at_the_same_time():
     together = threading.Barrier(2, timeout=10)
-    run_concurrently(
-        [together.wait, together.wait], lambda: None
-    )  # one after the other, the first would wait in vain
+    # One after the other, the first would wait in vain.
+    run_concurrently([together.wait, together.wait], lambda: None)
 
 
 def test_the_first_failure_cancels_the_others_and_is_raised():

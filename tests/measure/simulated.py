@@ -119,9 +119,8 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
     "drift": {"drift": lambda now_ns: math.exp(now_ns / 20e9)},
     "AR(1)": {"sigma": 0.05, "correlation": 0.7},
     "spikes": {"spikes": 0.02},
-    "transient": {
-        "transient": lambda index: 1 + 0.2 * math.exp(-index / 1.7)
-    },  # 1 % is left after 5 steps
+    # 1 % is left after 5 steps.
+    "transient": {"transient": lambda index: 1 + 0.2 * math.exp(-index / 1.7)},
 }
 """Disturbances of steps on real machines: arguments of ``estimate``."""
 

@@ -132,10 +132,11 @@ OTHERS = (
         ([{123: 30}] * 20, "another process used the GPU (pid 123, 30% of the time)"),
         ([{123: 90}] * 2 + [{}] * 18, "another process used the GPU (pid 123, 9% of the time)"),
         ([{123: 90}] + [{}] * 19, ""),
+        # By turns.
         (
             [{OWN: 50}, {OWN: 0, 123: 40}] * 10,
             "another process used the GPU (pid 123, 40% of the time)",
-        ),  # by turns
+        ),
         ([{123: 4}] * 20, ""),  # a desktop
         ([{9: 20, 123: 10}] * 20, OTHERS),
     ],
@@ -155,18 +156,20 @@ def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_nam
         ([1, OWN], [(OWN, 90), (123, 3), (1, 0)], {}, False),  # holds memory, or draws a desktop
         ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
         ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
+        # Samples that the driver has not written.
         (
             [1, OWN],
             [(0, 80), (123, 4_000_000)],
             {},
             False,
-        ),  # samples that the driver has not written
+        ),
+        # As some Blackwell boards.
         (
             [1, OWN],
             [(123, 80)],
             {fake.UTILIZATION[0]: fake.NOT_SUPPORTED},
             True,
-        ),  # as some Blackwell boards
+        ),
         ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NO_PERMISSION), False),
     ],
 )

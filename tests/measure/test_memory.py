@@ -124,9 +124,8 @@ def test_what_the_first_step_has_freed_is_not_in_the_peak_of_those_after_it():
 
     def step():
         if next(steps) == 0:
-            small = [
-                torch.ones(4096) for _ in range(4000)
-            ]  # 16 KiB each: freed, they stay with the C library
+            # 16 KiB each: freed, they stay with the C library.
+            small = [torch.ones(4096) for _ in range(4000)]
             kept.append(small[-1])  # which cannot give back what lies below this one by itself
 
     peak = peaks(step, resident_before=memory.resident_bytes())

@@ -17,9 +17,8 @@ RATIO = 1.5
 
 @pytest.fixture(autouse=True)
 def no_collection(monkeypatch):
-    monkeypatch.setattr(
-        gc, "collect", lambda: 0
-    )  # slow where torch is loaded, and nothing here needs it
+    # Slow where torch is loaded, and nothing here needs it.
+    monkeypatch.setattr(gc, "collect", lambda: 0)
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,8 @@ def steps_of_blocks(step_ns, *, budget_s=3.0, look_ns=0, **kind):
 def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, steps):
     machine, arm = one(step_ns, look_ns=look_ns)
     assert empty_block_ns(arm, machine.clock) == look_ns
-    assert (
-        steps_of_blocks(step_ns, look_ns=look_ns) == [steps] * 2
-    )  # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock
+    # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock.
+    assert steps_of_blocks(step_ns, look_ns=look_ns) == [steps] * 2
 
 
 @pytest.mark.parametrize(

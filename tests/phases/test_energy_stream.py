@@ -94,9 +94,8 @@ def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
 @pytest.mark.parametrize(("step_s", "errors"), [(0.08, NO_COUNTER), (0.37, {}), (0.37, NO_COUNTER)])
 def test_where_the_host_waits_for_each_step_the_energy_is_right_or_doubtful(bench, step_s, errors):
     def power_w(now_s: float) -> float:
-        return (
-            400.0 if now_s // 0.1 * 0.1 % step_s < 0.7 * step_s else 200.0
-        )  # renewed every 100 ms
+        # Renewed every 100 ms.
+        return 400.0 if now_s // 0.1 * 0.1 % step_s < 0.7 * step_s else 200.0
 
     machine = bench(FakeGpu("GPU-a", power_w=power_w, counter_power_w=340.0, errors=errors))
     window = machine.measure(SimulatedLoad(machine.clock, step_s, waits=True))

@@ -69,9 +69,8 @@ def test_an_interval_that_clears_the_threshold_at_the_reported_confidence_alone_
 
 def test_a_width_is_reached_where_reports_say_so():
     half = over_processes(*processes(UNDECIDED)).half_width
-    assert not enough(
-        Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0
-    )  # half of a ratio's is wider
+    # Half of a ratio's is wider.
+    assert not enough(Protocol(target_ci=half * 1.001), 3, [processes(UNDECIDED)], 1.0)
     assert enough(Protocol(target_ci=math.expm1(half) * 1.001), 3, [processes(UNDECIDED)], 1.0)
 
 

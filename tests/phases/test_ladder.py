@@ -101,8 +101,9 @@ def test_steps_that_do_not_fit_together_are_measured_apart_and_one_that_is_refus
     ).split(" | ")
     assert top[1] == "+ prefetcher"
     assert top[3].endswith("]")
+    # Fewer where other programs disturbed some.
     assert top[5] in (
         "2 processes apart",
         "3 processes apart",
-    )  # fewer where other programs disturbed some
+    )
     assert "is unfinished" not in page

@@ -105,11 +105,12 @@ NOISE = (-0.1, 0.0, 0.1)
             AMP,
             "+ set-to-none, is not shown to beat it (1.05",
         ),
+        # Noise that both share.
         (
             {AMP: scattered(2, *NOISE), ZEROED_AMP: scattered(2.2, *NOISE)},
             "+ set-to-none",
             "",
-        ),  # noise that both share
+        ),
         (
             {
                 AMP: scattered(2),
@@ -185,9 +186,8 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(
     builder = RunBuilder(tmp_path / "run")
     for replicate, ratio in enumerate((least, 1.0, 1 / least)):
         trial = builder.trial("floor", ["fp32"], batch, replicate=replicate)
-        trial = replace(
-            trial, cell=replace(trial.cell, techniques=("channels-last",))
-        )  # which are ablation steps
+        # Which are ablation steps.
+        trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))
         speed = timed(8.0, batch, speedup=ratio, within=0.01)
         builder.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})

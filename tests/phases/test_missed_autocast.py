@@ -97,9 +97,8 @@ def measure(tiny_trial, cpu, monkeypatch):
     """
     shorten_energy(monkeypatch)
     shorten_explain(monkeypatch)
-    monkeypatch.setattr(
-        "bench.phases.memory.measure.SMALL_BATCH", 16
-    )  # CPUs alone take it, and have no float8
+    # CPUs alone take it, and have no float8.
+    monkeypatch.setattr("bench.phases.memory.measure.SMALL_BATCH", 16)
     install_gpus(monkeypatch, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01))
     cell = replace(tiny_trial.cell, batch_size=16, data=DataSource(kind="synthetic"))
 

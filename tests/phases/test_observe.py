@@ -96,10 +96,11 @@ class Indices(nn.Module):
     ("model", "modules"),
     [
         (nn.Sequential(nn.Linear(64, 64), Spectrum(), nn.Linear(64, 64)), {"1"}),
+        # What it computes was never narrower.
         (
             nn.Sequential(Spectrum(), nn.Linear(64, 64)),
             set(),
-        ),  # what it computes was never narrower
+        ),
         (nn.Sequential(nn.Linear(64, 64), Spectrum()), set()),  # nothing narrow follows
         (nn.Sequential(nn.Linear(64, 64), Indices(), nn.Linear(64, 64)), set()),
     ],

@@ -47,10 +47,11 @@ ALIGNED, MISALIGNED = [10.0, 10.1, 9.9], [15.0, 15.2, 14.9]
 
 
 def test_each_value_stands_against_the_first(tmp_path):
+    # The first measured is the first.
     variants = [
         ((("width", 4097),), MISALIGNED),
         ((("width", 4096),), ALIGNED),
-    ]  # the first measured is the first
+    ]
     (table,) = swept_in(run_of(tmp_path / "run", {"width": ["4097", "4096"]}, *variants))
     order = [("4097", "fp32"), ("4097", "amp-fp16"), ("4096", "fp32"), ("4096", "amp-fp16")]
     assert [(line["width"], line["precision"]) for line in lines(table)] == order

@@ -26,9 +26,8 @@ def turns_tf32_on(use_suite):
     amp.apply(PRECISIONS["fp32"])
 
 
-@pytest.mark.parametrize(
-    "phase", each_phase("energy", "layers")
-)  # they need a GPU's meter, or a narrow precision
+# They need a GPU's meter, or a narrow precision.
+@pytest.mark.parametrize("phase", each_phase("energy", "layers"))
 def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(
     tiny_trial, cpu, turns_tf32_on, phase
 ):

@@ -145,9 +145,8 @@ def test_each_instant_of_a_gpus_steps_has_one_class():
     trace.kernel("void batch_norm_collect_statistics_kernel", 40, 10, normal)  # idle before it
     trace.kernel("void fold(float*)", 60, 4, odd)
     trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 45, 10)  # 45 to 55, of which 5 overlap
-    trace.kernel(
-        "Memcpy HtoD (Pinned -> Device)", 100, 20, kind="gpu_memcpy"
-    )  # ends after the steps' ranges
+    # Ends after the steps' ranges.
+    trace.kernel("Memcpy HtoD (Pinned -> Device)", 100, 20, kind="gpu_memcpy")
     assert classes(trace) == {
         "matrix units": 20,
         "casts and layout": 5,
@@ -192,9 +191,8 @@ def test_a_gpu_waits_for_loss_scaling_after_the_host_has_read_its_check_and_for_
     trace.op("aten::_local_scalar_dense", read, 8, FP32)
     trace.range("Optimizer.step#SGD.step", 40, 30)
     add = trace.op("aten::_foreach_add_", 45, 5, FP32)
-    trace.kernel(
-        "multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>", 12, 16, check
-    )  # to 28
+    # To 28.
+    trace.kernel("multi_tensor_apply_kernel<amp_non_finite_check_and_unscale_cuda_>", 12, 16, check)
     trace.kernel("Memcpy DtoH (Device -> Pageable)", 28, 2, kind="gpu_memcpy")
     trace.kernel("multi_tensor_apply_kernel<X>", 50, 20, add)
     trace.kernel("multi_tensor_apply_kernel<X>", 80, 10, add)

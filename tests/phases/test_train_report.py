@@ -72,9 +72,8 @@ def test_nothing_trained_is_no_table(tmp_path):
     ],
 )
 def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, reached_pct) -> None:
-    run = RunBuilder(tmp_path / "run").speed(
-        speedups=[2.0, 2.0, 2.0]
-    )  # amp-bf16 at 25,600 samples/s
+    # Amp-bf16 at 25,600 samples/s.
+    run = RunBuilder(tmp_path / "run").speed(speedups=[2.0, 2.0, 2.0])
     run.train("amp-bf16", [90.0], data_wait_pct=wait_pct, train_samples_per_s=pace)
     contents = report([run.folder], tmp_path / "report", figures="none")
     text = (

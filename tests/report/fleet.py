@@ -141,13 +141,14 @@ def with_words(folder: Path, text: str) -> Path:
         free = [field.name for field in fields if field.name not in READ]
 
         def fill(row: dict[str, str], free: list[str] = free) -> None:
+            # "" is the whole model.
             row.update(
                 {
                     name: text + row.get(name, "")
                     for name in free
                     if row.get(name) or name != "layer"
                 }
-            )  # "" is the whole model
+            )
 
         edit_rows(folder, fill, file)
     words = dict.fromkeys(("host", "os", "python", "torch", "cuda", "cudnn", "driver"), text)

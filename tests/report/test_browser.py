@@ -65,9 +65,8 @@ def test_it_opens_from_disk_filters_sorts_and_tells_what_is_behind_a_line(chromi
         assert page.get_attribute("th[data-column=speedup]", "aria-sort") == "ascending"
         page.locator(".line:visible button").first.focus()
         page.keyboard.press("Enter")
-        assert (
-            page.locator(".detail:visible tbody tr").count() == 4
-        )  # two precisions are unsupported
+        # Two precisions are unsupported.
+        assert page.locator(".detail:visible tbody tr").count() == 4
         assert "as fast as fp32" in page.inner_text(".detail:visible p")
         page.keyboard.press("Enter")
         assert page.locator(".detail:visible").count() == 0
@@ -134,9 +133,8 @@ def test_figures_fit_their_page_and_no_two_words_of_one_overlap(
             panels = page.locator("figure[data-name^=speedup] .panels > .chart").all()
             for boxes in (panel.locator("text:visible").evaluate_all(BOXES) for panel in panels):
                 assert all(left >= 0 and right <= width for left, _, right, _ in boxes)
-                assert width < 1024 or all(
-                    bottom - top >= 10.5 for _, top, _, bottom in boxes
-                )  # a line of 9 px
+                # A line of 9 px.
+                assert width < 1024 or all(bottom - top >= 10.5 for _, top, _, bottom in boxes)
                 for (left, top, right, bottom), other in itertools.combinations(boxes, 2):
                     spare = 0.25 * (bottom - top)  # a line is higher than its letters
                     beside = right <= other[0] + 1 or other[2] <= left + 1

@@ -74,9 +74,8 @@ def runs(tmp_path_factory) -> dict[str, Path]:
 def test_what_is_left_of_a_run_whose_file_lost_rows_is_reported(
     case, file, runs, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(
-        "bench.report.figures.draw.draw", lambda chart, _out: chart
-    )  # drawing takes most of the time
+    # Drawing takes most of the time.
+    monkeypatch.setattr("bench.report.figures.draw.draw", lambda chart, _out: chart)
     whole = runs[case]
     if not (whole / file).is_file():
         pytest.skip("such a run has no such file")

@@ -245,11 +245,12 @@ def test_an_arm_that_fails_beside_others_is_tried_alone_and_not_again_if_it_hung
     why = Ending(kind=kind, text="why")
     done = run(plan, {"speed-r": why, "speed-amp-bf16": why})
     tried = [name for name in done.ran if "speed" in name]
+    # Which shows whose fault it is.
     assert tried[:3] == [
         "speed-r0",
         "speed-fp32-r0",
         "speed-amp-bf16-r0",
-    ]  # which shows whose fault it is
+    ]
     first, *others = done.lost().items()
     assert first == ("speed-amp-bf16-r0", (status, "why"))
     if kind == "error":
@@ -270,9 +271,8 @@ def test_a_process_lost_with_its_fork_server_is_started_once_more(run, plan, tmp
     done = run(plan, {"speed-r0": [Ending(kind="lost", text="killed")]})
     assert done.fine
     assert done.ran.count("speed-r0") == 2
-    assert (
-        len(rows(tmp_path / "run", "blocks.csv")) == 2
-    )  # one in each process: not those of the lost one
+    # One in each process: not those of the lost one.
+    assert len(rows(tmp_path / "run", "blocks.csv")) == 2
 
 
 def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_printed_in_a_file(
@@ -388,9 +388,8 @@ def test_what_the_device_does_not_support_is_a_row_with_the_reason_and_no_proces
     cell = replace(plan.trials[0].cell, techniques=techniques)
     unable = plan_of(*(replace(trial, cell=cell, arms=arms(name)) for trial in plan.trials[::2]))
     done = run(unable, device=device)
-    assert done.lost() == {
-        short(unable.trials[0].id): ("unsupported", reason)
-    }  # later phases leave it out
+    # Later phases leave it out.
+    assert done.lost() == {short(unable.trials[0].id): ("unsupported", reason)}
     assert done.ran == run(unable, device=device).ran == []
 
 
@@ -572,8 +571,7 @@ def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fa
     )
     first = run(plan, dict.fromkeys(("speed-r0", "speed-tf32-r0"), DIED), device=device)
     again = run(plan, dict.fromkeys(("speed-r1", "speed-tf32-r1"), DIED), device=device)
-    assert [row["precision"] for row in kept(first)] == [
-        *ARMS
-    ]  # without the third, which had crashed
+    # Without the third, which had crashed.
+    assert [row["precision"] for row in kept(first)] == [*ARMS]
     assert kept(again) == kept(first)
     assert again.ran == ["speed-r0", "speed-r1", "speed-tf32-r1"]

@@ -13,10 +13,11 @@ from tests.report.builders import RunBuilder
     [
         (["/x/here/run", "/x/there/run"], ["here/run", "there/run"]),
         (["/1/results/a", "/2/results/a", "/2/results/b"], ["1/results/a", "2/results/a", "b"]),
+        # One path is the end of the other.
         (
             ["/results/run", "/a/results/run"],
             ["/results/run", "a/results/run"],
-        ),  # one path is the end of the other
+        ),
     ],
 )
 def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(
