@@ -91,7 +91,7 @@ def run(request: Request, signals: Interruption) -> int:
             return 0
         signals.folder = folder = folder or folders.new_folder(prepared)
         fine = execute(prepared, folder, launcher, begun_s)
-    if not stored_results(folder).statuses:  # --within ended it before the first trial
+    if not stored_results(folder).batch_sizes:  # --within ended it before the first trial
         print_plain(
             f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it."
         )

@@ -204,3 +204,13 @@ def test_an_arm_without_effect_and_one_that_fails_are_refused_and_the_rest_is_me
     measured = (tmp_path / "run" / "blocks.csv").read_bytes()
     assert call("--resume", "run", cwd=tmp_path).returncode == 1
     assert (tmp_path / "run" / "blocks.csv").read_bytes() == measured
+
+
+@pytest.mark.slow
+def test_a_script_that_fails_in_each_arm_has_a_report_with_the_reason(tmp_path):
+    (tmp_path / "train.py").write_text("raise ValueError('no images')")
+    words = "script --quick --inject as-is,amp-bf16 --gpus cpu --out run -- train.py"
+    done = call(*words.split(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "in time" not in done.stdout
+    assert "no images" in (tmp_path / "reports" / "run" / "report.html").read_text()
