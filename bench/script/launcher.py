@@ -56,6 +56,9 @@ LATE_S = 5.0
 CENSUS_STEPS = 10
 # Share of a step, in per cent, from which waiting for data is warned of.
 WAIT_PCT = 20.0
+# Share of the steps that do not count for their backward passes from which a row warns of them:
+# the last step of an epoch, which may have fewer, is rarer.
+UNUSUAL_PCT = 10.0
 UNSEEN = (
     "no step of a torch optimizer was seen: the script ended without one, has an update rule of "
     "its own, or its Python was started with -I, -E or -S, under which it loads nothing from "
@@ -224,6 +227,13 @@ class ScriptLauncher(LocalLauncher):
         warnings = []
         if wait_pct is not None and wait_pct > WAIT_PCT:
             warnings.append(f"waited for data in {wait_pct:.0f} % of a step")
+        reasons = [block.discarded for each in timings for block in each.blocks]
+        unusual_pct = 100 * reasons.count(steps.UNUSUAL) / len(reasons)
+        if unusual_pct > UNUSUAL_PCT:
+            warnings.append(
+                f"{unusual_pct:.0f} % of its steps, which do not count, had another number of "
+                "backward passes than its last ones"
+            )
         result = self._result(name, speed, warnings)
         if any(each.diverged for each in timings):
             result = replace(result, status="nonfinite", detail="the loss became NaN or Inf")

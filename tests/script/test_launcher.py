@@ -131,6 +131,15 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
     assert done.notes == ["train.py, a: waited for data in 40 % of a step."]
 
 
+def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
+    growing = [1] * 6 + [4] * 12
+    done = launch(
+        {name: record([ms] * 18, backwards=growing) for name, ms in (("a", 10.0), ("b", 5.0))}
+    )
+    assert "had another number of backward passes" in done.rows["b"].detail
+    assert done.rows["b"].row.log_gain().exp().center == pytest.approx(2.0)
+
+
 def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch):
     row = launch({"a": process(10)}, trial("a", phase="memory")).rows["a"]
     assert (row.operations.compute_dtypes, row.row.peak_resident_bytes) == ("float32:100%", 2**20)
