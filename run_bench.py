@@ -90,7 +90,7 @@ def run(request: Request, signals: Interruption) -> int:
         if request.dry_run:
             return 0
         signals.folder = folder = folder or folders.new_folder(prepared)
-        fine = execute(prepared, folder, launcher, begun_s)
+        succeeded = execute(prepared, folder, launcher, begun_s)
     if not stored_results(folder).batch_sizes:  # --within ended it before the first trial
         print_plain(
             f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it."
@@ -99,7 +99,7 @@ def run(request: Request, signals: Interruption) -> int:
     if reporting.WITHOUT_REPORT not in os.environ:
         reporting.report([folder])
         reporting.show_next(folder)
-    return 0 if fine else 1
+    return 0 if succeeded else 1
 
 
 def report(options: argparse.Namespace) -> int:

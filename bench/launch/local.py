@@ -47,7 +47,7 @@ SELF_EXPLANATORY = ("done", "usage", "oom", "unsupported")
 STACK_S = 0.5
 # multiprocessing's exit code of a process whose fork server is gone.
 SERVER_LOST = 255
-# A silent worker's launcher sends an empty progress so often.
+# Seconds between two empty messages of progress while a worker is silent.
 POLL_S = 2.0
 # GNU OpenMP's default is 300,000: threads that wait for one whose core another program has taken
 # then delay it further, and steps take tens of times as long. About 15 µs of spinning are enough

@@ -20,7 +20,7 @@ def load_all() -> None:
     from bench.spec.phases import MEASURING
 
     for name in MEASURING:
-        _measure(name)
+        _measuring_module(name)
 
 
 def run(
@@ -28,15 +28,16 @@ def run(
 ) -> None:
     """Run the trial's phase in this process.
 
-    One with checkpoints resumes from the file, and keeps its state there.
+    A phase that keeps checkpoints gets the file as a fourth argument: it goes on from its state,
+    and keeps its state there.
     """
     from bench.spec.phases import PHASES
 
     arguments: tuple[Any, ...] = (trial, device, send)
     if PHASES[trial.phase].checkpoints:
         arguments += (checkpoint,)
-    _measure(trial.phase).run(*arguments)
+    _measuring_module(trial.phase).run(*arguments)
 
 
-def _measure(name: str) -> Any:
+def _measuring_module(name: str) -> Any:
     return importlib.import_module(f"{__name__}.{name}.measure")

@@ -18,8 +18,8 @@ CPU_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.4
 STEP_OVERHEAD_S = 0.005
 # Time of a trial's process until its first step: a GPU's context and libraries are loaded in each.
 CPU_START_S, GPU_START_S = 0.5, 3.0
-# The same on top for processes that train together, which are not forked: each imports torch
-# itself.
+# The same on top for processes that train together: they wait for each other, and libraries open
+# their connections.
 DISTRIBUTED_START_S = 5.0
 # Time to read a run's rows and to draw its report.
 REPORT_S = 4.0

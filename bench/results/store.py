@@ -211,8 +211,8 @@ class StoredResults:
     """What a run has measured so far."""
 
     statuses: dict[str, dict[str, Status]] = field(default_factory=dict)
-    """By the id of each trial, the status of each arm by its name; arms that are tried again have
-    none."""
+    """By the id of each trial, the status of each arm by its name. Arms that an earlier process
+    left to be tried again have none."""
     batch_sizes: dict[str, int] = field(default_factory=dict)
     """The batch size of each trial that earlier processes have stored, by its id."""
 

@@ -4,10 +4,13 @@ A phase is one kind of measurement. Its folder has
 
 - ``__init__.py`` with ``PHASE``, and without torch: planning and reports import it;
 - ``measure.py`` with ``run(trial, device, send)``, which the process of a trial calls
-  (``bench.phases``). One that plans ablations has none: its trials are other phases';
+  (``bench.phases``), with the file of its checkpoint if the phase keeps one. A phase that plans
+  ablations has none: its trials are other phases';
 - where its figures follow from the details that it sends, ``figures.py``, with pandas, for
   ``derive``;
-- ``report.py`` with what a report shows of it (``bench.report.parts``), if anything.
+- ``report.py`` with what a report shows of it (``bench.report.parts``), if anything;
+- ``summary.py``, if it adds columns to the report's summary, and ``command.py``, if it has a
+  command of its own.
 
 The core finds phases by looking into bench/phases/, so that a folder is all that a phase needs.
 Where the usual answers do not fit a phase, it gives its own: its trials, what it cannot measure.
@@ -94,8 +97,8 @@ class Phase:
     once."""
     is_enough: Callable[[Any, Any], bool] | None = None
     """Returns whether the processes of a cell are enough, given the last one's trial, and the
-    measured rows by the ids of trials and the names of arms; further processes follow until they
-    are. None: as many as were planned."""
+    measured rows of speed by the ids of trials and the names of arms; further processes follow
+    until they are. None: as many as were planned."""
     arms: Literal["each", "together", "baseline"] = "each"
     """One trial for each precision, one for all that the device supports, or one of the baseline
     alone."""

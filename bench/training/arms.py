@@ -279,7 +279,7 @@ class TrainingRunner:
             detail: likewise.
             switches: as the last step left them.
             operations: what a step computed; None if it is unknown.
-            measured: other fields of the result, such as ``speed``.
+            measured: other fields of the result, such as ``row``.
         """
         precision = self.arm.precision
         before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)

@@ -342,7 +342,7 @@ def marked(verdict: str, measured_in: str, status: str) -> str:
 def answers(summary: pd.DataFrame) -> list[Answer]:
     """Return the answer for each suite on each device, in the order of the tables.
 
-    A suite of which only phases without metrics were tried on a device has none.
+    A suite of which neither speed nor memory nor training was tried on a device has none.
     """
     given = []
     for _, rows in summary.groupby(SUBJECT, sort=False):

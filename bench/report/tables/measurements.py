@@ -84,7 +84,7 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
 
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out the rows of which only phases without metrics were tried."""
+    """Leave out the rows of which neither speed nor memory nor training was tried."""
     return rows[rows[MEASURES].notna().any(axis=1)]
 
 
