@@ -39,7 +39,7 @@ REASON = {
 def test_each_trial_that_breaks_is_a_row_with_the_reason_and_the_next_one_runs(broken):
     fault, server, done = broken
     rows = server.rows("out")
-    assert len(rows) == 10
+    assert len({(row["phase"], row["precision"]) for row in rows}) == 10
     for row in rows:
         if row["phase"] == "memory":
             assert row["status"] == "ok"

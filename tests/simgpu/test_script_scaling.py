@@ -46,8 +46,8 @@ def test_an_injected_scaler_trains_as_one_in_the_script(host):
     subprocess.run(own, cwd=server.folder, env=server._environment(), check=True, timeout=300)
     (by_hand,) = server.folder.glob("own-*.txt")
     expected = by_hand.read_text().splitlines()
-    words = ("--quick", "--steps", 20, "--inject", "as-is,amp-fp16", "--gpus", 0, "--allow-writes")
-    server.run_anew("script", *words, "--out", "out", "--", "train.py")
+    arms = "--inject as-is,amp-fp16 --allow-writes"
+    server.run_anew(f"script --quick --steps 20 {arms} --gpus 0 --out out -- train.py")
     injected = sorted(server.folder.glob("torch.float16-*.txt"))
     assert injected
     for file in injected:
