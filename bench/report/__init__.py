@@ -31,8 +31,8 @@ def report(
         The report's contents: verdicts, tables, figures, and what failed.
 
     Raises:
-        UsageError: a folder is no run, is of another schema version, or holds no finished trial; or
-            published figures are asked for, and there are none.
+        UsageError: a folder is no run, is of another format, or holds no finished trial.
+        OSError: a file cannot be read or written.
     """
     from bench.report.page import publish
     from bench.report.reading.load import load
@@ -56,7 +56,7 @@ def load(*folders: str | Path) -> Results:
         folders: folders that runs wrote, or folders of such folders.
 
     Raises:
-        UsageError: there is none, or one is no run, of another schema version, damaged or without a
+        UsageError: there is none, or one is no run, of another format, damaged or without a
             finished trial.
     """
     from bench.report.analysis.summary import summarise

@@ -45,7 +45,7 @@ def report(
     """
     out = out or REPORTS / report_name(runs)
     runs = list(dict.fromkeys(run.resolve() for run in runs))
-    if out.resolve() in runs:
+    if (out / "run.json").is_file():
         raise UsageError(
             f"'{out}' is the folder of a run, whose files a report would mix with its own: name "
             "another."

@@ -386,3 +386,12 @@ def test_an_owner_on_another_host_is_refused_and_keeps_its_lock(tmp_path):
     with pytest.raises(UsageError, match=f"is in use: '{tmp_path / LOCK}'"), locked(tmp_path):
         pass
     assert (tmp_path / LOCK).read_text() == "71\nnode-7\n12\n"
+
+
+@pytest.mark.parametrize("given", ["results", "results/a"])
+def test_no_report_is_written_into_the_folder_of_a_run(tmp_path, given):
+    run = tmp_path / "results" / "a"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="is the folder of a run"):
+        reporting.report([tmp_path / given], run)

@@ -1,7 +1,6 @@
 """Tables of what was measured and trained, of one workload each.
 
-``rows`` are those of the summary, ``trials`` those of ``Runs.trials`` in the summary's order, with
-its ``workload`` and ``where``. A table is None where nothing was measured of what it shows.
+``rows`` are those of the summary. A table is None where nothing was measured of what it shows.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ RECIPE = ""
 class Entry:
     """Tables of one kind and their place in the report.
 
-    A module of this package lists its own in ``TABLES``, which ``bench.report.page.entries``
-    collects; a phase in its ``REPORT`` (``bench.report.parts``).
+    A phase lists its own in its ``REPORT`` (``bench.report.parts``); those of no phase are in
+    ``diagnostics.TABLES``. Only report.html shows them.
     """
 
     place: int
