@@ -297,6 +297,12 @@ HEALTHY = {
     "recurrent": lambda: nn.Sequential(
         nn.Unflatten(1, (4, 16)), nn.LSTM(16, 32, batch_first=True), Last()
     ),
+    "video": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4, 4, 4)), nn.Conv3d(1, 16, 3), nn.ReLU(), nn.Flatten()
+    ),
+    "autoencoder": lambda: nn.Sequential(
+        nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 64), nn.Sigmoid()
+    ),
 }
 STRUCTURAL = {
     "left in fp32",
