@@ -1,8 +1,8 @@
 """The fork server's preparation, before its first fork.
 
-multiprocessing's fork server imports the modules that it is told to, and nothing else, so in this
-module, unlike in any other, importing it is what it is for. multiprocessing ignores an ImportError
-of such a module; a process that imports torch again then fails with another error. So the first
+The fork server of multiprocessing runs no code but the import of named modules. So this module,
+unlike any other, does its work when it is imported. multiprocessing ignores an ImportError of such
+a module; a process that imports torch again then fails with another error. So the first
 error is kept, and every process reports it. Whatever ends the launcher, nothing that it started
 stays:
 

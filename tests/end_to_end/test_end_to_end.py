@@ -42,7 +42,7 @@ FULL = (
 
 
 def fill(folder):
-    """Put the tiny suite there, and 8 × 8 images of two classes that it can tell apart."""
+    """Write the tiny suite and 8 × 8 images of two classes into a folder."""
     (folder / "tiny.py").write_text(TINY)
     rng = np.random.default_rng(0)
     for split, count in (("train", 24), ("test", 8)):

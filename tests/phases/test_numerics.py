@@ -118,7 +118,7 @@ def test_gradients_of_outputs_are_counted_unscaled_as_they_were_planted(
 
 @pytest.fixture
 def breaking(use_suite):
-    """A suite whose second layer of three gives what it is told to, from its third pass on."""
+    """Return a function that makes a suite whose second layer returns wrong values from pass 3."""
 
     def use(broken_output=1.0, broken_gradient=1.0):
         class Break(torch.autograd.Function):

@@ -82,9 +82,9 @@ def _batches(context: Context) -> list[Batch]:
 def _load_libraries(context: Context, asked: AblationStep) -> None:
     """Train a model of the same kind on a small batch, and drop it.
 
-    The first step of a process makes the system load pages of torch's and oneDNN's code, some 15 to
-    30 MiB, and fills caches that stay. None of it is the model's, so it must lie below the peak's
-    zero.
+    In the first step of a process the system loads 15 to 30 MiB of torch's and oneDNN's code, and
+    both libraries allocate caches that they keep. This memory does not belong to the model, so the
+    process must already hold it when the phase reads the level that it subtracts from the peak.
     """
     trial = context.trial
     techniques = trial.techniques_of(asked)
