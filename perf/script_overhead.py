@@ -3,11 +3,11 @@
     python perf/script_overhead.py [--pairs 200] [--layers 50]
 
 The hook's wrappers are put in and taken out by turns. The loop trains a small model on the CPU, in
-one process for each way of measuring; each of a step's layers pays a little. The figure is the
-difference of the tenth percentiles of steps with and without the hook, as CPU time of the thread:
-other programs only add to a step. The range is over fifths of the blocks. With `--inject amp-bf16`
-the steps without the hook have autocast and the cast to fp32 in the script, so that the hook alone
-differs. On a GPU a step has an event more to record.
+one process for each way of measuring; each of a step's layers pays a little. A turn's figure is its
+fastest step in CPU time of the thread, since other programs only add to a step; the result is the
+median of the differences of neighbouring turns, with its bootstrap interval. With `--inject
+amp-bf16` the steps without the hook have autocast and the cast to fp32 in the script, so that the
+hook alone differs. On a GPU a step has an event more to record.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ sys.path.insert(0, str(ROOT))
 from bench.script.launcher import BESIDE  # noqa: E402
 
 LOOP = """
-import statistics, sys, time
+import random, statistics, sys, time
 import torch
 from torch.optim import optimizer as optimizers
 
 layers, pairs, inject = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
+random.seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-x, PARTS = torch.randn(1, 4), 5
+x = torch.randn(1, 4)
 
 
 def forward(hooked):
@@ -45,7 +46,7 @@ def forward(hooked):
     return out.float()
 
 
-def block_us(hooked, steps=20):
+def best_us(hooked, steps=20):
     times = []
     for _ in range(steps):
         begin = time.thread_time()
@@ -53,10 +54,10 @@ def block_us(hooked, steps=20):
         optimizer.step()
         optimizer.zero_grad()
         times.append(1e6 * (time.thread_time() - begin))
-    return times[5:]  # the first ones warm what was just put in or taken out
+    return min(times[5:])  # the first ones warm what was just put in or taken out
 
 
-block_us(True, 100)
+best_us(True, 100)
 call, backward = torch.nn.Module.__call__, torch.autograd.backward
 before, after = optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
 hooks = [(kind, dict(kind)) for kind in (before, after)]
@@ -68,23 +69,20 @@ def turn(hooked):
         kind.clear()
         kind.update(own if hooked else {})
     torch.nn.Module.__call__ = call if hooked else torch.nn.Module._wrapped_call_impl
-    return block_us(hooked)
+    return best_us(hooked)
 
 
-taken = {True: [[] for _ in range(PARTS)], False: [[] for _ in range(PARTS)]}
+bare, added = [], []
 for number in range(pairs):
+    taken = {}
     for hooked in (False, True) if number % 2 else (True, False):
-        taken[hooked][number % PARTS] += turn(hooked)
-
-
-def low(times):
-    return statistics.quantiles(times, n=10)[0]
-
-
-added = [low(hooked) - low(bare) for hooked, bare in zip(taken[True], taken[False])]
-whole = [low(sum(taken[hooked], [])) for hooked in (False, True)]
-more = f"{whole[1] - whole[0]:+.1f} µs; fifths {min(added):+.1f} to {max(added):+.1f}"
-print(f"a step of {whole[0]:.0f} µs takes {more}")
+        taken[hooked] = turn(hooked)
+    bare.append(taken[False])
+    added.append(taken[True] - taken[False])
+medians = sorted(statistics.median(random.choices(added, k=pairs)) for _ in range(1000))
+interval = f"95 % interval {medians[25]:+.1f} to {medians[-26]:+.1f}"
+took = f"a step of {statistics.median(bare):.0f} µs takes {statistics.median(added):+.1f} µs"
+print(f"{took}; {interval}")
 """
 
 

@@ -81,6 +81,7 @@ class Recorder:
         self.backwards = 0
         """Backward passes, and gradients by ``torch.autograd.grad``."""
         self.losses: list[Any] = []
+        """Numbers, or tensors of one on a GPU."""
         self.data_s: float | None = None
         self.marks: set[str] = set()
 
@@ -144,13 +145,13 @@ class Recorder:
             )
 
     def note_loss(self, tensors: Any) -> None:
-        """Keep the loss of a backward pass, which is read at the end: no synchronisation here."""
+        """Keep the loss of a backward pass; a device's is read at the end, without waiting here."""
         loss = tensors if isinstance(tensors, self.torch.Tensor) else next(iter(tensors), None)
         scaled, unscaled = self.scaled
         if loss is scaled:
             loss = unscaled
         if isinstance(loss, self.torch.Tensor) and loss.numel() == 1:
-            self.losses.append(loss.detach().clone())
+            self.losses.append(loss.item() if loss.is_cpu else loss.detach().clone())
 
     def finish(self) -> None:
         """Write what was recorded, if this process took steps."""
@@ -321,7 +322,6 @@ def watch_forward(recorder: Recorder) -> None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = inject == "tf32"
     dtype = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16}.get(inject)
     inside = Inside()
-    is_compiling = torch.compiler.is_dynamo_compiling
 
     def enter(forward: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the outermost forward under the injected autocast."""
@@ -341,19 +341,33 @@ def watch_forward(recorder: Recorder) -> None:
         finally:
             inside.forward = False
 
-    # In place of hooks: dynamo inlines hooks, and skips them where it compiles.
+    watch_calls(inside, enter)
+    if dtype is not None:
+        watch_compiled(inside, enter)
+
+
+def watch_calls(inside: Inside, enter: Any) -> None:
+    """Enter the injected autocast where a module is called.
+
+    Hooks would not do: dynamo inlines them, and skips them where it compiles.
+    """
+    import torch
+
+    is_compiling = torch.compiler.is_dynamo_compiling
     call: Any = torch.nn.Module.__call__
 
     def outermost(self, *args, **kwargs):
         # First, because dynamo drops what follows where it compiles this function.
-        if is_compiling() or inside.forward or not has_parameters(self):
+        if is_compiling():
+            return call(self, *args, **kwargs)
+        if inside.forward and self._compiled_call_impl is None:
+            # What ``call`` does then. Each layer comes by here, and would pay for the call between.
+            return self._call_impl(*args, **kwargs)
+        if inside.forward or not has_parameters(self):
             return call(self, *args, **kwargs)
         return enter(call, type(self).__name__, self, *args, **kwargs)
 
     torch.nn.Module.__call__ = outermost  # type: ignore[method-assign]
-
-    if dtype is not None:
-        watch_compiled(inside, enter)
 
 
 def watch_compiled(inside: Inside, enter: Any) -> None:

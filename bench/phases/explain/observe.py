@@ -9,6 +9,7 @@ the same sequence number of autograd.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -302,7 +303,7 @@ class LoopObserver:
             for _ in optimizers:
                 yield
         self.rows += holders.rows()
-        if not all(bool(torch.isfinite(loss)) for loss in recorded[-1]["losses"]):
+        if not all(math.isfinite(loss) for loss in recorded[-1]["losses"]):
             with watch_finite() as rows:
                 for _ in optimizers:
                     yield
