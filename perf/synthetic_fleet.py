@@ -40,7 +40,7 @@ from bench.spec.data_source import DataSource
 from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE
 from bench.spec.protocol import Protocol
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Cell, SuiteRef, Trial
 
 GIB = 2**30
@@ -234,7 +234,7 @@ class _Cell:
         self.store.add_results(self._trial(phase, arms), self.device, [result])
 
     def _trial(self, phase: str, arms: Sequence[str], **asked: Any) -> Trial:
-        steps = tuple(AblationStep(precision=name) for name in arms)
+        steps = tuple(ArmSpec(precision=name) for name in arms)
         return Trial(cell=self.cell, phase=phase, arms=steps, **asked)
 
     def _lost(self, precision: str, status: Any, detail: str) -> None:

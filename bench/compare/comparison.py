@@ -18,9 +18,9 @@ import pandas as pd
 
 from bench import stats
 from bench.compare.judge import IMPROVED, judge_together
+from bench.report.analysis.arms import Arm
 from bench.report.analysis.changes import Contrast, estimate
 from bench.report.analysis.comparability import cautions, remark
-from bench.report.analysis.frame import Arm
 from bench.report.analysis.summary import summarise
 from bench.report.format import (
     at_batch,

@@ -26,7 +26,7 @@ from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.protocol import Protocol
 from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.techniques import AblationStep, find, for_one_device
+from bench.spec.techniques import ArmSpec, find, for_one_device
 from bench.spec.trial import Cell, SuiteRef, Trial
 
 # An emulated precision that nobody named is measured in one short process: it is slower by far.
@@ -40,7 +40,7 @@ QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
 # The order in which a run that has to end in a given time measures phases; the others follow.
 ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
 # The arms of each of some trials.
-Groups = list[tuple[AblationStep, ...]]
+Groups = list[tuple[ArmSpec, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,9 +273,9 @@ def _trials(question: Question) -> list[Trial]:
     common = question.trial()
     groups: Groups = [(arm,) for arm in common.arms]
     alone: list[Trial] = []
-    if phase.arms == "baseline":
+    if phase.grouping == "baseline":
         groups = [arms for arms in groups if arms[0].precision == BASELINE]
-    elif phase.arms == "together":
+    elif phase.grouping == "together":
         groups, alone = together(common, device)
     if phase.key == "seed":
         return _in_seeds(question, groups)
@@ -301,7 +301,7 @@ def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
 
 
 def together(
-    common: Trial, device: Device, refused: Sequence[AblationStep] = ()
+    common: Trial, device: Device, refused: Sequence[ArmSpec] = ()
 ) -> tuple[Groups, list[Trial]]:
     """Return the arms of a trial that the device supports as one group.
 

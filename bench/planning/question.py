@@ -8,7 +8,7 @@ from bench.results.records import Device
 from bench.spec.phase import Phase
 from bench.spec.request import Request
 from bench.spec.suite import Suite
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Cell, Trial
 
 
@@ -34,7 +34,7 @@ class Question:
         return Trial(
             cell=self.cell,
             phase=self.phase.name,
-            arms=tuple(AblationStep(precision=name) for name in self.precisions),
+            arms=tuple(ArmSpec(precision=name) for name in self.precisions),
             seed=self.seeds[0],
             clip_grad=request.clip_grad,
             start=str(request.start) if request.start and resumes else None,

@@ -8,17 +8,17 @@ from dataclasses import replace
 from bench.planning.plan import Plan
 from bench.results.records import MEASURED, UNFIT, Status
 from bench.spec.phases import PHASES
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Cell, Trial
 
 # The trials that find out which arms fit: by whether they are of an ablation and by cell; there by
 # their arm, which several processes may measure.
-MemoryTrials = Mapping[tuple[bool, Cell], Mapping[AblationStep, Sequence[Trial]]]
+MemoryTrials = Mapping[tuple[bool, Cell], Mapping[ArmSpec, Sequence[Trial]]]
 
 
 def memory_trials(plan: Plan) -> MemoryTrials:
     """Return the trials of a plan that find out which arms fit."""
-    trials: dict[tuple[bool, Cell], dict[AblationStep, list[Trial]]] = {}
+    trials: dict[tuple[bool, Cell], dict[ArmSpec, list[Trial]]] = {}
     for trial in plan.trials:
         if PHASES[trial.phase].finds_unfit:
             of_cell = trials.setdefault((trial.ablation, trial.cell), {})
@@ -42,8 +42,8 @@ def resolve(
         done: the status of each arm of the trials that have ended, by their ids.
     """
     # What is measured in the place of each planned arm.
-    measured: dict[AblationStep, AblationStep] = {}
-    failed: list[AblationStep] = []
+    measured: dict[ArmSpec, ArmSpec] = {}
+    failed: list[ArmSpec] = []
     for planned, processes in of_memory.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)
         measured[planned] = arm

@@ -25,7 +25,7 @@ from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
 from bench.report.tables import diagnostics, measurements
-from bench.report.tables.table import RECIPE, Entry, Material, Table
+from bench.report.tables.table import EACH_RECIPE, Entry, Material, Table
 from bench.spec.precisions import precision_rank
 
 # The list of the figures and CSVs of the report in a folder.
@@ -247,7 +247,7 @@ def _sections(material: Material) -> dict[str, Section]:
         recipes[str(name)] = replace(material, rows=rows)
     sections: dict[str, Section] = {}
     for entry in entries():
-        materials = recipes if entry.section == RECIPE else {entry.section: material}
+        materials = recipes if entry.section == EACH_RECIPE else {entry.section: material}
         for title, part in materials.items():
             section = sections.setdefault(title, Section(title=title))
             for made in entry.make(part):

@@ -29,7 +29,7 @@ from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
 # The columns that name an arm.
-ARM = ["precision", "techniques", "ablation"]
+ARM_KEY = ["precision", "techniques", "ablation"]
 # In a row's detail, between why a process failed and the file with all that it printed.
 LOG = "; log: "
 
@@ -239,7 +239,7 @@ def stored_results(folder: Path) -> StoredResults:
     known = StoredResults()
     for name in OF_PHASES:
         rows = csv_file.read(folder / name)
-        for row in rows[["trial", *ARM, "batch_size", "status"]].to_dict("records"):
+        for row in rows[["trial", *ARM_KEY, "batch_size", "status"]].to_dict("records"):
             known.batch_sizes[row["trial"]] = int(row["batch_size"])
             if row["status"] not in TRIED_AGAIN:
                 known.statuses.setdefault(row["trial"], {})[arm_name(row)] = row["status"]

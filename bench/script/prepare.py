@@ -16,7 +16,7 @@ from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement
 from bench.spec.request import Request, Script
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 from bench.spec.text import print_plain
 from bench.spec.trial import SILENCE_S, Cell, SuiteRef, Trial
 
@@ -37,7 +37,7 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
     text = main.read_bytes() if main.is_file() else b""
     digest = hashlib.blake2b(repr((script, text)).encode(), digest_size=6)
     ref = SuiteRef(name=script.name, digest=digest.hexdigest())
-    arms = tuple(AblationStep(precision=name) for name, _ in script.arms)
+    arms = tuple(ArmSpec(precision=name) for name, _ in script.arms)
     trials = []
     for device in environment.devices:
         cell = Cell(

@@ -99,7 +99,7 @@ class Phase:
     """Returns whether the processes of a cell are enough, given the last one's trial, and the
     measured rows of speed by the ids of trials and the names of arms; further processes follow
     until they are. None: as many as were planned."""
-    arms: Literal["each", "together", "baseline"] = "each"
+    grouping: Literal["each", "together", "baseline"] = "each"
     """One trial for each precision, one for all that the device supports, or one of the baseline
     alone."""
     option: str = "--phases"
@@ -137,7 +137,7 @@ class Phase:
     """Raises a UsageError for a ``Request`` that it cannot answer."""
     trials: Callable[[Any], list[Any]] | None = None
     """Returns its trials in a cell, to a ``planning.question.Question``; None are those that its
-    ``arms`` and ``key`` say."""
+    ``grouping`` and ``key`` say."""
     searches: bool = False
     """Whether it searches a batch size, before any other phase is planned."""
     conduct: Callable[[Any, Any], None] | None = None

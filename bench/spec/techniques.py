@@ -225,7 +225,7 @@ FIXED = ("set-to-none", "non-blocking", "prefetcher")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AblationStep:
+class ArmSpec:
     """One arm of a trial: a precision, and in an ablation the techniques added to it so far."""
 
     precision: str
@@ -250,13 +250,13 @@ class AblationStep:
         return 2 + list(TECHNIQUES).index(find(self.techniques[-1]).name)
 
     @property
-    def previous(self) -> AblationStep | None:
+    def previous(self) -> ArmSpec | None:
         """The step that it adds to; None for fp32."""
         if self.techniques:
             return replace(self, techniques=self.techniques[:-1])
-        return None if self.precision == BASELINE else AblationStep(precision=BASELINE)
+        return None if self.precision == BASELINE else ArmSpec(precision=BASELINE)
 
-    def without(self, failed: Sequence[AblationStep]) -> AblationStep:
+    def without(self, failed: Sequence[ArmSpec]) -> ArmSpec:
         """Return this step without what failed steps add.
 
         It is on fp32 where its precision failed and fp32 did not.
@@ -271,4 +271,4 @@ class AblationStep:
         if self.techniques and precision in precisions and BASELINE not in precisions:
             precision = BASELINE
         kept = tuple(name for name in self.techniques if name not in dropped)
-        return AblationStep(precision=precision, techniques=kept)
+        return ArmSpec(precision=precision, techniques=kept)

@@ -16,7 +16,7 @@ from bench.spec.suite import Parameter
 from bench.spec.techniques import (
     PLAIN,
     ZEROED,
-    AblationStep,
+    ArmSpec,
     Techniques,
     techniques,
 )
@@ -77,10 +77,10 @@ class Trial:
     cell: Cell
     phase: str
     """A name of ``PHASES``."""
-    arms: tuple[AblationStep, ...]
+    arms: tuple[ArmSpec, ...]
     """What is measured, each a precision, in an ablation with the techniques added so far. Speed
     and explain take all that the device supports, the baseline first; other phases one
-    (``Phase.arms``)."""
+    (``Phase.grouping``)."""
     ablation: bool = False
     """Whether the arms are steps of an ablation, whose batches lie in host memory; without
     set-to-none they zero gradients."""
@@ -109,7 +109,7 @@ class Trial:
         """The names of the arms in CSVs."""
         return tuple(arm.name for arm in self.arms)
 
-    def techniques_of(self, arm: AblationStep) -> Techniques:
+    def techniques_of(self, arm: ArmSpec) -> Techniques:
         """Return the techniques that an arm is built with."""
         base = ZEROED if self.ablation else PLAIN
         return techniques((*self.cell.techniques, *arm.techniques), base)
@@ -125,7 +125,7 @@ class Trial:
         """A readable name, unique within a run."""
         phase = PHASES[self.phase]
         name = f"{self.cell_id}-{self.phase}"
-        if phase.arms != "together" or len(self.arms) == 1:
+        if phase.grouping != "together" or len(self.arms) == 1:
             name += f"-{self.precisions[0]}"
         if phase.key:
             name += f"-{phase.key[0]}{getattr(self, phase.key)}"

@@ -18,8 +18,8 @@ from bench.compare.judge import judge_together
 from bench.phases.energy import Energy
 from bench.phases.layers import Layers
 from bench.phases.memory import MemoryPeak
+from bench.report.analysis.arms import Arm
 from bench.report.analysis.changes import estimate
-from bench.report.analysis.frame import Arm
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.metrics import SPEED

@@ -8,8 +8,8 @@ from bench.phases.energy import METRICS
 from bench.report.format import ratio, records
 from bench.report.parts import PhaseReport
 from bench.report.tables.table import (
-    ARM,
-    RECIPE,
+    ARM_COLUMNS,
+    EACH_RECIPE,
     Entry,
     Row,
     Table,
@@ -38,7 +38,7 @@ def _energy_ratio(row: Row) -> str:
 def energy(rows: pd.DataFrame) -> Table | None:
     """Return what a step of each precision draws, of rows of the summary."""
     columns = [
-        *ARM,
+        *ARM_COLUMNS,
         words("source", "energy_source"),
         figures("energy/step (J)", "energy_j_per_step", status="energy_status"),
         figures("above idle (J)", "energy_net_j_per_step"),
@@ -52,4 +52,4 @@ def energy(rows: pd.DataFrame) -> Table | None:
     return table("Energy", records(rows[rows["energy_status"].notna()]), columns, ABOUT)
 
 
-REPORT = PhaseReport(tables=(Entry(54, RECIPE, lambda material: [energy(material.rows)]),))
+REPORT = PhaseReport(tables=(Entry(54, EACH_RECIPE, lambda material: [energy(material.rows)]),))

@@ -9,8 +9,8 @@ from bench.report.parts import PhaseReport
 from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
     DEVICE,
+    EACH_RECIPE,
     PRECISION,
-    RECIPE,
     Entry,
     Table,
     figures,
@@ -57,7 +57,9 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
 
 REPORT = PhaseReport(
     tables=(
-        Entry(52, RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]),
+        Entry(
+            52, EACH_RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]
+        ),
     ),
     has_details=True,
 )

@@ -20,7 +20,7 @@ PHASE = Phase(
     describe=describe,
     key="replicate",
     is_enough=is_enough,
-    arms="baseline",
+    grouping="baseline",
     joint=True,
     estimate=lambda work: 2 * work.rounds_s,
 )

@@ -8,8 +8,8 @@ from bench.report.format import error, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
 from bench.report.tables.table import (
-    ARM,
-    RECIPE,
+    ARM_COLUMNS,
+    EACH_RECIPE,
     Entry,
     Table,
     decimals,
@@ -27,7 +27,7 @@ ABOUT = (
     "output."
 )
 COLUMNS = (
-    *ARM,
+    *ARM_COLUMNS,
     *optional(
         figures("latency p50 (ms)", "latency_p50_ms", status="status"),
         figures("latency p95 (ms)", "latency_p95_ms"),
@@ -46,4 +46,6 @@ def inference(trials: pd.DataFrame) -> Table | None:
     return table("Inference", records(rows[lowest_seed]), COLUMNS, ABOUT)
 
 
-REPORT = PhaseReport(tables=(Entry(61, RECIPE, lambda material: [inference(material.trials)]),))
+REPORT = PhaseReport(
+    tables=(Entry(61, EACH_RECIPE, lambda material: [inference(material.trials)]),)
+)

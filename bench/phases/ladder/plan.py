@@ -9,7 +9,7 @@ from bench.planning.plan import in_processes, together
 from bench.planning.question import Question
 from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE, parse_precision
-from bench.spec.techniques import FIXED, AblationStep, refusal
+from bench.spec.techniques import FIXED, ArmSpec, refusal
 from bench.spec.trial import Trial
 
 
@@ -52,7 +52,7 @@ def named_mixed(names: tuple[str, ...]) -> str:
 
 def build_ablation(
     mixed: str, kind: str, more: tuple[str, ...] = (), *, supported: bool = True
-) -> tuple[list[AblationStep], list[AblationStep]]:
+) -> tuple[list[ArmSpec], list[ArmSpec]]:
     """Return the ablation from fp32 over a mixed precision to all techniques.
 
     Args:
@@ -66,11 +66,11 @@ def build_ablation(
         The steps to measure, and those that the device does not support, which are left out of the
         steps after them.
     """
-    steps = [AblationStep(precision=BASELINE)]
-    unsupported: list[AblationStep] = []
+    steps = [ArmSpec(precision=BASELINE)]
+    unsupported: list[ArmSpec] = []
     if mixed != BASELINE:
         place = steps if supported else unsupported
-        place.append(AblationStep(precision=mixed))
+        place.append(ArmSpec(precision=mixed))
     for name in dict.fromkeys((*FIXED, *more)):
         step = replace(steps[-1], techniques=(*steps[-1].techniques, name))
         place = unsupported if refusal(step.techniques, kind, "speed") else steps

@@ -12,8 +12,8 @@ import pandas as pd
 
 from bench import stats
 from bench.phases.speed.summary import measured_in, noises
+from bench.report.analysis.arms import Arm, arms, numbered
 from bench.report.analysis.changes import Contrast, estimate
-from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.analysis.judge import judge_speedups
 from bench.report.analysis.summary import other_types
 from bench.report.analysis.verdict import marked
@@ -27,7 +27,7 @@ from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, SPEED
 from bench.spec.precisions import BASELINE
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 
 SECTION = "Ladders"
 ABOUT = (
@@ -49,7 +49,7 @@ IN_DOCUMENT = (
     "peak_memory_bytes",
     "memory_change_ratio",
 )
-FP32 = AblationStep(precision=BASELINE)
+FP32 = ArmSpec(precision=BASELINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,12 +68,12 @@ class Ladder:
     rows: list[Row]
     """The measurements of each step, the lowest step first.
 
-    - step (an AblationStep), added, builds_on, status, detail
+    - step (an ``ArmSpec``), added, builds_on, status, detail
     - over_fp32, over_previous: contrasts of its speed, or None; word: the verdict on the first
     - step_ms, memory_bytes; memory_change: a share of fp32's, NaN where it is within the resolution
     """
 
-    def gain(self, lower: AblationStep | None, higher: AblationStep) -> Contrast | None:
+    def gain(self, lower: ArmSpec | None, higher: ArmSpec) -> Contrast | None:
         """Return the speed of one step against a lower one's; None where one was not timed."""
         arm = self.arms.get((*self.cell, higher.name))
         against = self.arms.get((*self.cell, lower.name)) if lower else None
@@ -110,7 +110,7 @@ def ladders(runs: Runs) -> list[Ladder]:
         for (precision, techniques), of_step in rows.groupby(
             ["arm_precision", "arm_techniques"], sort=False
         ):
-            step = AblationStep(precision=str(precision), techniques=listed(str(techniques)))
+            step = ArmSpec(precision=str(precision), techniques=listed(str(techniques)))
             ladder.rows.append(_row(ladder, step, of_step, peaks))
         ladder.rows.sort(key=lambda row: row["step"].rank)
         _judge(ladder.rows)
@@ -119,7 +119,7 @@ def ladders(runs: Runs) -> list[Ladder]:
 
 
 def _row(
-    ladder: Ladder, step: AblationStep, trials: pd.DataFrame, peaks: Mapping[tuple[Any, ...], Arm]
+    ladder: Ladder, step: ArmSpec, trials: pd.DataFrame, peaks: Mapping[tuple[Any, ...], Arm]
 ) -> Row:
     """Return what a step's trials say; ``peaks`` are the arms of memory, as ``Ladder.arms``."""
     is_measured = trials["status"].isin(MEASURED)

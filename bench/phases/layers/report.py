@@ -9,7 +9,16 @@ import pandas as pd
 from bench.report.format import records
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figures, table, words
+from bench.report.tables.table import (
+    ARM_COLUMNS,
+    EACH_RECIPE,
+    Entry,
+    Material,
+    Table,
+    figures,
+    table,
+    words,
+)
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, keeping
 
@@ -40,13 +49,13 @@ ABOUT_MODULES = (
     "of the sum of squared errors."
 )
 ANSWER_COLUMNS = (
-    *ARM,
+    *ARM_COLUMNS,
     words("which modules need fp32", "answer"),
     words("keep", "keep", wrap=True),
     *(figures(header, name, 2, per=0.01) for name, header in OF_MODEL.items()),
 )
 MODULE_COLUMNS = (
-    *ARM,
+    *ARM_COLUMNS,
     words("module", "layer", wrap=True),
     figures("error (%)", "error", 2, per=0.01),
     figures("share (%)", "share", 2, per=0.01),
@@ -118,4 +127,4 @@ def findings(material: Material) -> Iterator[Findings]:
     yield Findings(findings=found)
 
 
-REPORT = PhaseReport(tables=(Entry(62, RECIPE, tables),), findings=findings)
+REPORT = PhaseReport(tables=(Entry(62, EACH_RECIPE, tables),), findings=findings)

@@ -13,7 +13,7 @@ from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.phases.memory import MemoryPeak
 from bench.results.records import Device, Message, Progress
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
@@ -79,7 +79,7 @@ def _batches(context: Context) -> list[Batch]:
     return context.resident_batches(count, device=place)
 
 
-def _load_libraries(context: Context, asked: AblationStep) -> None:
+def _load_libraries(context: Context, asked: ArmSpec) -> None:
     """Train a model of the same kind on a small batch, and drop it.
 
     In the first step of a process the system loads 15 to 30 MiB of torch's and oneDNN's code, and

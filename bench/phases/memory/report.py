@@ -13,7 +13,16 @@ from bench.report.figures.chart import MEMORY_KINDS, Axis, Bar, Chart, Mark, Pan
 from bench.report.format import MIB, memory_unit, number, records
 from bench.report.parts import OVERVIEW, PhaseReport
 from bench.report.reading.load import KEY
-from bench.report.tables.table import ARM, RECIPE, Entry, Material, Table, figures, optional, table
+from bench.report.tables.table import (
+    ARM_COLUMNS,
+    EACH_RECIPE,
+    Entry,
+    Material,
+    Table,
+    figures,
+    optional,
+    table,
+)
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY
 from bench.spec.precisions import BASELINE
@@ -29,7 +38,7 @@ ABOUT = (
     "together each figure is that of the device with the most, except for the sum of peaks."
 )
 COLUMNS = (
-    *ARM,
+    *ARM_COLUMNS,
     figures("peak (MiB)", "peak", per=MIB),
     *optional(figures("sum of peaks (MiB)", "all_devices_bytes", per=MIB)),
     figures("tensors (MiB)", "tracked_peak_bytes", per=MIB),
@@ -116,4 +125,4 @@ def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
     return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 
 
-REPORT = PhaseReport(tables=(Entry(55, RECIPE, memory),), charts=by_kind)
+REPORT = PhaseReport(tables=(Entry(55, EACH_RECIPE, memory),), charts=by_kind)

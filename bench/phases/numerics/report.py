@@ -18,8 +18,8 @@ from bench.report.format import error, known, number, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
 from bench.report.tables.table import (
-    ARM,
-    RECIPE,
+    ARM_COLUMNS,
+    EACH_RECIPE,
     Entry,
     Material,
     Table,
@@ -49,7 +49,7 @@ def _decibels(value: float) -> str:
 
 
 STEP_COLUMNS = (
-    *ARM,
+    *ARM_COLUMNS,
     *optional(
         figures("steps", "steps", whole),
         figures("skipped", "skipped", 1),
@@ -74,7 +74,7 @@ ABOUT_STEPS = (
     "of 1 over the relative error: 20 dB are an error of a tenth."
 )
 GRADIENT_COLUMNS = (
-    *ARM,
+    *ARM_COLUMNS,
     words("gradients of", "of"),
     figures("zero (%)", "zero", 3),
     figures("in fp16: zero (%)", "lost", 3),
@@ -236,7 +236,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(60, RECIPE, lambda material: numerics(recorded(material))),),
+    tables=(Entry(60, EACH_RECIPE, lambda material: numerics(recorded(material))),),
     charts=charts,
     has_details=True,
 )

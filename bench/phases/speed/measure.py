@@ -19,7 +19,7 @@ from bench.devices.backend import backend_of
 from bench.phases.floor import AGAIN
 from bench.phases.speed.paired import measure
 from bench.results.records import Device, Message, Operations, Progress
-from bench.spec.techniques import AblationStep
+from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
@@ -77,7 +77,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
 
 def _runner(
-    context: Context, arm: AblationStep, batches: Sequence[Batch], stack: ExitStack
+    context: Context, arm: ArmSpec, batches: Sequence[Batch], stack: ExitStack
 ) -> TrainingRunner:
     """Return an arm in training on its batches, which in an ablation lie in host memory."""
     trial = context.trial

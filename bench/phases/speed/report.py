@@ -10,10 +10,10 @@ from bench.report.format import estimate, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.labels import placement
 from bench.report.tables.table import (
-    ARM,
+    ARM_COLUMNS,
     BATCH,
+    EACH_RECIPE,
     PRECISION,
-    RECIPE,
     Entry,
     Row,
     Table,
@@ -39,7 +39,7 @@ ABOUT_SCALING = (
 def how_measured(rows: pd.DataFrame) -> Table | None:
     """Return what ran in the steps of one workload, and how it was timed."""
     columns = [
-        *ARM,
+        *ARM_COLUMNS,
         *optional(
             words("computed in", "compute_dtypes"),
             words("attention by", "attention"),
@@ -133,7 +133,7 @@ def _is_part(single: Row, row: Row) -> bool:
 REPORT = PhaseReport(
     tables=(
         Entry(40, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
-        Entry(56, RECIPE, lambda material: [how_measured(material.rows)]),
-        Entry(62, RECIPE, lambda material: [scaling(material.rows, material.summary)]),
+        Entry(56, EACH_RECIPE, lambda material: [how_measured(material.rows)]),
+        Entry(62, EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),
 )

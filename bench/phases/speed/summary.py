@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from bench import stats
+from bench.report.analysis.arms import ARM_NUMBER, PRECISION, arms
 from bench.report.analysis.changes import Contrast, intervals
-from bench.report.analysis.frame import ARM, PRECISION, arms
 from bench.report.analysis.judge import IN_TURNS, judge_speedups, judged_alone
 from bench.report.format import processes
 from bench.report.reading.load import CELL
@@ -33,7 +33,7 @@ def add(
         if metric.instead_of == SPEED.name:
             alone = of_metric
     table = table.join(_speeds(trials, changes[SPEED], alone))
-    of_arms = trials.groupby(ARM, sort=False)
+    of_arms = trials.groupby(ARM_NUMBER, sort=False)
     is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > of_arms["target_ci"].max()
     is_unconverged = is_wide & table["speed_status"].isin(MEASURED)
     table["speed_status"] = table["speed_status"].mask(is_unconverged, "unconverged")
@@ -62,9 +62,9 @@ def _speeds(
     """
     rows = trials[trials["phase"] == SPEED.phase]
     noise = noises(trials)
-    cells = rows.drop_duplicates(ARM).set_index(ARM)[CELL]
+    cells = rows.drop_duplicates(ARM_NUMBER).set_index(ARM_NUMBER)[CELL]
     of_arms = {number: noise.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
-    capped = rows["power_capped"].eq("yes").groupby(rows[ARM], sort=False).any()
+    capped = rows["power_capped"].eq("yes").groupby(rows[ARM_NUMBER], sort=False).any()
     table = pd.DataFrame({"noise_ratio": pd.Series(of_arms, dtype=float), "power_capped": capped})
     turns, counting, judged = {}, {}, []
     for arm, contrast in changes.items():
@@ -83,7 +83,7 @@ def _speeds(
     }
     columns = ["speed_verdict", "measured_in", "disturbed"]
     table = table.join(pd.DataFrame.from_dict(words, orient="index", columns=columns, dtype=object))
-    table["timed_processes"] = rows[rows["status"].isin(MEASURED)].groupby(ARM).size()
+    table["timed_processes"] = rows[rows["status"].isin(MEASURED)].groupby(ARM_NUMBER).size()
     return table
 
 

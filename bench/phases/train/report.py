@@ -28,8 +28,8 @@ from bench.report.reading.load import SUBJECT
 from bench.report.tables.table import (
     BATCH,
     DEVICE,
+    EACH_RECIPE,
     PRECISION,
-    RECIPE,
     Entry,
     Material,
     Row,
@@ -227,7 +227,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(53, RECIPE, lambda material: training(material.rows)),),
+    tables=(Entry(53, EACH_RECIPE, lambda material: training(material.rows)),),
     charts=charts,
     findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

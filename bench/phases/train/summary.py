@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.report.analysis.arms import ARM_NUMBER, CELL_NUMBER
 from bench.report.analysis.changes import Contrast
-from bench.report.analysis.frame import ARM, IN_CELL
 from bench.report.analysis.judge import parity
 from bench.report.format import number
 from bench.results.records import MEASURED
@@ -51,17 +51,17 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     """
     rows = trials[trials["phase"] == "train"]
     lost = rows[rows["status"] == "nonfinite"]
-    of_arms = lost.groupby(ARM)["seed"].agg(frozenset)
-    of_fp32 = lost[lost["precision"] == BASELINE].groupby(IN_CELL)["seed"].agg(frozenset)
+    of_arms = lost.groupby(ARM_NUMBER)["seed"].agg(frozenset)
+    of_fp32 = lost[lost["precision"] == BASELINE].groupby(CELL_NUMBER)["seed"].agg(frozenset)
     counts = {}
-    every = rows[[ARM, IN_CELL, "precision"]].drop_duplicates()
+    every = rows[[ARM_NUMBER, CELL_NUMBER, "precision"]].drop_duplicates()
     for arm, cell, precision in every.itertuples(index=False):
         seeds, baseline = of_arms.get(arm, frozenset()), of_fp32.get(cell, frozenset())
         own = seeds if precision == BASELINE else seeds - baseline
         counts[arm] = (len(own), len(baseline), seeds)
     names = ["diverged", "fp32_diverged", "diverged_seeds"]
     table = pd.DataFrame.from_dict(counts, "index", columns=names)
-    done = rows[rows["status"].isin(MEASURED)].groupby(ARM)
+    done = rows[rows["status"].isin(MEASURED)].groupby(ARM_NUMBER)
     table["seeds"] = done.size()
     table["accuracy_sd_points"] = done["test_accuracy_pct"].std()
     return table
@@ -79,15 +79,17 @@ def stalled(trials: pd.DataFrame) -> pd.Series:
     is_training = rows["phase"] == "train"
     words: dict[Any, str] = {}
     for part in (rows[~is_training], rows[is_training]):  # the last counts
-        for _, cell in part.groupby(IN_CELL, sort=False):
+        for _, cell in part.groupby(CELL_NUMBER, sort=False):
             fp32 = cell[cell["precision"] == BASELINE]
             spread = fp32["last_loss"].max() - fp32["last_loss"].min()
             if len(fp32) < 3:
                 spread = max(spread, 0.1 * abs(fp32["first_loss"].mean()))
-            for number_of_arm, arm in cell.groupby(ARM):
+            for number_of_arm, arm in cell.groupby(ARM_NUMBER):
                 words.pop(number_of_arm, None)
                 if _fall(fp32) > spread and _fall(arm) < 0.1 * _fall(fp32):
-                    words[number_of_arm] = _losses(arm, fp32, trials[trials[ARM] == number_of_arm])
+                    words[number_of_arm] = _losses(
+                        arm, fp32, trials[trials[ARM_NUMBER] == number_of_arm]
+                    )
     return pd.Series(words, dtype=object)
 
 

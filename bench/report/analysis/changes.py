@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bench import stats
-from bench.report.analysis.frame import Arm
+from bench.report.analysis.arms import Arm
 from bench.spec.metric import Metric
 from bench.spec.precisions import BASELINE
 from bench.stats import Interval

@@ -14,7 +14,7 @@ from bench.results.records import MEASURED
 from bench.spec.text import plain
 
 # Columns in which what is compared agrees, on whatever data and with whatever techniques it ran.
-RECIPE = ["suite", "parameters"]
+RECIPE_COLUMNS = ["suite", "parameters"]
 # Phases and columns whose values should be the same wherever a recipe is compared, with their name,
 # and why.
 OF_TRIALS = (
@@ -59,7 +59,7 @@ def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     Only runs that measured the same recipe are compared.
     """
     recipes_of: dict[str, list[str]] = {}
-    recipes = trials.groupby(RECIPE, sort=False)
+    recipes = trials.groupby(RECIPE_COLUMNS, sort=False)
     for recipe, rows in recipes:
         for difference in _differences(runs, rows):
             recipes_of.setdefault(difference, []).append(titled(*recipe))

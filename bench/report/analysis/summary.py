@@ -9,9 +9,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from bench import stats
+from bench.report.analysis.arms import ARM_NUMBER, CELL_NUMBER, Arm, arms, numbered
 from bench.report.analysis.changes import Contrast, contrasts, estimate, intervals
 from bench.report.analysis.doubts import doubts
-from bench.report.analysis.frame import ARM, IN_CELL, Arm, arms, numbered
 from bench.report.format import records
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, KEY, SUBJECT
@@ -61,7 +61,9 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
       ``doubts`` about all of it.
     """
     trials = numbered(trials)
-    table = trials.drop_duplicates(ARM).set_index(ARM)[[IN_CELL, *KEY, "unfinished"]]
+    table = trials.drop_duplicates(ARM_NUMBER).set_index(ARM_NUMBER)[
+        [CELL_NUMBER, *KEY, "unfinished"]
+    ]
     parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
     changes = {}
     for metric in METRICS.values():
@@ -74,8 +76,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table[lost] = table[lost].fillna(0)
     for add in definitions("summary", "add"):
         table = add(table, trials, changes)
-    table["matmul_error"] = trials.groupby(ARM, sort=False)["matmul_error"].max()
-    table["other_types"] = other_types(trials).groupby(trials[ARM], sort=False).first()
+    table["matmul_error"] = trials.groupby(ARM_NUMBER, sort=False)["matmul_error"].max()
+    table["other_types"] = other_types(trials).groupby(trials[ARM_NUMBER], sort=False).first()
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
     of_fp32 = table["other_types"].where(table["precision"] == BASELINE)
     table["fp32_strayed"] = _spread(of_fp32, table, SUBJECT, "first")
@@ -84,7 +86,7 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["rank"] = table["precision"].map(ranks)
     table["generation"] = table["architecture"].map(generation_rank)
     table["doubts"] = [doubts(row) for row in records(table)]
-    table = table.sort_values(ORDER, kind="stable", ignore_index=True).drop(columns=IN_CELL)
+    table = table.sort_values(ORDER, kind="stable", ignore_index=True).drop(columns=CELL_NUMBER)
     return table.copy()
 
 
@@ -101,8 +103,8 @@ def _of_phase(trials: pd.DataFrame, phase: Phase) -> pd.DataFrame:
     rows = trials[trials["phase"] == phase.name]
     is_measured = rows["status"].isin(MEASURED)
     table = status_of(rows).to_frame(f"{phase.name}_status")
-    table[f"lost_{phase.name}"] = _lost(rows).groupby(ARM).size()
-    return table.join(rows[is_measured].groupby(ARM, sort=False).agg(dict(phase.summarised)))
+    table[f"lost_{phase.name}"] = _lost(rows).groupby(ARM_NUMBER).size()
+    return table.join(rows[is_measured].groupby(ARM_NUMBER, sort=False).agg(dict(phase.summarised)))
 
 
 def status_of(rows: pd.DataFrame) -> pd.Series:
@@ -112,8 +114,10 @@ def status_of(rows: pd.DataFrame) -> pd.Series:
     trial's own word.
     """
     rank = rows["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
-    ranked = pd.DataFrame({ARM: rows[ARM], "status": rows["status"], "rank": rank})
-    return ranked.sort_values("rank", kind="stable").groupby(ARM, sort=False)["status"].last()
+    ranked = pd.DataFrame({ARM_NUMBER: rows[ARM_NUMBER], "status": rows["status"], "rank": rank})
+    return (
+        ranked.sort_values("rank", kind="stable").groupby(ARM_NUMBER, sort=False)["status"].last()
+    )
 
 
 def _lost(rows: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +126,7 @@ def _lost(rows: pd.DataFrame) -> pd.DataFrame:
     An arm that did not fit in memory together with others, and was then measured alone, has lost
     nothing.
     """
-    trial = [ARM, "replicate", "seed"]
+    trial = [ARM_NUMBER, "replicate", "seed"]
     is_measured = rows["status"].isin(MEASURED)
     is_measured_later = _spread(is_measured, rows, trial, "any").astype(bool)
     did_not_fit_at_first = rows["status"].eq("oom") & is_measured_later

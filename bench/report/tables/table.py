@@ -65,8 +65,8 @@ class Material:
         return self.rows[[*KEY, "workload", "where", "slug"]].merge(frame, on=KEY)
 
 
-# The section of each recipe, under its name.
-RECIPE = ""
+# The place of tables that stand in the section of each recipe, under its name.
+EACH_RECIPE = "each recipe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,4 +317,4 @@ DEVICE = words("device", "where")
 BATCH = optional(figures("batch size", partial(at_batch, before="")))[0]
 PRECISION = words("precision", "precision")
 # The columns that name what was measured.
-ARM = (DEVICE, BATCH, PRECISION)
+ARM_COLUMNS = (DEVICE, BATCH, PRECISION)

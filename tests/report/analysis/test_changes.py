@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bench.phases.energy import Energy
+from bench.report.analysis.arms import Arm, arms, numbered
 from bench.report.analysis.changes import estimate
-from bench.report.analysis.frame import Arm, arms, numbered
 from bench.report.reading.load import KEY, load
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, EPOCH, METRICS, SPEED, THROUGHPUT

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from bench.report.analysis.arms import Arm
 from bench.report.analysis.changes import Contrast, estimate
-from bench.report.analysis.frame import Arm
 from bench.report.analysis.judge import judge_speedups, judged_by, parity
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, LOSS, SPEED

@@ -9,7 +9,7 @@ from scipy import stats as scipy_stats
 
 from bench.phases.speed.report import how_measured
 from bench.phases.speed.summary import noises
-from bench.report.analysis.frame import numbered
+from bench.report.analysis.arms import numbered
 from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.reading.load import load
 from bench.report.tables.diagnostics import (

@@ -27,7 +27,7 @@ from bench.stats import EVIDENCE, Interval
 
 # Columns that ``numbered`` adds: one number is compared faster than the ten columns that it stands
 # for.
-ARM, IN_CELL = "arm_number", "cell_number"
+ARM_NUMBER, CELL_NUMBER = "arm_number", "cell_number"
 PRECISION = KEY.index("precision")
 Values = NDArray[np.float64]
 # Columns of ``measurements`` with the logarithm of the gain over fp32 in the same process, from
@@ -97,7 +97,7 @@ class Arm:
 
 def numbered(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials with a number for their arm and one for their cell, in their order."""
-    return trials.assign(**{ARM: numbers(trials, KEY), IN_CELL: numbers(trials, CELL)})
+    return trials.assign(**{ARM_NUMBER: numbers(trials, KEY), CELL_NUMBER: numbers(trials, CELL)})
 
 
 def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
@@ -117,14 +117,14 @@ def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     values = measured[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
     usable = metric.is_possible(values)
     if metric.unless:
-        replaced = measured.loc[measured[metric.unless].notna(), ARM]
-        usable &= ~measured[ARM].isin(replaced)
+        replaced = measured.loc[measured[metric.unless].notna(), ARM_NUMBER]
+        usable &= ~measured[ARM_NUMBER].isin(replaced)
     rows: pd.DataFrame = measured.assign(value=values)[usable]
     rows[GAIN] = rows[[metric.gain, f"{metric.gain}_error"]] if metric.gain else np.nan
     if metric.seed_is_input:
         # Where several runs count as one, a seed may be in several of them.
-        rows["value"] = rows.groupby([ARM, "seed"])["value"].transform("mean")
-        rows = rows.drop_duplicates([ARM, "seed"]).sort_values("seed", kind="stable")
+        rows["value"] = rows.groupby([ARM_NUMBER, "seed"])["value"].transform("mean")
+        rows = rows.drop_duplicates([ARM_NUMBER, "seed"]).sort_values("seed", kind="stable")
     return rows
 
 
@@ -134,7 +134,7 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
     The arguments are those of ``measurements``.
     """
     measured: dict[int, Arm] = {}
-    for _, rows in measurements(trials, metric).groupby(ARM, sort=False):
+    for _, rows in measurements(trials, metric).groupby(ARM_NUMBER, sort=False):
         first = rows.iloc[0]
         key = tuple(first[KEY])
         processes: list[Hashable] = list(zip(rows["run"], rows["trial"], strict=True))
@@ -146,7 +146,7 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
         named = rows["disturbance"].tolist()
         evidence = stats.disturbed(named, {name: rows[name].to_numpy() for name in EVIDENCE})
         alike = rows[list(metric.alike)].itertuples(index=False, name=None)
-        measured[int(first[ARM])] = Arm(
+        measured[int(first[ARM_NUMBER])] = Arm(
             key=key,
             values=rows["value"].to_numpy(),
             replicates=replicates,
