@@ -93,9 +93,9 @@ class MadeUpMachine(Launcher):
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:
         """Send a result for each arm, with its blocks, epochs and figures."""
-        results = [self._result(trial, device, name) for name in trial.precisions]
+        results = [self._result(trial, device, name) for name in trial.arm_names]
         if trial.phase == "speed":
-            self._send_blocks(trial, trial.precisions, on_message)
+            self._send_blocks(trial, trial.arm_names, on_message)
         if trial.phase == "floor":
             self._send_blocks(trial, (BASELINE, BASELINE + AGAIN), on_message)
         if trial.phase == "train":
@@ -103,7 +103,7 @@ class MadeUpMachine(Launcher):
                 on_message(self._epoch(trial, number))
         if trial.phase == "numerics":
             for step in range(3):
-                figure = {"trial": trial.id, "precision": trial.precisions[0], "step": step}
+                figure = {"trial": trial.id, "precision": trial.arm_names[0], "step": step}
                 figure["layer"] = ""
                 on_message(Numeric(kind="step", name="loss", value=2.0 - step / 10, **figure))
                 on_message(Numeric(kind="gradient", name="-8", value=1000.0, **figure))
@@ -143,7 +143,7 @@ class MadeUpMachine(Launcher):
             matmul_error=3e-4 if precision.fp32 == "tf32" else 2.4e-7,
         )
         return TrialResult(
-            precision=name,
+            arm=name,
             status="ok",
             started="2026-01-01T00:00:00+00:00",
             wall_s=30.0,
@@ -194,12 +194,12 @@ class MadeUpMachine(Launcher):
                 on_message(block)
 
     def _epoch(self, trial: Trial, number: int) -> EpochResult:
-        train_s = 12.0 / (1 if trial.precisions == (BASELINE,) else GAIN)
+        train_s = 12.0 / (1 if trial.arm_names == (BASELINE,) else GAIN)
         loss = 1.5 / number * self._rng.gauss(1, 0.02)
         accuracy = 90 - 40 / number + self._rng.gauss(0, 0.3)
         return EpochResult(
             trial=trial.id,
-            precision=trial.precisions[0],
+            precision=trial.arm_names[0],
             seed=trial.seed,
             epoch=number,
             train_loss=1.4 / number * self._rng.gauss(1, 0.02),

@@ -238,7 +238,7 @@ class _Cell:
         return Trial(cell=self.cell, phase=phase, arms=steps, **asked)
 
     def _lost(self, precision: str, status: Any, detail: str) -> None:
-        result = TrialResult(precision=precision, status=status, detail=detail)
+        result = TrialResult(arm=precision, status=status, detail=detail)
         for phase in ("memory", "speed"):
             self._add(phase, [precision], result)
 
@@ -346,7 +346,7 @@ class _Cell:
         loss = 1.9 * math.exp(-0.3 * epoch) * self.rng.gauss(1, 0.05) + 0.24
         return EpochResult(
             trial=trial.id,
-            precision=trial.precisions[0],
+            precision=trial.arm_names[0],
             seed=trial.seed,
             epoch=epoch,
             train_loss=2.2 * math.exp(-0.35 * epoch) * self.rng.gauss(1, 0.03) + 0.02,
@@ -358,7 +358,7 @@ class _Cell:
             data_wait_s=0.5,
             samples=50_000,
             learning_rate=0.1,
-            loss_scale=65536.0 if trial.precisions[0] == "amp-fp16" else None,
+            loss_scale=65536.0 if trial.arm_names[0] == "amp-fp16" else None,
             skipped_steps=0,
         )
 
@@ -373,7 +373,7 @@ def _result(precision: str, **parts: Any) -> TrialResult:
         matmul_error=3e-4 if precision == "tf32" else 2.1e-7,
     )
     return TrialResult(
-        precision=precision, status="ok", started=STARTED, wall_s=30.0, switches=switches, **parts
+        arm=precision, status="ok", started=STARTED, wall_s=30.0, switches=switches, **parts
     )
 
 

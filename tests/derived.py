@@ -43,7 +43,7 @@ def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
     All of the reference take the same time. Those of an arm with an interval are faster in half of
     the rounds, and slower in the other half.
     """
-    speeds = {result.precision: result.row for result in results if isinstance(result.row, Speed)}
+    speeds = {result.arm: result.row for result in results if isinstance(result.row, Speed)}
     speeds = {name: speed for name, speed in speeds.items() if speed.step_ms}
     if trial.phase == "floor":
         speeds = {name + AGAIN: speed for name, speed in speeds.items()}

@@ -114,7 +114,7 @@ def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
         if result.status in MEASURED and result.row is not None and describe is not None:
             text = describe(result)
         else:
-            text = f"{result.precision} {result.status}"
+            text = f"{result.arm} {result.status}"
             if result.detail:
                 text += f": {result.detail}"
         texts.append(text)
@@ -174,7 +174,7 @@ def _describe_group(trials: Sequence[Trial]) -> str:
     arms: list[str] = []
     sizes, training = [], ""
     for trial in trials:
-        arms += trial.precisions
+        arms += trial.arm_names
         data = trial.cell.data
         if trial.phase in SEARCHES:
             sizes.append("max")

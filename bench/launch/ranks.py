@@ -52,7 +52,7 @@ class _Records:
         """Take a record of a rank, from its thread: results are kept, rank 0's others passed on."""
         if isinstance(message, TrialResult):
             if isinstance(message.row, MemoryPeak):
-                self._peaks[message.precision].append(message.row)
+                self._peaks[message.arm].append(message.row)
             if number == 0:
                 self._results.append(message)
         elif number == 0 and self.is_open:
@@ -61,7 +61,7 @@ class _Records:
     def send_results(self) -> None:
         """Pass on the results of the first rank, with the memory of all."""
         for result in self._results:
-            peaks = self._peaks[result.precision]
+            peaks = self._peaks[result.arm]
             row = MemoryPeak.of_all(peaks) if len(peaks) > 1 else result.row
             self.on_message(replace(result, row=row))
 

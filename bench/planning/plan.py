@@ -159,7 +159,7 @@ def _emulates_quickly(
 
 def _is_worth_emulating(trial: Trial, seconds: float | None) -> bool:
     """Return whether a trial is no emulated training, or a short one."""
-    if trial.phase != "train" or trial.precisions == (BASELINE,):
+    if trial.phase != "train" or trial.arm_names == (BASELINE,):
         return True
     return seconds is not None and seconds <= EMULATED_TRAIN_S
 

@@ -121,11 +121,11 @@ def _columns() -> dict[str, dict[str, Field]]:
     columns = {}
     records: dict[str, type] = dict(SHARED)
     for phase in MEASURING.values():
-        question = {field.name: field for field in fields_of(Identity)}
+        identity = {field.name: field for field in fields_of(Identity)}
         for key in {"replicate", "seed"} - {phase.key}:
-            del question[key]
+            del identity[key]
         ran = {field.name: field for field in fields_of(Ran, part=True)}
-        columns[phase.file] = question | _own(phase, stored=True) | ran
+        columns[phase.file] = identity | _own(phase, stored=True) | ran
         for record, name in phase.details.items():
             records[name] = record
     for name, record in records.items():
@@ -140,19 +140,18 @@ COLUMNS = _columns()
 OF_PHASES = tuple(phase.file for phase in MEASURING.values())
 
 
-def cells(*parts: Any) -> dict[str, object]:
-    """Return the row that records make up: bools are yes or no, floats keep all digits.
+def row_of(record: Any) -> dict[str, object]:
+    """Return a record as a row of a CSV: bools are yes or no, floats keep all digits.
 
     None is left out. Texts are ``plain``, on one line, and ``quoted`` for spreadsheets.
     """
     row: dict[str, object] = {}
-    for part in parts:
-        for field in dataclasses.fields(part):  # dataclasses.asdict would make deep copies
-            value = getattr(part, field.name)
-            if dataclasses.is_dataclass(value):
-                row |= cells(value)
-            elif value is not None:
-                row[field.name] = _cell(value)
+    for field in dataclasses.fields(record):  # dataclasses.asdict would make deep copies
+        value = getattr(record, field.name)
+        if dataclasses.is_dataclass(value):
+            row |= row_of(value)
+        elif value is not None:
+            row[field.name] = _cell(value)
     return row
 
 

@@ -195,10 +195,10 @@ class Ran:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialResult(Ran):
-    """One precision of one trial, as its process sends it."""
+    """One arm of one trial, as its process sends it."""
 
-    precision: str
-    """The name of the arm."""
+    arm: str
+    """Its name (``ArmSpec.name``)."""
     status: Status
     detail: str = ""
     """Why the status is not ok."""
@@ -209,8 +209,8 @@ class TrialResult(Ran):
     none."""
 
 
-def now() -> str:
-    """Return the time in UTC, as rows have it."""
+def utc_now() -> str:
+    """Return the time in UTC as rows have it, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import pandas as pd
 
 from bench.results import csv_file, run_json
-from bench.results.columns import COLUMNS, LIST, OF_PHASES, cells, whole_lines
+from bench.results.columns import COLUMNS, LIST, OF_PHASES, row_of, whole_lines
 from bench.results.files import replacing, sync, write_atomically
 from bench.results.records import TRIED_AGAIN, Device, Identity, Sample, Status, TrialResult
 from bench.spec.errors import UsageError
@@ -127,7 +127,8 @@ class Store:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
         phase = PHASES[trial.phase]
-        rows = [cells(result, _identity(trial, device, result)) for result in results]
+        # What a result has beside its columns is left out, such as the arm's name.
+        rows = [row_of(_identity(trial, device, each)) | row_of(each) for each in results]
         replaced = {trial.id}
         if not any(result.status == "oom" for result in results):
             replaced.update(alone.id for alone in trial.apart())
@@ -136,7 +137,7 @@ class Store:
             for name in (phase.file, *phase.details.values()):
                 self._files[name].remove(replaced)
             for kind, name in {**phase.details, Sample: "telemetry.csv"}.items():
-                details = [cells(record) for record in records if isinstance(record, kind)]
+                details = [row_of(record) for record in records if isinstance(record, kind)]
                 if details:
                     self._files[name].append(details)
             self._files[phase.file].append(rows)
@@ -147,7 +148,7 @@ class Store:
         Raises:
             UsageError: the folder cannot be written; what was stored before is still there.
         """
-        rows = [cells(sample) for sample in samples]
+        rows = [row_of(sample) for sample in samples]
         if rows:
             with self._writing():
                 self._files["telemetry.csv"].append(rows)
@@ -185,7 +186,7 @@ class Store:
 
 def _identity(trial: Trial, device: Device, result: TrialResult) -> Identity:
     cell, key = trial.cell, PHASES[trial.phase].key
-    (arm,) = (each for each in trial.arms if each.name == result.precision)
+    (arm,) = (each for each in trial.arms if each.name == result.arm)
     return Identity(
         trial=trial.id,
         suite=cell.suite.name,
@@ -227,7 +228,7 @@ class StoredResults:
 
     def is_done(self, trial: Trial) -> bool:
         """Return whether each arm of a trial has a final row, measured in it or apart."""
-        return self.final(trial).issuperset(trial.precisions)
+        return self.final(trial).issuperset(trial.arm_names)
 
 
 def stored_results(folder: Path) -> StoredResults:

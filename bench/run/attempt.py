@@ -51,16 +51,16 @@ def completed(trial: Trial, records: Sequence[Message], ending: Ending, started:
     for record in records:
         if isinstance(record, TrialResult):
             results.append(replace(record, detail=legible(record.detail)))
-    answered = {result.precision for result in results}
+    answered = {result.arm for result in results}
     status = STATUSES.get(ending.kind, "failed")
     detail = legible(ending.text) or "the process sent no result"
     if ending.log:
         detail += f"{LOG}{trial.log}"
     if status == "oom" and len(trial.arms) > 1:
-        detail = f"{', '.join(trial.precisions)} together: {detail}"
-    for name in trial.precisions:
+        detail = f"{', '.join(trial.arm_names)} together: {detail}"
+    for name in trial.arm_names:
         if name not in answered:
-            result = TrialResult(precision=name, status=status, detail=detail, started=started)
+            result = TrialResult(arm=name, status=status, detail=detail, started=started)
             results.append(result)
     return Attempt(trial=trial, records=records, results=results, ending=ending)
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from bench.phases.speed import Speed
 from bench.report.reading.trials import read_details, read_trials
-from bench.results.columns import COLUMNS, cells, derived
+from bench.results.columns import COLUMNS, derived, row_of
 from bench.results.csv_file import typed
 from bench.results.records import MEASURED, TrialResult
 from bench.results.run_json import read_run
@@ -27,7 +27,7 @@ YES_OR_NO = {"yes": True, "no": False}
 
 
 def with_derived(
-    trial: Trial, results: Sequence[TrialResult], records: Sequence[object]
+    trial: Trial, results: Sequence[TrialResult], records: Sequence[Any]
 ) -> list[TrialResult]:
     """Return the results of a trial with what follows from its records, as reports derive it."""
     phase = PHASES[trial.phase]
@@ -36,27 +36,31 @@ def with_derived(
         return [*results]
     details = {}
     for kind, name in phase.details.items():
-        sent = [record for record in records if isinstance(record, kind)]
-        details[name] = _frame(trial, sent, name)
+        sent: list[Any] = [record for record in records if isinstance(record, kind)]
+        details[name] = _frame(trial, [(each.precision, each) for each in sent], name)
     # As a frame of reports, which has the reference of each cell.
-    rows = _frame(trial, measured, phase.file).assign(reference=trial.cell.reference)
+    rows = _frame(trial, [(result.arm, result) for result in measured], phase.file)
+    rows = rows.assign(reference=trial.cell.reference)
     columns = phase.derive(rows, details).set_index("precision")[[*derived(phase)]]
     by_arm = columns.to_dict("index")
     completed = []
     for result in results:
         row = result.row
         if row is not None:
-            row = replace(row, **_without_unknown(by_arm[result.precision]))
+            row = replace(row, **_without_unknown(by_arm[result.arm]))
         completed.append(replace(result, row=row))
     return completed
 
 
-def _frame(trial: Trial, records: Sequence[Any], file: str) -> pd.DataFrame:
-    """Return records of a trial as the frame of a CSV, with names as they are, not quoted."""
+def _frame(trial: Trial, records: Sequence[tuple[str, Any]], file: str) -> pd.DataFrame:
+    """Return records of a trial as the frame of a CSV, with names as they are, not quoted.
+
+    Each record comes with the name of its arm.
+    """
     rows = []
-    for record in records:
-        names = {"trial": trial.id, "precision": record.precision, "replicate": trial.replicate}
-        rows.append(cells(record) | names)
+    for arm, record in records:
+        names = {"trial": trial.id, "precision": arm, "replicate": trial.replicate}
+        rows.append(row_of(record) | names)
     return typed(pd.DataFrame(rows), COLUMNS[file])
 
 

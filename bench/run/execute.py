@@ -17,7 +17,7 @@ from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
 from bench.report.reading.trials import read_details
-from bench.results.records import Environment, now
+from bench.results.records import Environment, utc_now
 from bench.results.run_json import planned
 from bench.results.store import Store, stored_results
 from bench.run.folder import describe, earlier_run, locked
@@ -48,7 +48,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         earlier = earlier_run(folder, prepared)
         run = describe(prepared)
         _add_warnings(run, [*earlier.get("warnings", ()), *prepared.warnings])
-        run["started"] = earlier.get("started") or now()
+        run["started"] = earlier.get("started") or utc_now()
         store = Store(folder)
         store.write_run(run)  # first, so that whatever happens --resume finds a run
         # A cluster's GPUs are in other machines.
@@ -67,7 +67,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
                 fine = _run(prepared, session, run)
                 store.add(sampler.stop())
                 run["undecided"] = [*session.undecided]
-                run["finished"] = None if session.undecided else now()
+                run["finished"] = None if session.undecided else utc_now()
             finally:  # whatever ended the run, with the warnings so far
                 lost = [f"GPU {gpu} was lost to NVML: {why}" for gpu, why in sampler.lost.items()]
                 _add_warnings(run, [*launcher.notes, *lost])
@@ -140,7 +140,7 @@ def largest_batches(plan: Plan, folder: Path) -> Largest:
     stored = stored_results(folder)
     largest = {}
     for trial in plan.trials:
-        arm = trial.precisions[0]
+        arm = trial.arm_names[0]
         statuses = stored.statuses.get(trial.id, {})
         if trial.phase in SEARCHES and statuses.get(arm) == "ok":
             largest[at_any_size(trial.cell), arm] = stored.batch_sizes[trial.id]

@@ -239,7 +239,7 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
     """Warn of precisions that a CPU emulates, with what becomes of them."""
     measured: set[tuple[str, str]] = set()
     for trial in plan.trials:
-        measured.update((trial.cell.placement.name, name) for name in trial.precisions)
+        measured.update((trial.cell.placement.name, name) for name in trial.arm_names)
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name):
@@ -275,4 +275,4 @@ def warn_of_what_does_nothing(
 
 
 def _has_baseline(trial: Trial) -> bool:
-    return BASELINE in trial.precisions or PHASES[trial.phase].has_own_baseline
+    return BASELINE in trial.arm_names or PHASES[trial.phase].has_own_baseline

@@ -11,7 +11,7 @@ from functools import partial
 from bench.launch import run_concurrently
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
-from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult, now
+from bench.results.records import MEASURED, TRIED_AGAIN, Status, TrialResult, utc_now
 from bench.results.store import stored_results
 from bench.run.derived_rows import stored_speeds
 from bench.run.forecast import Forecast
@@ -142,7 +142,7 @@ def _without_broken(trial: Trial, session: Session) -> Trial:
         status, why = broken
         alone = replace(trial, arms=(arm,))
         session.begin(alone)
-        result = TrialResult(precision=arm.name, status=status, detail=why, started=now())
+        result = TrialResult(arm=arm.name, status=status, detail=why, started=utc_now())
         session.store_results(alone, [result])
     return replace(trial, arms=tuple(whole))
 

@@ -17,7 +17,7 @@ from bench.launch import Ending, Launcher
 from bench.measure.sampler import Sampler
 from bench.planning.abilities import refusal_reason
 from bench.planning.plan import Plan
-from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult, now
+from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult, utc_now
 from bench.results.store import Store, StoredResults
 from bench.run.attempt import Attempt, completed
 from bench.run.derived_rows import with_derived
@@ -104,7 +104,7 @@ class Session:
             else:
                 records.append(message)
 
-        started = now()
+        started = utc_now()
         refusal = refusal_reason(trial, device)
         if refusal is not None:
             ending = Ending(kind="unsupported", text=refusal)
@@ -140,7 +140,7 @@ class Session:
         trial, result = attempt.trial, attempt.results[-1]
         if attempt.is_broken and result.status not in MEASURED and not self._has_fitted(trial):
             reason = f"not tried again: in {trial.id}, {result.detail}"
-            self.broken[trial.cell, result.precision] = result.status, reason
+            self.broken[trial.cell, result.arm] = result.status, reason
         self.store_results(trial, attempt.results, attempt.records)
 
     def _has_fitted(self, trial: Trial) -> bool:
@@ -158,7 +158,7 @@ class Session:
             self.store.add_results(trial, device, results, [*samples, *records])
             results = with_derived(trial, results, records)
             self.display.end(trial, results)
-        statuses = {result.precision: result.status for result in results}
+        statuses = {result.arm: result.status for result in results}
         self.known.statuses[trial.id] = statuses
         if "oom" not in statuses.values():  # its rows took the place of those of its arms apart
             for alone in trial.apart():
@@ -166,4 +166,4 @@ class Session:
         rows = self.measured[trial.id] = {}
         for result in results:
             if result.status in MEASURED and result.row is not None:
-                rows[result.precision] = result.row
+                rows[result.arm] = result.row

@@ -109,7 +109,7 @@ class ScriptLauncher(LocalLauncher):
 
     def _profile(self, trial: Trial, device: Device, on_message: OnMessage) -> list[TrialResult]:
         """Run an arm whose products are counted: what it computed, and its peak of memory."""
-        name = trial.precisions[0]
+        name = trial.arm_names[0]
         reference = trial.cell.reference
         records = self._run_arm(trial, name, device, on_message, CENSUS_STEPS, census=True)
         record = records[0]
@@ -140,7 +140,7 @@ class ScriptLauncher(LocalLauncher):
         from bench.phases.explain.script import PLAIN, PROFILED, STEPS, figures_of
 
         results = []
-        for name in trial.precisions:
+        for name in trial.arm_names:
             explain = {"plain": PLAIN, "profiled": PROFILED}
             record = self._run_arm(trial, name, device, on_message, STEPS, explain=explain)[0]
             begin = self.script.warmup
@@ -157,7 +157,7 @@ class ScriptLauncher(LocalLauncher):
                     on_message(Explained(trial=trial.id, precision=name, **row))
             except ValueError as error:
                 raise RefusedError(str(error)) from None
-            results.append(TrialResult(precision=name, status="ok"))
+            results.append(TrialResult(arm=name, status="ok"))
         return results
 
     def _profile_path(self, name: str) -> Path:
@@ -179,12 +179,12 @@ class ScriptLauncher(LocalLauncher):
             RefusedError: the reference failed, or is the only one that is left.
         """
         reference = trial.cell.reference
-        if trial.precisions[0] != reference or len(trial.arms) == 1:
+        if trial.arm_names[0] != reference or len(trial.arms) == 1:
             raise RefusedError("there is nothing left to compare it with", kind="unsupported")
         timed: dict[str, list[Timing]] = defaultdict(list)
         failed: dict[str, TrialResult] = {}
         self._loads_pct = []
-        for position, name in enumerate(steps.order(trial.precisions, trial.replicate)):
+        for position, name in enumerate(steps.order(trial.arm_names, trial.replicate)):
             if name in failed:
                 continue
             try:
@@ -198,7 +198,7 @@ class ScriptLauncher(LocalLauncher):
             except RefusedError as error:
                 if name == reference:
                     raise RefusedError(f"the reference {reference} failed: {error}") from error
-                failed[name] = TrialResult(precision=name, status="failed", detail=str(error))
+                failed[name] = TrialResult(arm=name, status="failed", detail=str(error))
                 continue
             timed[name].append(slowest)
             for block in slowest.blocks:
@@ -211,7 +211,7 @@ class ScriptLauncher(LocalLauncher):
                         position=position,
                     )
                 )
-        return [failed.get(name) or self._timed(name, timed[name]) for name in trial.precisions]
+        return [failed.get(name) or self._timed(name, timed[name]) for name in trial.arm_names]
 
     def _timed(self, name: str, timings: list[Timing]) -> TrialResult:
         """Return the row of an arm in a round."""
@@ -247,7 +247,7 @@ class ScriptLauncher(LocalLauncher):
         self.notes += [f"{self.script.name}, {name}: {warning}." for warning in warnings]
         types = steps.types(self._profiled(name).get("computed", {}))
         return TrialResult(
-            precision=name,
+            arm=name,
             status="ok",
             detail="; ".join(warnings),
             operations=Operations(compute_dtypes=types),

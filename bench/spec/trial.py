@@ -105,7 +105,7 @@ class Trial:
     may."""
 
     @property
-    def precisions(self) -> tuple[str, ...]:
+    def arm_names(self) -> tuple[str, ...]:
         """The names of the arms in CSVs."""
         return tuple(arm.name for arm in self.arms)
 
@@ -126,7 +126,7 @@ class Trial:
         phase = PHASES[self.phase]
         name = f"{self.cell_id}-{self.phase}"
         if phase.grouping != "together" or len(self.arms) == 1:
-            name += f"-{self.precisions[0]}"
+            name += f"-{self.arm_names[0]}"
         if phase.key:
             name += f"-{phase.key[0]}{getattr(self, phase.key)}"
         return name

@@ -295,7 +295,7 @@ class TrainingRunner:
                 precision.name, operations.compute_dtypes, operations.other_modules
             )
             detail = "; ".join(filter(None, (missed, types, detail)))
-        fields = {"precision": self.name, "compile_s": self.compile_s} | measured
+        fields = {"arm": self.name, "compile_s": self.compile_s} | measured
         return TrialResult(
             status=status, detail=detail, switches=switches, operations=operations, **fields
         )

@@ -25,7 +25,7 @@ import torchvision  # noqa: F401 - and torch with it, before the first fork
 from bench import phases
 from bench.data import prepare
 from bench.devices.backend import device_at
-from bench.results.records import Device, Ending, Message, TrialResult, now
+from bench.results.records import Device, Ending, Message, TrialResult, utc_now
 from bench.spec import lifetime
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
@@ -89,7 +89,7 @@ def run_trial(
     Training keeps its checkpoints in ``workspace``; None keeps none. The ``rendezvous`` says which
     rank of a trial on several devices this process is; None of a trial on one.
     """
-    started = now()
+    started = utc_now()
     begun_s = time.monotonic()
 
     def stamped(message: Message) -> None:

@@ -62,16 +62,13 @@ TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
     ],
 )
 def test_a_result_is_told_in_a_line(phase, precision, status, figures, text):
-    assert (
-        describe_results(phase, [TrialResult(precision=precision, status=status, **figures)])
-        == text
-    )
+    assert describe_results(phase, [TrialResult(arm=precision, status=status, **figures)]) == text
 
 
 def test_a_speedup_over_products_of_another_type_says_so():
     operations = Operations(compute_dtypes="bfloat16:100%", other_modules="middle")
     results = [
-        TrialResult(precision=name, status="ok", row=speed, operations=operations)
+        TrialResult(arm=name, status="ok", row=speed, operations=operations)
         for name, speed in (("fp32", SPEED), ("amp-bf16", ARM))
     ]
     assert describe_results("speed", results) == (
@@ -93,7 +90,7 @@ def test_a_terminal_shows_the_trial_the_time_left_and_what_each_gpu_does(tiny_tr
         Sample(time_s=0.0, placement="0", uuid="a"),
     ]
     display.progress(Progress(text="step 1"), samples)
-    display.end(tiny_trial, [TrialResult(precision="fp32", status="oom", detail="too big")])
+    display.end(tiny_trial, [TrialResult(arm="fp32", status="oom", detail="too big")])
     display.close()
     shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.getvalue())
     assert "[1/1] tiny-cpu-b4-memory-fp32-r0: fp32 oom: too big" in shown

@@ -160,7 +160,7 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has):
     measured = next(
         each
         for each in figured(asked, records)
-        if isinstance(each, TrialResult) and each.precision == "b"
+        if isinstance(each, TrialResult) and each.arm == "b"
     )
     assert measured.status == "ok", measured.detail
     print(f"{has}: {measured.row.log_gain().exp().center:.4f}")

@@ -45,14 +45,14 @@ def script(folder: Path) -> Path:
 
     for name in ("plain", "amp"):
         peak = MemoryPeak(peak_allocated_bytes=GIB)
-        run.add(trial("memory", name), TrialResult(precision=name, status="ok", row=peak))
+        run.add(trial("memory", name), TrialResult(arm=name, status="ok", row=peak))
     for replicate, step_ms in enumerate((10.0, 10.05, 10.0)):
         speedup = 2.0 + replicate / 100
         observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
         plain = replace(timed(step_ms, 1), **observed)
         amp = replace(timed(step_ms / speedup, 1, speedup=speedup, within=0.05), **observed)
         results = [
-            TrialResult(precision=name, status="ok", row=row)
+            TrialResult(arm=name, status="ok", row=row)
             for name, row in (("plain", plain), ("amp", amp))
         ]
         run.add(trial("speed", "plain", "amp", replicate=replicate), *results)
@@ -104,7 +104,7 @@ def explain(run: RunBuilder) -> None:
     explained = [Explained(trial=trial.id, **row) for row in known]
     run.add(
         trial,
-        *(TrialResult(precision=name, status="ok") for name in trial.precisions),
+        *(TrialResult(arm=name, status="ok") for name in trial.arm_names),
         records=explained,
     )
 
@@ -117,13 +117,11 @@ def layers(run: RunBuilder) -> None:
     for module in ("head", "body"):
         rows += [module_figure(trial, module, name, 0.5) for name in ("error", "share")]
     rows.append(module_figure(trial, "head", "keep", 1.0))
-    run.add(
-        trial, TrialResult(precision="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows
-    )
+    run.add(trial, TrialResult(arm="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows)
 
 
 def module_figure(trial: Trial, layer: str, name: str, value: float) -> Numeric:
-    (precision,) = trial.precisions
+    (precision,) = trial.arm_names
     return Numeric(
         trial=trial.id,
         precision=precision,

@@ -200,10 +200,10 @@ def test_the_phases_run_on_the_gpu(device, trial):
     # One process with time for a few rounds of a slow host; any interval is narrow enough.
     longer = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
     speed = run(replace(trial, phase="speed", arms=arms(*names), protocol=longer), device)
-    assert [result.precision for result in speed] == list(names)
+    assert [result.arm for result in speed] == list(names)
     assert all(result.row.step_ms > 0 for result in speed)
     for result in speed:
-        precision = PRECISIONS[result.precision]
+        precision = PRECISIONS[result.arm]
         assert (result.row.host_ratio is None) == bool(precision.loss_scaling)
     (floor,) = run(replace(trial, phase="floor", arms=arms("fp32")), device)
     assert floor.row.log_speedup_error > 0

@@ -53,7 +53,7 @@ def waiting(*messages):
 
 
 def peak(**figures):
-    return TrialResult(precision="fp32", status="ok", row=MemoryPeak(**figures))
+    return TrialResult(arm="fp32", status="ok", row=MemoryPeak(**figures))
 
 
 def test_records_are_the_first_ranks_with_the_memory_of_all():

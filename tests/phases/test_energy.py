@@ -45,7 +45,7 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source):
         )
     )
     figures = result.row
-    assert (result.precision, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
+    assert (result.arm, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
     assert result.switches.autocast == "bfloat16"
     assert figures.energy_window_s >= measuring.STRETCH_S
     assert figures.energy_steps >= measuring.FEWEST_STEPS

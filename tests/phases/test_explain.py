@@ -59,7 +59,7 @@ def of_batches(trial, device, size):
 @pytest.mark.slow
 def test_every_arm_is_timed_profiled_and_taken_apart(tiny_trial, cpu):
     figures, results, (explanation,) = explained(tiny_trial, cpu, "fp32", "amp-bf16")
-    statuses = {result.precision: result.status for result in results}
+    statuses = {result.arm: result.status for result in results}
     assert statuses == {"fp32": "ok", "amp-bf16": "ok"}
     for precision in statuses:
         of_arm = [row for row in figures if row.precision == precision]

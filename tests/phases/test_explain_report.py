@@ -104,7 +104,7 @@ def test_memory_of_the_run_that_grows_beyond_its_tensors_is_named_with_the_opera
     run.memory("fp32", 10).memory("amp-bf16", arm_mib)
     trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
     figures = [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]
-    results = [TrialResult(precision=name, status="ok") for name in trial.precisions]
+    results = [TrialResult(arm=name, status="ok") for name in trial.arm_names]
     run.add(trial, *results, records=[Explained(trial=trial.id, **row) for row in figures])
     ((finding,),) = [group.findings for group in findings(load([tmp_path]))]
     sentence = "Peak memory grows from 10 to 60 MiB, and 50 MiB of that are in no tensor"

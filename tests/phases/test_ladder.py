@@ -28,7 +28,7 @@ TOP = STEPS[-1]
 def test_every_step_is_timed_and_its_blocks_are_sent(tiny_trial, cpu):
     sent = run_phase(tiny_trial, cpu, "speed", *STEPS, ablation=True)
     results = of_kind(TrialResult, sent)
-    assert tuple(result.precision for result in results) == STEPS
+    assert tuple(result.arm for result in results) == STEPS
     assert {block.precision for block in of_kind(Block, sent)} == {*STEPS}
     assert [result.row.log_speedup is None for result in results] == [True, False, False, False]
     assert {result.status for result in results} <= {"ok", "unconverged"}

@@ -189,7 +189,7 @@ def test_the_noise_is_that_of_fp32_against_itself_at_the_same_batch_size(
         # Which are ablation steps.
         trial = replace(trial, cell=replace(trial.cell, techniques=("channels-last",)))
         speed = timed(8.0, batch, speedup=ratio, within=0.01)
-        builder.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
+        builder.add(trial, TrialResult(arm="fp32", status="ok", row=speed))
     ladder = together(builder, {"fp32": scattered(1), AMP: scattered(gain)})
     assert verdict(ladder).startswith(texts[0])
     assert texts[1] in full(ladder).about

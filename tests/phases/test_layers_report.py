@@ -41,9 +41,7 @@ def run(tmp_path):
     for module, (error, share) in modules.items():
         add("error", error, module)
         add("share", share, module)
-    result = TrialResult(
-        precision="amp-bf16", status="ok", detail=DETAIL, row=Layers(gradient_error=0.8)
-    )
+    result = TrialResult(arm="amp-bf16", status="ok", detail=DETAIL, row=Layers(gradient_error=0.8))
     builder.add(trial, result, records=records)
     return load([builder.folder])
 

@@ -111,7 +111,7 @@ def measure(tiny_trial, cpu, monkeypatch):
             *(("fp32", name) if phase in TOGETHER else (name,)),
             cell=cell,
         )
-        return {result.precision: result for result in of_kind(TrialResult, sent)}
+        return {result.arm: result for result in of_kind(TrialResult, sent)}
 
     return go
 

@@ -56,7 +56,7 @@ def run(tmp_path):
         ("fp16", "nonfinite", {"losses": (2.0, math.nan)}),
     ):
         trial = builder.trial("numerics", [name], 128)
-        builder.add(trial, TrialResult(precision=name, status=status))
+        builder.add(trial, TrialResult(arm=name, status=status))
         builder.append(*figures(trial.id, name, **more))
     return load([builder.folder])
 

@@ -139,7 +139,7 @@ def measured(
         speed = timed(1000 * batch / pace, batch)
         trial = run.trial("speed", ["fp32"], batch, replicate=replicate)
         trial = replace(trial, cell=replace(trial.cell, techniques=techniques))
-        run.add(trial, TrialResult(precision="fp32", status="ok", row=speed))
+        run.add(trial, TrialResult(arm="fp32", status="ok", row=speed))
 
 
 def claim(run: RunBuilder, **changed: Any) -> None:

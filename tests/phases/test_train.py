@@ -237,7 +237,7 @@ def test_a_schedule_runs_over_all_steps_of_all_epochs(bench):
 
 def trained(trial, rows, **row):
     """The figures of a training whose epochs took so many seconds."""
-    result = TrialResult(precision="fp32", status="ok", row=Training(total_s=1.0, **row))
+    result = TrialResult(arm="fp32", status="ok", row=Training(total_s=1.0, **row))
     return result_of(figured(trial, [*rows, result])).row
 
 

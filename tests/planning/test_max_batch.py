@@ -22,9 +22,9 @@ def search(
         size = candidate.cell.batch_size
         tried.append(size)
         if size > most:
-            return TrialResult(precision="fp32", status=other, detail="too big")
+            return TrialResult(arm="fp32", status=other, detail="too big")
         fit = Fit(fit_peak_bytes=fixed_bytes + MIB * size, fit_free_bytes=free)
-        return TrialResult(precision="fp32", status="ok", row=fit, wall_s=wall_s * size)
+        return TrialResult(arm="fp32", status="ok", row=fit, wall_s=wall_s * size)
 
     device = Device(placement="0", kind="cuda" if on_gpu else "cpu", name="", architecture="")
     size, result = largest.search(trial, device, attempt, multiple)

@@ -72,17 +72,17 @@ def timed(machine, **asked):
     planned, free = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), **asked), set()
     for trial, seconds in zip(planned.trials, planned.seconds, strict=True):
         if seconds == 0:
-            free.update(trial.precisions)
+            free.update(trial.arm_names)
     return planned.trials, free
 
 
 def arms(trials, phase):
-    return [trial.precisions for trial in trials if trial.phase == phase]
+    return [trial.arm_names for trial in trials if trial.phase == phase]
 
 
 def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_recipe(machine):
     trials = plan(machine).trials
-    assert [(trial.phase, trial.cell.batch_size, trial.precisions) for trial in trials] == [
+    assert [(trial.phase, trial.cell.batch_size, trial.arm_names) for trial in trials] == [
         ("memory", 8, ("fp32",)),
         ("memory", 8, ("amp-bf16",)),
         *[("speed", 8, ("fp32", "amp-bf16"))] * 3,
@@ -113,7 +113,7 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
 def test_what_is_compared_is_what_the_device_can(machine, named, unsupported, together):
     device = gpu(unsupported=dict.fromkeys(unsupported, "no"))
     assert (
-        plan(machine, device, precisions=named, phases=("speed",)).trials[0].precisions == together
+        plan(machine, device, precisions=named, phases=("speed",)).trials[0].arm_names == together
     )
 
 
@@ -161,7 +161,7 @@ def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse(
     machine,
 ):
     trials = plan(machine, batch_sizes=(16, 64), seeds=(5, 3), epochs=2).trials
-    trained = [(t.cell.batch_size, t.seed, t.precisions[0]) for t in trials if t.phase == "train"]
+    trained = [(t.cell.batch_size, t.seed, t.arm_names[0]) for t in trials if t.phase == "train"]
     seeds = [(5, "fp32"), (5, "amp-bf16"), (3, "amp-bf16"), (3, "fp32")]
     assert trained == [(size, *seed) for size in (16, 64) for seed in seeds]
     assert {t.epochs for t in trials} == {1, 2}
@@ -297,7 +297,7 @@ def found(trials, *sizes):
     searches = [trial for trial in trials if trial.phase == "fit"]
     largest = {}
     for trial, size in zip(searches, sizes, strict=True):
-        largest[at_any_size(trial.cell), trial.precisions[0]] = size
+        largest[at_any_size(trial.cell), trial.arm_names[0]] = size
     return largest
 
 
@@ -306,7 +306,7 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert [trial.phase for trial in first] == ["fit", "fit", "train", "train"]
     largest = found(first, 96, 160)
     again = plan_at_largest(machine, largest)
-    assert {(t.cell.batch_size, t.precisions) for t in again if t.phase == "speed"} == {
+    assert {(t.cell.batch_size, t.arm_names) for t in again if t.phase == "speed"} == {
         (96, ("fp32", "amp-fp16")),
         (160, ("amp-fp16",)),
     }
@@ -435,7 +435,7 @@ def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
     card, footprint = gpu(memory_total_bytes=16 * GIB), Footprint(5 * GIB, 20 * GIB, None)
     asked = {"precisions": ("fp32", "amp-fp16", "bf16"), "phases": ("memory", "speed", "inference")}
     trials = plan(machine, card, suite=SIZED, footprint=footprint, **asked).trials
-    unfit = {(trial.phase, trial.precisions) for trial in trials if trial.unfit}
+    unfit = {(trial.phase, trial.arm_names) for trial in trials if trial.unfit}
     # 16-bit weights may fit, and inference does.
     assert unfit == {("memory", ("fp32",)), ("memory", ("amp-fp16",))}
     pair = replace(card, placement="0+1", memory_total_bytes=32 * GIB)

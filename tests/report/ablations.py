@@ -39,7 +39,7 @@ def together(
         blocks, results = [], []
         for name, processes in speeds.items():
             result = TrialResult(
-                precision=name,
+                arm=name,
                 status="ok" if replicate else status,
                 operations=operations,
                 row=timed(8.0, 64),
@@ -59,7 +59,7 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
         joint = builder.trial("speed", list(steps_ms), 64, replicate=replicate, ablation=True)
         builder.add(
             joint,
-            *(TrialResult(precision=name, status="oom", detail="too big") for name in steps_ms),
+            *(TrialResult(arm=name, status="oom", detail="too big") for name in steps_ms),
         )
         for name, values in steps_ms.items():
             if replicate < len(values):

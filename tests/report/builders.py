@@ -22,7 +22,7 @@ from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, answers
 from bench.report.reading.load import Runs, load
 from bench.report.tables.table import Material
-from bench.results.columns import cells
+from bench.results.columns import row_of
 from bench.results.records import (
     Block,
     Device,
@@ -112,7 +112,7 @@ class RunBuilder:
         asked = {}
         for name in {"replicate", "seed", "epochs", "ablation"} & parts.keys():
             asked[name] = parts.pop(name)
-        result = TrialResult(precision=precision, status=status, **parts)
+        result = TrialResult(arm=precision, status=status, **parts)
         return self.add(self.trial(phase, [precision], batch, **asked), result)
 
     def floor(
@@ -129,7 +129,7 @@ class RunBuilder:
         files = {Block: "blocks.csv", EpochResult: "epochs.csv", Numeric: "numerics_figures.csv"}
         files |= {Explained: "explain_figures.csv"}
         for record in records:
-            self.store._files[files[type(record)]].append([cells(record)])
+            self.store._files[files[type(record)]].append([row_of(record)])
         return self
 
     def speed(
@@ -151,9 +151,7 @@ class RunBuilder:
             faster = timed(10.0 / speedup, batch, speedup=speedup, within=within, rounds=rounds)
             timed_so_far = self.processes.setdefault((batch, replicate), {})
             for name, state, row in (("fp32", "ok", fp32), (arm, status, faster)):
-                timed_so_far[name] = TrialResult(
-                    precision=name, status=state, switches=switches, row=row
-                )
+                timed_so_far[name] = TrialResult(arm=name, status=state, switches=switches, row=row)
             trial = self.trial("speed", list(timed_so_far), batch, replicate=replicate)
             self.add(trial, *timed_so_far.values())
         return self
@@ -176,11 +174,11 @@ class RunBuilder:
             slow = step_ms * (1 + 0.2 * replicate)
             load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
             speed = timed(slow, batch, **load) if is_paired else None
-            rows = [TrialResult(precision="fp32", status=fp32, row=speed)]
+            rows = [TrialResult(arm="fp32", status=fp32, row=speed)]
             for name, gain in zip(gains, speedups, strict=True):
                 more = load | ({"speedup": gain} if is_paired else {})
                 speed = timed(slow / gain, batch, within=within, **more)
-                rows.append(TrialResult(precision=name, status="ok", row=speed))
+                rows.append(TrialResult(arm=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
 
@@ -249,14 +247,14 @@ class RunBuilder:
             of_last = {name: chosen.pop(name) for name in [*chosen] if hasattr(rows[-1], name)}
             rows[-1] = replace(rows[-1], **of_last)
             training = Training(total_s=seconds * epochs, **chosen)
-            result = TrialResult(precision=precision, status="ok", row=training)
+            result = TrialResult(arm=precision, status="ok", row=training)
             self.add(trial, result, records=rows)
         return self
 
     def diverged(self, precision: str, *, seed: int = 0, finite: int = 1) -> RunBuilder:
         """A training whose loss is NaN in the epoch after ``finite`` ones, which ends it."""
         detail = "the training loss became nan"
-        result = TrialResult(precision=precision, status="nonfinite", detail=detail)
+        result = TrialResult(arm=precision, status="nonfinite", detail=detail)
         trial = self.trial("train", [precision], 128, seed=seed, epochs=2)
         self.add(trial, result)
         for number in range(1, finite + 2):
@@ -331,7 +329,7 @@ def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBui
         faster = timed(10.0 / speedup, 128, speedup=speedup, within=0.01, **state)
         results = []
         for name, row in (("fp32", timed(10.0, 128, **state)), ("amp-bf16", faster)):
-            results.append(TrialResult(precision=name, status="ok", row=row))
+            results.append(TrialResult(arm=name, status="ok", row=row))
         run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *results)
     return run
 

@@ -23,7 +23,7 @@ from tests.rows import rows, trial_rows
 
 
 def result(precision="fp32", status="ok", **more):
-    return TrialResult(precision=precision, status=status, **more)
+    return TrialResult(arm=precision, status=status, **more)
 
 
 def both(status="ok", second=None):
@@ -72,7 +72,7 @@ def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_i
     assert again.id == pair.id
     Store(tmp_path).add_results(other, cpu, both(), [block(other, 1)])
     for number, trial in enumerate((pair, again), 2):
-        results = [result(precision) for precision in trial.precisions]
+        results = [result(precision) for precision in trial.arm_names]
         Store(tmp_path).add_results(trial, cpu, results, [block(trial, number)])
     precisions = [row["precision"] for row in trial_rows(tmp_path)]
     assert precisions == ["fp32", "amp-bf16", "fp32", "fp16-master"]
@@ -85,7 +85,7 @@ def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(
 ):
     store = Store(tmp_path)
     for trial in pair.apart():
-        store.add_results(trial, cpu, [result(trial.precisions[0])])
+        store.add_results(trial, cpu, [result(trial.arm_names[0])])
     assert stored_results(tmp_path).is_done(pair)
     store.add_results(pair, cpu, both(ending))  # out of memory is no end of what each does alone
     assert stored_results(tmp_path).is_done(pair)

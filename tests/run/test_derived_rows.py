@@ -19,7 +19,7 @@ def sent_by(run):
     """A trial of speed with results and blocks; amp-bf16 is 1.7 times as fast."""
     rows = {"fp32": timed(9.7, 128), "amp-bf16": timed(9.7 / 1.7, 128, speedup=1.7, within=0.06)}
     trial = run.trial("speed", tuple(rows), 128)
-    results = [TrialResult(precision=name, status="ok", row=row) for name, row in rows.items()]
+    results = [TrialResult(arm=name, status="ok", row=row) for name, row in rows.items()]
     return trial, *with_details(trial, results)
 
 
@@ -27,7 +27,7 @@ def test_what_is_shown_is_to_the_digit_what_is_read_back(tmp_path):
     run = RunBuilder(tmp_path / "run")
     trial, results, records = sent_by(run)
     run.store.add_results(trial, run.device, results, records)
-    shown = {result.precision: result.row for result in with_derived(trial, results, records)}
+    shown = {result.arm: result.row for result in with_derived(trial, results, records)}
     stored = stored_speeds(run.folder)[trial.id]
     for name in derived(PHASES["speed"]):
         assert [getattr(row, name) for row in stored.values()] == [
@@ -43,7 +43,7 @@ def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_
     records.append(
         block(trial.id, "fp32", round=20, time_ms=1e6, skipped_steps=3, discarded="evaluation")
     )
-    failed = TrialResult(precision="amp-bf16", status="failed", detail="why")
+    failed = TrialResult(arm="amp-bf16", status="failed", detail="why")
     shown, lost = with_derived(trial, [fp32, failed], records)
     assert (shown.row.step_ms, shown.row.skipped_steps, shown.row.rounds) == (
         pytest.approx(9.7),

@@ -94,9 +94,9 @@ class ScriptedLauncher:
 
     def measure(self, trial, on_message):
         results = []
-        for name in trial.precisions:
+        for name in trial.arm_names:
             row = self.row(trial.phase, name, trial.replicate)
-            results.append(TrialResult(precision=name, status="ok", row=row))
+            results.append(TrialResult(arm=name, status="ok", row=row))
         sent, blocks = with_details(trial, results)
         for message in (*blocks, *sent):
             on_message(message)

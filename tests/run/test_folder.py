@@ -81,7 +81,7 @@ def go_on(prepared, tmp_path):
 
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, monkeypatch):
     times = iter("abcd")
-    monkeypatch.setattr("bench.run.execute.now", lambda: next(times))
+    monkeypatch.setattr("bench.run.execute.utc_now", lambda: next(times))
     go_on(out=tmp_path)
     go_on(resume=tmp_path)
     again = read_run(tmp_path)

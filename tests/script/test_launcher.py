@@ -71,7 +71,7 @@ def launch(monkeypatch, tmp_path):
         return SimpleNamespace(
             ending=ending,
             started=started,
-            rows={each.precision: each for each in records if isinstance(each, TrialResult)},
+            rows={each.arm: each for each in records if isinstance(each, TrialResult)},
             places=[each.position for each in records if isinstance(each, Block)],
             notes=launcher.notes,
         )

@@ -40,7 +40,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         if why:
             raise UnsupportedError(why)
         context = open_context(trial)
-        (name,) = trial.precisions
+        (name,) = trial.arm_names
         batches = context.resident_batches(BATCHES)
         runner = context.runner(name, batches)
         runner.synchronize()

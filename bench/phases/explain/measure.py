@@ -56,9 +56,9 @@ IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Explain the trial's precisions; send the figures, then a result for each."""
     context = open_context(trial)
-    enter(trial.precisions[0], context.device)
+    enter(trial.arm_names[0], context.device)
     batches = context.resident_batches(BATCHES)
-    runners = [context.runner(name, batches) for name in trial.precisions]
+    runners = [context.runner(name, batches) for name in trial.arm_names]
     for runner in runners:
         runner.compile(context, send)
     with (

@@ -27,7 +27,7 @@ class Fit:
 
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal."""
-    return f"{result.precision} {result.detail.split(';')[0]} (bound by {result.row.fit_bound})"
+    return f"{result.arm} {result.detail.split(';')[0]} (bound by {result.row.fit_bound})"
 
 
 def conduct(trial: Any, session: Any) -> None:

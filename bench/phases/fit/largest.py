@@ -42,7 +42,7 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
     searched: list[str] = []
     for other in session.plan.trials:
         if PHASES[other.phase].searches and other.cell == trial.cell and _can_run(other, device):
-            searched += other.precisions
+            searched += other.arm_names
     tokens = suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1
     multiple = common_multiple(searched, tokens)
     size, result = search(trial, device, lambda smaller: session.run(smaller).results[0], multiple)

@@ -26,7 +26,7 @@ FIT_STEPS = 3
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     """Train a few steps at the trial's batch size; raise what a batch that does not fit raises."""
     context = open_context(trial)
-    (name,) = trial.precisions
+    (name,) = trial.arm_names
     enter(name, context.device)
     send(Progress(text=f"{name}: does a batch of {trial.cell.batch_size} fit?"))
     backend = backend_of(context.device)

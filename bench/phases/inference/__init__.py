@@ -40,7 +40,7 @@ def describe(result: TrialResult) -> str:
         inference.inference_speedup_low,
         inference.inference_speedup_high,
     )
-    line = f"{result.precision} {inference.inference_samples_per_s:,.1f} samples/s{times}"
+    line = f"{result.arm} {inference.inference_samples_per_s:,.1f} samples/s{times}"
     line += f", one sample in {inference.latency_p50_ms:.3g} ms"
     if result.status == "unconverged":
         line += " (unconverged)"

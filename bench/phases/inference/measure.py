@@ -59,7 +59,7 @@ class ForwardRunner(TrainingRunner):
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's only precision against fp32 in this process, and send its result."""
     context = open_context(trial)
-    (name,) = trial.precisions
+    (name,) = trial.arm_names
     batches = context.resident_batches(BATCHES)
     if context.suite.step is not None or not isinstance(batches[0], list | tuple):
         how = "on the first part of a batch, which this suite's step does not"

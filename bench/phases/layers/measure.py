@@ -29,7 +29,7 @@ WHOLE = "the model itself"
 def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     """Search the modules that the trial's only precision must keep; send figures and the result."""
     context = open_context(trial)
-    (name,) = trial.precisions
+    (name,) = trial.arm_names
     dtype = _narrow_type(parse_precision(name))
     if context.suite.step is not None:
         raise UnsupportedError(

@@ -40,7 +40,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
             f"numerics needs the loss of one backward pass, and {context.suite.name} has its own "
             "step"
         )
-    (name,) = trial.precisions
+    (name,) = trial.arm_names
     batches = context.open_batches()
     total = max(steps, context.suite.schedule_length(trial.epochs, batches.steps_per_epoch))
     context = replace(context, data=batches.data)

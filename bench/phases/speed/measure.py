@@ -64,7 +64,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
                 status,
                 detail,
                 switches=switches,
-                precision=arms[index].name,
+                arm=arms[index].name,
                 operations=observed,
                 conversion=runner.arm.conversion,
                 row=replace(

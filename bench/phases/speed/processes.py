@@ -52,7 +52,7 @@ def _speeds(trial: Trial, measured: Measured) -> dict[str, Speed]:
     """Return the speeds of a trial's arms in its process, whatever other arms that measured."""
     speeds = {}
     for name, row in measured.get(trial.id, {}).items():
-        if name in trial.precisions and row.step_ms is not None:
+        if name in trial.arm_names and row.step_ms is not None:
             speeds[name] = row
     return speeds
 

@@ -42,7 +42,7 @@ def run(
             reads its file.
     """
     context = open_context(trial)
-    (name,) = trial.precisions
+    (name,) = trial.arm_names
     batches = context.open_batches()
     context = replace(context, data=batches.data)
     steps = context.suite.schedule_length(trial.epochs, batches.steps_per_epoch)

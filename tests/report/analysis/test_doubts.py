@@ -47,7 +47,7 @@ def strayed(
         for name, types, speed in zip(names, (computed, arm), speeds, strict=True):
             operations = Operations(compute_dtypes=types, other_modules="middle")
             parts = {"switches": IEEE, "operations": operations, "row": speed}
-            rows.append(TrialResult(precision=name, status="ok", **parts))
+            rows.append(TrialResult(arm=name, status="ok", **parts))
         run.add(trial, *rows)
     return run
 

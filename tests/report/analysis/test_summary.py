@@ -52,7 +52,7 @@ def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(
     both = ["fp32", "amp-bf16"]
     for replicate in (0, 1, 2):
         rows = [
-            TrialResult(precision=name, status="oom", detail=f"{', '.join(both)} together")
+            TrialResult(arm=name, status="oom", detail=f"{', '.join(both)} together")
             for name in both
         ]
         run.add(run.trial("speed", both, 128, replicate=replicate), *rows)

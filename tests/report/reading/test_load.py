@@ -80,8 +80,8 @@ def test_a_retried_trial_counts_once_and_by_its_last_row_and_epochs(tmp_path: Pa
         epoch_of(trial.id, "fp32", seed=0, epoch=number, accuracy=90.0, epoch_s=1.0)
         for number in (1, 2, 3)
     ]
-    run.add(trial, TrialResult(precision="fp32", status="failed"), records=epochs[2:])
-    run.add(trial, TrialResult(precision="fp32", status="nonfinite"), records=epochs[:2])
+    run.add(trial, TrialResult(arm="fp32", status="failed"), records=epochs[2:])
+    run.add(trial, TrialResult(arm="fp32", status="nonfinite"), records=epochs[:2])
     runs = load([run.folder])
     assert (runs.trials["status"].tolist(), runs.details["epochs"]["epoch"].tolist()) == (
         ["nonfinite"],
@@ -130,7 +130,7 @@ def test_of_a_file_that_was_cut_off_the_whole_rows_count(tmp_path: Path) -> None
     trial = run.trial("speed", ["fp32", "amp-bf16"], 128)
     run.add(
         trial,
-        *(TrialResult(precision=name, status="failed", detail="gone") for name in trial.precisions),
+        *(TrialResult(arm=name, status="failed", detail="gone") for name in trial.arm_names),
     )
     path = run.folder / "speed.csv"
     path.write_text(path.read_text()[:-3])

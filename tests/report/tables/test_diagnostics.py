@@ -69,9 +69,7 @@ def test_what_ran_and_how_it_was_timed_are_a_table(tmp_path):
         )
         operations = Operations(compute_dtypes=dtypes, flops_per_step=2e9)
         results.append(
-            TrialResult(
-                precision=name, status="ok", switches=IEEE, operations=operations, row=speed
-            )
+            TrialResult(arm=name, status="ok", switches=IEEE, operations=operations, row=speed)
         )
     run.add(run.trial("speed", [*computed], 128), *results)
     measured = how_measured(run.summary())
@@ -84,7 +82,7 @@ def test_processes_with_equal_notes_share_a_row(tmp_path):
     for replicate in range(3):
         speeds = {name: timed(4.0, 64, steady=name == "fp32") for name in ("fp32", "amp-bf16")}
         results = [
-            TrialResult(precision=name, status="unconverged", detail="too wide", row=speed)
+            TrialResult(arm=name, status="unconverged", detail="too wide", row=speed)
             for name, speed in speeds.items()
         ]
         builder.add(builder.trial("speed", [*speeds], 64, replicate=replicate), *results)
