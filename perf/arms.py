@@ -156,7 +156,7 @@ class Comparison:
         )
 
 
-def over_by_hand(comparison: Comparison, _send: object = None) -> dict[str, float]:
+def over_by_hand(comparison: Comparison) -> dict[str, float]:
     """Return the log-ratio of the harness's step time to the hand-written loop's."""
     arguments = comparison.arguments()
     builders: dict[str, Callable[[], TrainingRunner | HandRunner]] = {

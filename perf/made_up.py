@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from bench.launch import Ending, Launcher
+from bench.launch import Launcher
 from bench.phases.floor import AGAIN
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
+from bench.results.endings import Ending
 from bench.results.records import (
     Block,
     Device,
@@ -88,7 +89,7 @@ class MadeUpMachine(Launcher):
             devices=tuple(replace(device, placement=name) for name, device in named),
         )
 
-    def call(self, target: str, *arguments: object) -> Any:
+    def call(self, target: str, *arguments: object, silence_s: float = 0.0) -> Any:
         """Return None: no steps are counted, no weights are downloaded."""
 
     def run(self, trial: Trial, device: Device, on_message: Callable[[Message], None]) -> Ending:

@@ -39,7 +39,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.launch import Ending
+from bench.results.endings import Ending
 from bench.results.records import Device, Message
 from bench.spec.request import Request
 from bench.spec.trial import Trial
@@ -79,7 +79,7 @@ class Instant(MadeUpMachine):
         self.begun: list[float] = []
         self.ended: list[float] = []
 
-    def call(self, target: str, *arguments: object) -> Any:  # noqa: ARG002
+    def call(self, target: str, *arguments: object, silence_s: float = 0.0) -> Any:  # noqa: ARG002
         """Return the FLOPs of a sample; planning calls for nothing else."""
         return 1e6
 

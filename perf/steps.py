@@ -115,7 +115,7 @@ def huggingface_model(suite: Suite, preset: str) -> nn.Module:
     return Logits(GPT2LMHeadModel(config))
 
 
-def over_harness(comparison: arms.Comparison, _send: object = None) -> dict[str, float]:
+def over_harness(comparison: arms.Comparison) -> dict[str, float]:
     """Return the log-ratio of each peer's step time to the harness's, as this process measures it.
 
     All arms are timed in the same rounds. A peer whose package is not installed is left out.

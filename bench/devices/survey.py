@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from importlib import metadata
@@ -28,7 +28,7 @@ from bench.spec.placement import EVERY_GPU, Placement
 from bench.spec.precisions import PRECISIONS
 
 
-def survey(placements: tuple[str, ...] | None, _send: Callable[[object], None]) -> Environment:
+def survey(placements: tuple[str, ...] | None) -> Environment:
     """Describe this machine; runs in a process of its own, since it initialises the GPUs.
 
     Args:
@@ -165,7 +165,7 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
     return 3 * 2 * size**3 / best / 1e9
 
 
-def look(_send: Callable[[object], None]) -> tuple[tuple[Seen, ...], str]:
+def look() -> tuple[tuple[Seen, ...], str]:
     """Return the devices, the CPU last, and why there is no GPU (empty if there is one).
 
     Runs in its own process, because it initialises the GPUs.

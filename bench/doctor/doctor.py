@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.doctor.checks import CHECKS, Check
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
-from bench.results.records import Device, Environment
+from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.text import print_plain
 
@@ -23,7 +23,7 @@ def examine(gpus: tuple[str, ...] | None, launcher: LocalLauncher) -> bool:
     Raises:
         UsageError: there is no such device.
     """
-    environment: Environment = launcher.call("bench.devices.survey:survey", gpus)
+    environment = launcher.survey(gpus)
     for note in environment.left_out:
         print_plain(f"Warning: {note}")
     failed = 0

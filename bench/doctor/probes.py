@@ -1,4 +1,4 @@
-"""The measurements of the self-tests, each in a fresh process: ``probe(device, *arguments, send)``.
+"""The measurements of the self-tests, each in a fresh process: ``probe(device, *arguments)``.
 
 They time steps that take a known time, and a small model in training.
 """
@@ -20,7 +20,7 @@ from bench.measure.rounds import Clock, Runner, compare
 from bench.measure.warmup import prepare
 from bench.phases.memory import MemoryPeak
 from bench.planning import suite_registry
-from bench.results.records import Device, Message
+from bench.results.records import Device
 from bench.spec.placement import Placement
 from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.protocol import Protocol
@@ -28,8 +28,6 @@ from bench.spec.trial import SuiteRef
 from bench.stats import Interval
 from bench.training.arms import BATCHES, TrainingRunner, enter
 from bench.training.step import build_arm
-
-Send = Callable[[Message], None]
 
 # A part of a step of a known ratio on a CPU: three milliseconds of waiting.
 PART_NS = 3e6
@@ -47,7 +45,7 @@ FINE = Protocol(
 SIZES = {"cpu": (256, 128), "cuda": (2048, 1024)}
 
 
-def matmul_error(device: Device, _send: Send) -> float | None:
+def matmul_error(device: Device) -> float | None:
     """Return the error of a matrix product under fp32's switches, against float64."""
     return enter(BASELINE, torch_device(device)).matmul_error
 
@@ -61,7 +59,7 @@ def timed(
     return compare(arms, sizes, FINE, seed=seed, clock=clock).logs[1]
 
 
-def known_ratio(device: Device, _send: Send) -> Interval:
+def known_ratio(device: Device) -> Interval:
     """Return the log-ratio measured of two arms that take known times.
 
     Their steps are made of work that always takes the same time: waiting on a CPU, a product on a
@@ -84,13 +82,13 @@ def wait() -> None:
         pass
 
 
-def against_itself(device: Device, process: int, _send: Send) -> float:
+def against_itself(device: Device, process: int) -> float:
     """Return the log-ratio of a training step to itself in this process."""
     arms = [training_runner(device), training_runner(device)]
     return timed(arms, seed=process).center
 
 
-def peak(device: Device, held_bytes: int, _send: Send) -> int | None:
+def peak(device: Device, held_bytes: int) -> int | None:
     """Return the peak of a small training step that also holds ``held_bytes``.
 
     It is measured as in the memory phase.

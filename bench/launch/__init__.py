@@ -12,8 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
+from bench.results.endings import Ending
 from bench.results.records import Device, Environment, Message
-from bench.results.records import Ending as Ending
 from bench.spec.errors import UsageError
 from bench.spec.optional import definitions
 from bench.spec.request import Request
@@ -23,6 +23,9 @@ from bench.spec.trial import Trial
 OnMessage = Callable[[Message], None]
 # How often a thread that waits for others looks whether Ctrl-C was pressed.
 WAKE_S = 0.5
+# A process that surveys, downloads or decodes before the run is taken to hang if it is silent for
+# so long.
+SILENCE_S = 1800.0
 
 
 class Launcher(ABC):
@@ -51,12 +54,13 @@ class Launcher(ABC):
         return None
 
     @abstractmethod
-    def call(self, target: str, *arguments: object) -> Any:
+    def call(self, target: str, *arguments: object, silence_s: float = SILENCE_S) -> Any:
         """Call a function of the worker, in a fresh process on each node, and return its value.
 
         Args:
             target: the function as ``module:name``.
-            arguments: of the function; it gets one more, a function that sends messages.
+            arguments: of the function.
+            silence_s: how long its process may say nothing before it is taken to hang.
 
         Raises:
             UsageError: the function raised one, its process failed, died or hung, or nodes return

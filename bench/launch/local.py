@@ -19,8 +19,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from bench.launch import Ending, Launcher, OnMessage
+from bench.launch import SILENCE_S, Launcher, OnMessage
 from bench.launch.ranks import Rank, free_port, run_ranks
+from bench.results.endings import SELF_EXPLANATORY, Ending
 from bench.results.environment import recorded, remove_overrides
 from bench.results.records import SPIN_VARIABLES, Device, Environment, Progress
 from bench.spec import lifetime
@@ -31,18 +32,8 @@ from bench.spec.trial import Trial
 from bench.worker.failures import STACK_SIGNAL, exit_cause, oom_kills, printed, reason
 
 PRELOAD = "bench.worker.fork_server"
-# A process that surveys, downloads or decodes before the run is taken to hang if it is silent for
-# so long.
-SILENCE_S = 1800.0
-# Functions that never take so long: a model that hangs here hangs in its trials, whose rows say
-# where.
-CALL_LIMITS_S = {
-    "bench.training.estimates:count_flops": 60.0,
-    "bench.training.estimates:footprint": 60.0,
-    "bench.devices.survey:survey": 300.0,
-}
-# Endings whose text says all.
-SELF_EXPLANATORY = ("done", "usage", "oom", "unsupported")
+# How long a driver may take to answer the survey's questions.
+SURVEY_S = 300.0
 # How long a process that hangs may take to print its stack.
 STACK_S = 0.5
 # multiprocessing's exit code of a process whose fork server is gone.
@@ -66,35 +57,32 @@ class LocalLauncher(Launcher):
     """
 
     def __init__(self) -> None:
-        """Prepare the fork server; it starts with the first process."""
+        """Prepare the fork server; it starts with the first process.
+
+        What it inherits is set in the environment of this process: see ``_prepare_environment``.
+        """
         super().__init__()
         self._doing: dict[Any, str] = {}
         """The processes that run, each with the text of its last progress."""
         self._left: set[int] = set()
         """The process groups of workers that were ended, until nothing of them runs."""
-        self.removed_variables = remove_overrides()
+        self.removed_variables = _prepare_environment()
         """Overrides of fp32 products that were in the environment, as NAME=VALUE."""
-        if os.environ.keys().isdisjoint(SPIN_VARIABLES):
-            os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
-        # The fork server is a new interpreter: it must find this package wherever it is started
-        # from.
-        paths = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{paths}" if paths else str(ROOT)
-        os.environ[lifetime.LAUNCHER] = str(os.getpid())
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([PRELOAD])
 
     def survey(self, gpus: tuple[str, ...] | None) -> Environment:
-        environment: Environment = self.call("bench.devices.survey:survey", gpus)
+        environment: Environment = self.call(
+            "bench.devices.survey:survey", gpus, silence_s=SURVEY_S
+        )
         return replace(environment, removed_variables=self.removed_variables, variables=recorded())
 
     def cancel(self) -> None:
         for process in tuple(self._doing):
             lifetime.end_group(process)
 
-    def call(self, target: str, *arguments: object) -> Any:
-        limit_s = CALL_LIMITS_S.get(target, SILENCE_S)
-        ending = self._run(target, arguments, lambda _message: None, silence_s=limit_s)
+    def call(self, target: str, *arguments: object, silence_s: float = SILENCE_S) -> Any:
+        ending = self._run(target, arguments, silence_s=silence_s)
         if ending.kind == "usage":
             raise UsageError(ending.text)
         if ending.kind != "done":
@@ -130,7 +118,7 @@ class LocalLauncher(Launcher):
         return self._run(
             "bench.worker.worker:run_trial",
             (trial, device, self.workspace, rendezvous),
-            on_message,
+            on_message=on_message,
             silence_s=trial.silence_s,
             source=Path(suite.file) if suite.file else ROOT / "suites" / f"{suite.name}.py",
         )
@@ -139,9 +127,9 @@ class LocalLauncher(Launcher):
         self,
         target: str,
         arguments: tuple[Any, ...],
-        on_message: OnMessage,
         *,
         silence_s: float,
+        on_message: OnMessage | None = None,
         source: Path | None = None,
     ) -> Ending:
         """Call a function, ``module:name``, in a fresh process.
@@ -149,8 +137,9 @@ class LocalLauncher(Launcher):
         Args:
             target: the function.
             arguments: of the function.
-            on_message: takes what the process sends.
             silence_s: how long it may be silent.
+            on_message: takes what the function sends, which then gets one more argument, a function
+                that sends; None of a function that sends nothing.
             source: the user's file, of which a failure names the line.
         """
         self._require_nothing_left()
@@ -160,7 +149,8 @@ class LocalLauncher(Launcher):
             kills = oom_kills()
             receiving, sending = self._context.Pipe(duplex=False)
             try:
-                process = self._start((sending, str(log), f"{folder}/compiled", target, arguments))
+                call = (sending, str(log), f"{folder}/compiled", target, arguments)
+                process = self._start(call, sends=on_message is not None)
             except (EOFError, OSError) as error:
                 why = str(error) or "the fork server was killed"
                 return Ending(kind="lost", text=f"the process could not be started: {why}")
@@ -189,7 +179,7 @@ class LocalLauncher(Launcher):
             text = reason(ending.text, output, last_progress, source)
             return replace(ending, text=text, log=output)
 
-    def _start(self, call: tuple[Any, ...]) -> Any:
+    def _start(self, call: tuple[Any, ...], *, sends: bool) -> Any:
         """Start a process, and the fork server if it does not run.
 
         Ctrl-C does not wait until the server has imported torch.
@@ -198,7 +188,9 @@ class LocalLauncher(Launcher):
             EOFError, OSError: the fork server could not start, could not fork, or was killed
             meanwhile.
         """
-        process = self._context.Process(target=_serve, args=call, daemon=True)
+        process = self._context.Process(
+            target=_serve, args=call, kwargs={"sends": sends}, daemon=True
+        )
         try:
             # The worker, a child of the server, lets SIGINT through when what it prints goes to its
             # log.
@@ -249,7 +241,7 @@ class LocalLauncher(Launcher):
         return []
 
     def _listen(
-        self, process: Any, receiving: Connection, on_message: OnMessage, silence_s: float
+        self, process: Any, receiving: Connection, on_message: OnMessage | None, silence_s: float
     ) -> Ending | None:
         """Pass messages on until the process ends; return its ending, None if it sent none."""
         heard, limit_s = time.monotonic(), silence_s
@@ -266,16 +258,32 @@ class LocalLauncher(Launcher):
                 if isinstance(message, Progress):
                     self._doing[process] = message.text
                     limit_s = max(silence_s, message.silence_s)
-                on_message(message)
+                if on_message is not None:
+                    on_message(message)
             elif ready:  # it has ended, and what it started may hold its end of the pipe
                 return None
             elif time.monotonic() - heard > limit_s:
                 return Ending(kind="timeout", text=f"no sign of life for {limit_s:g} s")
-            else:
+            elif on_message is not None:
                 on_message(Progress(text=""))
 
 
-def _serve(connection: Connection, *arguments: Any) -> None:
+def _prepare_environment() -> tuple[str, ...]:
+    """Set and unset variables of this process, for its fork server and all that it forks.
+
+    Returns:
+        The overrides of fp32 products that were unset, as NAME=VALUE.
+    """
+    if os.environ.keys().isdisjoint(SPIN_VARIABLES):
+        os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+    # The fork server is a new interpreter: it must find this package wherever it is started from.
+    paths = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{paths}" if paths else str(ROOT)
+    os.environ[lifetime.LAUNCHER] = str(os.getpid())
+    return remove_overrides()
+
+
+def _serve(connection: Connection, *arguments: Any, sends: bool) -> None:
     # The fork server ends when nobody holds this end of its pipe any more; a hung worker would hold
     # it forever.
     os.close(_fork_server()._forkserver_alive_fd)
@@ -287,7 +295,7 @@ def _serve(connection: Connection, *arguments: Any) -> None:
         return
     from bench.worker import worker
 
-    worker.serve(connection, *arguments)
+    worker.serve(connection, *arguments, sends=sends)
 
 
 def _kill_fork_server() -> None:

@@ -14,16 +14,13 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench.launch import WAKE_S, Ending, OnMessage
+from bench.launch import WAKE_S, OnMessage
 from bench.phases.memory import MemoryPeak
+from bench.results.endings import CONCLUSIVE, OF_ALL_RANKS, Ending
 from bench.results.records import Message, TrialResult
 
 # How long the other ranks may take to report the cause after one has reported that it lost them.
 GRACE_S = 5.0
-# Endings that are a cause by themselves; others may follow from another rank's.
-CAUSES = ("oom", "unsupported", "usage", "import", "timeout")
-# Endings that concern all ranks alike, whose text names no device.
-ALIKE = ("unsupported", "usage")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,8 +80,8 @@ def run_ranks(ranks: Sequence[Rank], on_message: OnMessage, grace_s: float = GRA
         return Ending(kind="done")
     # Last come those that report the loss of another rank, first those that are a cause by
     # themselves.
-    name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CAUSES))
-    return ending if ending.kind in ALIKE else replace(ending, text=f"{name}: {ending.text}")
+    name, ending = min(failed, key=lambda pair: (pair[1].secondary, pair[1].kind not in CONCLUSIVE))
+    return ending if ending.kind in OF_ALL_RANKS else replace(ending, text=f"{name}: {ending.text}")
 
 
 def _failures(ranks: Sequence[Rank], records: _Records, grace_s: float) -> list[tuple[str, Ending]]:

@@ -24,9 +24,10 @@ from typing import Any
 
 import psutil
 
-from bench.launch import Ending, Launcher, OnMessage
+from bench.launch import SILENCE_S, Launcher, OnMessage
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, free_port, run_ranks
+from bench.results.endings import Ending
 from bench.results.environment import merge
 from bench.results.records import Device, Environment, Message
 from bench.spec.errors import UsageError, first_line
@@ -142,7 +143,7 @@ class RayLauncher(Launcher):
         except self._ray.exceptions.RayError as error:
             raise _lost(where, error) from error
 
-    def _ask(self, method: str, *arguments: object) -> dict[Accelerator, Any]:
+    def _ask(self, method: str, *arguments: object, **options: object) -> dict[Accelerator, Any]:
         """Call a method of all actors at the same time; return what each returned.
 
         Raises:
@@ -151,7 +152,7 @@ class RayLauncher(Launcher):
         running = {}
         for held in self._held.values():
             for each in held:
-                running[each] = getattr(each.actor, method).remote(*arguments)
+                running[each] = getattr(each.actor, method).remote(*arguments, **options)
         return {each: self._get(each.name, reference) for each, reference in running.items()}
 
     def _accelerators(self, placement: Placement) -> list[Accelerator]:
@@ -166,8 +167,9 @@ class RayLauncher(Launcher):
             surveys[placement.name] = [(each.node, answers[each]) for each in held]
         return merge(surveys)
 
-    def call(self, target: str, *arguments: object) -> Any:
-        answers = self._ask("call", target, *map(self._translated, arguments))
+    def call(self, target: str, *arguments: object, silence_s: float = SILENCE_S) -> Any:
+        there = map(self._translated, arguments)
+        answers = self._ask("call", target, *there, silence_s=silence_s)
         first, *others = answers.values()
         if any(value != first for value in others):
             text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
@@ -429,10 +431,11 @@ class AcceleratorActor(LocalLauncher):
                 messages.put(Ending(kind="lost", text=first_line(error)))
 
         threading.Thread(target=execute, daemon=True).start()
-        message: Message | Ending = None
-        while not isinstance(message, Ending):
+        while True:
             message = messages.get()
             yield message
+            if isinstance(message, Ending):
+                return
 
 
 def interface(address: str) -> str | None:

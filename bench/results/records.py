@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from bench.spec.precisions import PRECISIONS
 from bench.spec.suite import Parameter
@@ -481,23 +481,18 @@ class Progress:
     """How long it may stay silent after this, where that is longer than the trial's limit."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How a process ended, its last word: ``done`` with a value, or why not."""
+class Detail(Protocol):
+    """A row of the details of a trial, such as a ``Block``; ``Phase.details`` names its CSV."""
 
-    kind: str
-    """``done``, ``usage``, ``oom``, ``error``, ``died``, ``timeout``, or ``unsupported``, said by a
-    process or known without one; ``import`` if no process can import its libraries; ``lost`` if
-    what ran the process was lost, and not by its fault."""
-    value: Any = None
-    text: str = ""
-    log: str = ""
-    """All that a process that failed has printed."""
-    secondary: bool = False
-    """Whether the process failed because it lost another rank of its trial, whose own error may
-    arrive later."""
+    @property
+    def trial(self) -> str:
+        """The id of the trial."""
+
+    @property
+    def precision(self) -> str:
+        """The name of the arm, as in the CSV's column."""
 
 
-# What a process of a trial sends: its progress, the rows of its details, and a ``TrialResult`` for
+# What a process of a trial sends before its ending: its progress, its details, and a result for
 # each arm.
-Message = object
+Message = Progress | TrialResult | Detail

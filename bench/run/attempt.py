@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.launch import Ending
-from bench.results.records import Message, Status, TrialResult
+from bench.results.endings import BROKEN, FAULTS, STATUSES, Ending
+from bench.results.records import Detail, TrialResult
 from bench.results.store import LOG
 from bench.spec.trial import Trial
 
 # Most characters of a row's detail: the beginning and the end of an error say what it is.
 LONGEST = 1000
-# The statuses of rows by the kind of ending; of all others it is ``failed``.
-STATUSES: dict[str, Status] = {"oom": "oom", "timeout": "timeout", "unsupported": "unsupported"}
-# Endings after which an arm is not tried again in its cell: it would crash again, or hang for as
-# long again.
-BROKEN = ("died", "timeout")
-# Endings that are an arm's fault: of several arms, whose is shown by trying each apart.
-FAILED = (*BROKEN, "error")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +19,9 @@ class Attempt:
     """What a trial's process sent, and how it ended; nothing of it is stored yet."""
 
     trial: Trial
-    records: Sequence[Message]
     results: list[TrialResult]
     """One for each arm."""
+    details: Sequence[Detail]
     ending: Ending
 
     @property
@@ -39,18 +32,23 @@ class Attempt:
     @property
     def failed_together(self) -> bool:
         """Whether it failed by the fault of one of several arms."""
-        return self.ending.kind in FAILED and len(self.trial.arms) > 1
+        return self.ending.kind in FAULTS and len(self.trial.arms) > 1
 
 
-def completed(trial: Trial, records: Sequence[Message], ending: Ending, started: str) -> Attempt:
+def completed(
+    trial: Trial, records: Sequence[TrialResult | Detail], ending: Ending, started: str
+) -> Attempt:
     """Return an attempt with a result for each arm.
 
     Arms without one get the status and the reason of the ending.
     """
-    results = []
+    results: list[TrialResult] = []
+    details: list[Detail] = []
     for record in records:
         if isinstance(record, TrialResult):
             results.append(replace(record, detail=legible(record.detail)))
+        else:
+            details.append(record)
     answered = {result.arm for result in results}
     status = STATUSES.get(ending.kind, "failed")
     detail = legible(ending.text) or "the process sent no result"
@@ -62,7 +60,7 @@ def completed(trial: Trial, records: Sequence[Message], ending: Ending, started:
         if name not in answered:
             result = TrialResult(arm=name, status=status, detail=detail, started=started)
             results.append(result)
-    return Attempt(trial=trial, records=records, results=results, ending=ending)
+    return Attempt(trial=trial, results=results, details=details, ending=ending)
 
 
 def legible(text: str) -> str:

@@ -18,7 +18,7 @@ from bench.phases.speed import Speed
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS, derived, row_of
 from bench.results.csv_file import typed
-from bench.results.records import MEASURED, TrialResult
+from bench.results.records import MEASURED, Detail, TrialResult
 from bench.results.run_json import read_run
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
@@ -27,7 +27,7 @@ YES_OR_NO = {"yes": True, "no": False}
 
 
 def with_derived(
-    trial: Trial, results: Sequence[TrialResult], records: Sequence[Any]
+    trial: Trial, results: Sequence[TrialResult], records: Sequence[Detail]
 ) -> list[TrialResult]:
     """Return the results of a trial with what follows from its records, as reports derive it."""
     phase = PHASES[trial.phase]
@@ -36,7 +36,7 @@ def with_derived(
         return [*results]
     details = {}
     for kind, name in phase.details.items():
-        sent: list[Any] = [record for record in records if isinstance(record, kind)]
+        sent: list[Detail] = [record for record in records if isinstance(record, kind)]
         details[name] = _frame(trial, [(each.precision, each) for each in sent], name)
     # As a frame of reports, which has the reference of each cell.
     rows = _frame(trial, [(result.arm, result) for result in measured], phase.file)

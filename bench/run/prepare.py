@@ -25,6 +25,9 @@ from bench.spec.techniques import find
 from bench.spec.text import print_plain
 from bench.spec.trial import SuiteRef, Trial
 
+# An estimate never takes so long: a model that hangs here hangs in its trials, whose rows say
+# where.
+ESTIMATE_S = 60.0
 # Training images of the sources whose number is known without them.
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 
@@ -185,7 +188,7 @@ def _estimate(launcher: Launcher, target: str, ref: SuiteRef) -> Any:
     None if that fails, as the model's trials will then report.
     """
     try:
-        return launcher.call(target, ref)
+        return launcher.call(target, ref, silence_s=ESTIMATE_S)
     except UsageError:  # it hangs, died or raised an error
         return None
 

@@ -13,11 +13,21 @@ from threading import RLock
 from typing import Any
 
 from bench.cli.display import Display
-from bench.launch import Ending, Launcher
+from bench.launch import Launcher
 from bench.measure.sampler import Sampler
 from bench.planning.abilities import refusal_reason
 from bench.planning.plan import Plan
-from bench.results.records import MEASURED, Device, Message, Progress, Status, TrialResult, utc_now
+from bench.results.endings import Ending
+from bench.results.records import (
+    MEASURED,
+    Detail,
+    Device,
+    Message,
+    Progress,
+    Status,
+    TrialResult,
+    utc_now,
+)
 from bench.results.store import Store, StoredResults
 from bench.run.attempt import Attempt, completed
 from bench.run.derived_rows import with_derived
@@ -93,7 +103,7 @@ class Session:
         """
         self.begin(trial)
         device = self.devices[trial.cell.placement.name]
-        records: list[Message] = []
+        records: list[TrialResult | Detail] = []
 
         def take(message: Message) -> None:
             if time.monotonic() > self.deadline_s:
@@ -141,7 +151,7 @@ class Session:
         if attempt.is_broken and result.status not in MEASURED and not self._has_fitted(trial):
             reason = f"not tried again: in {trial.id}, {result.detail}"
             self.broken[trial.cell, result.arm] = result.status, reason
-        self.store_results(trial, attempt.results, attempt.records)
+        self.store_results(trial, attempt.results, attempt.details)
 
     def _has_fitted(self, trial: Trial) -> bool:
         """Return whether the process before ran: of two that read an arm's memory one is enough."""
@@ -149,14 +159,14 @@ class Session:
         return PHASES[trial.phase].finds_unfit and not {*before.values()}.isdisjoint(MEASURED)
 
     def store_results(
-        self, trial: Trial, results: Sequence[TrialResult], records: Sequence[Message] = ()
+        self, trial: Trial, results: Sequence[TrialResult], details: Sequence[Detail] = ()
     ) -> None:
         """Store a trial's results, and show them."""
         device = self.devices[trial.cell.placement.name]
         with self.lock:
             samples = self.sampler.drain()
-            self.store.add_results(trial, device, results, [*samples, *records])
-            results = with_derived(trial, results, records)
+            self.store.add_results(trial, device, results, [*samples, *details])
+            results = with_derived(trial, results, details)
             self.display.end(trial, results)
         statuses = {result.arm: result.status for result in results}
         self.known.statuses[trial.id] = statuses

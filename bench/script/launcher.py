@@ -23,11 +23,12 @@ from typing import Any
 
 import psutil
 
-from bench.launch import Ending, OnMessage, require_one_task
+from bench.launch import OnMessage, require_one_task
 from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import CpuWatch
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
+from bench.results.endings import Ending, EndingKind
 from bench.results.records import Device, Operations, Progress, TrialResult
 from bench.run.prepare import PreparedRun
 from bench.script import steps
@@ -401,7 +402,7 @@ def _mean(values: list[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _failed(kind: str, how: str, log: str) -> RefusedError:
+def _failed(kind: EndingKind, how: str, log: str) -> RefusedError:
     """Return the error of a process that failed, with the last line that it printed."""
     last = last_words(log)
     return RefusedError(f"{how}; it printed last: {last}" if last else how, kind=kind, log=log)

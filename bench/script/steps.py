@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, mode
 from typing import Any
 
+from bench.results.endings import EndingKind
 from bench.results.records import Block
 
 # The types of products that mixed precision is about.
@@ -38,7 +39,7 @@ class RefusedError(Exception):
     A process that failed has another ``kind`` of ending, and what it printed as ``log``.
     """
 
-    def __init__(self, text: str, kind: str = "usage", log: str = "") -> None:
+    def __init__(self, text: str, kind: EndingKind = "usage", log: str = "") -> None:
         super().__init__(text)
         self.kind = kind
         self.log = log

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -33,7 +32,7 @@ def _first_batch(suite: Suite, batch_size: int) -> Batch:
     return batch
 
 
-def count_flops(ref: SuiteRef, _send: Callable[[object], None]) -> float | None:
+def count_flops(ref: SuiteRef) -> float | None:
     """Return the FLOPs of a suite's products per sample; run in a worker."""
     return training_flops_per_sample(suite_registry.load(ref))
 
@@ -63,7 +62,7 @@ def training_flops_per_sample(suite: Suite) -> float | None:
     return None if flops is None else flops / samples
 
 
-def footprint(ref: SuiteRef, _send: Callable[[object], None]) -> Footprint:
+def footprint(ref: SuiteRef) -> Footprint:
     """Return the memory of a suite's model in fp32, counted on the meta device; run in a worker.
 
     Raises:

@@ -24,7 +24,7 @@ from bench.training.step import build_model
 NONE, PUBLISHED = "none", ("imagenet", "pretrained")
 
 
-def fetch(ref: SuiteRef, _send: Callable[[object], None]) -> None:
+def fetch(ref: SuiteRef) -> None:
     """Build a suite's model, which downloads missing weights; run in a worker before any trial.
 
     Raises:

@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from bench.results.records import Ending
+from bench.results.endings import Ending, EndingKind
 from bench.spec.errors import UnsupportedError, UsageError
 
 # What some errors of torch mean, which make a trial unsupported.
@@ -50,7 +50,9 @@ LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer
 def failure(error: BaseException) -> Ending:
     """Return an error as a record for the launcher."""
     if isinstance(error, UsageError):
-        kind = "unsupported" if isinstance(error, UnsupportedError) else "usage"
+        kind: EndingKind = "usage"
+        if isinstance(error, UnsupportedError):
+            kind = "unsupported"
         return Ending(kind=kind, text=str(error))
     for pattern, meaning in MEANINGS:
         if pattern.search(str(error)):
@@ -84,7 +86,7 @@ def _is_secondary(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
 
 
-def _kind(error: BaseException) -> str:
+def _kind(error: BaseException) -> EndingKind:
     from bench.devices.backend import is_out_of_memory
     from bench.training.techniques import refused
 
@@ -168,7 +170,7 @@ def printed(log: Path) -> str:
     return f"({left_out:,} bytes left out) …\n{text}" if left_out else text
 
 
-def exit_cause(exit_code: int | None, kills_before: int) -> tuple[str, str]:
+def exit_cause(exit_code: int | None, kills_before: int) -> tuple[EndingKind, str]:
     """Return the kind of ending of a process that sent no report, and how it ended.
 
     Args:

@@ -16,7 +16,7 @@ import atexit
 import os
 import tempfile
 
-from bench.results.records import Ending
+from bench.results.endings import Ending
 from bench.spec import lifetime
 from bench.spec.own_modules import SAFE_PATH
 

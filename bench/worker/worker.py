@@ -25,7 +25,8 @@ import torchvision  # noqa: F401 - and torch with it, before the first fork
 from bench import phases
 from bench.data import prepare
 from bench.devices.backend import device_at
-from bench.results.records import Device, Ending, Message, TrialResult, utc_now
+from bench.results.endings import Ending
+from bench.results.records import Device, Message, TrialResult, utc_now
 from bench.spec import lifetime
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
@@ -40,7 +41,13 @@ phases.load_all()
 
 
 def serve(
-    connection: Connection, log: str, compiled: str, target: str, arguments: tuple[Any, ...]
+    connection: Connection,
+    log: str,
+    compiled: str,
+    target: str,
+    arguments: tuple[Any, ...],
+    *,
+    sends: bool,
 ) -> None:
     """Call a function in this process, and send back its messages and its value or error.
 
@@ -50,7 +57,8 @@ def serve(
         compiled: path of the folder that takes what torch.compile makes. It is new, so that the
             time of compiling does not depend on earlier processes; the caller removes it.
         target: the function as ``module:name``.
-        arguments: of the function, before another function, which sends a message.
+        arguments: of the function.
+        sends: whether it gets one more, a function that sends a message.
     """
     try:
         _print_to(log)
@@ -63,7 +71,8 @@ def serve(
             bars.tqdm.set_lock(RLock())
         gc.freeze()  # what the fork server imported is never garbage
         module, name = target.split(":")
-        value = getattr(importlib.import_module(module), name)(*arguments, connection.send)
+        function = getattr(importlib.import_module(module), name)
+        value = function(*arguments, connection.send) if sends else function(*arguments)
         connection.send(Ending(kind="done", value=value))
     except BaseException as error:  # a model may end the interpreter, or raise what is no Exception
         failed = failure(error)
@@ -109,7 +118,7 @@ def run_trial(
     distributed.gathered(None)
 
 
-def prepare_data(data: Data, source: DataSource, _send: Callable[[Message], None]) -> PreparedData:
+def prepare_data(data: Data, source: DataSource) -> PreparedData:
     """Download or decode a suite's images, if they are not there yet, or count a text's tokens."""
     try:
         return prepare(data, source)

@@ -51,7 +51,7 @@ def listed(monkeypatch):
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(monitor, "SILENT_S", 0.05)  # the fakes' counters stand still
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 100.0)
-        devices, no_gpu = survey.look(print)
+        devices, no_gpu = survey.look()
         return "\n".join(describe_devices(devices, no_gpu, gpu_processes()))
 
     return lines

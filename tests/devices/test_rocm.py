@@ -42,7 +42,7 @@ def rocm(monkeypatch):
 
 def test_its_gpu_is_described_as_torch_knows_it_without_telemetry(rocm):
     backend = rocm("gfx942:sramecc+:xnack-")
-    environment = survey.survey(None, print)
+    environment = survey.survey(None)
     (device,) = environment.devices
     assert (environment.cuda, environment.driver) == ("ROCm 6.4.43482", None)
     assert (device.kind, device.architecture) == ("cuda", "gfx942")
@@ -55,4 +55,4 @@ def test_missing_kernels_are_named_in_its_words(rocm):
     rocm("gfx906")
     message = r"no kernels for GPU 0 \(AMD Instinct, gfx906\); it has gfx90a(?!.*Pascal)"
     with pytest.raises(UsageError, match=message):
-        survey.survey(("0",), print)
+        survey.survey(("0",))

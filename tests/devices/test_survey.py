@@ -69,8 +69,8 @@ def test_a_gpu_without_kernels_in_this_build_is_refused_by_name_or_left_out_with
     see((6, 0), name="Tesla P100")
     message = r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"
     with pytest.raises(UsageError, match=message):
-        survey.survey(("0",), print)
-    environment = survey.survey(None, print)
+        survey.survey(("0",))
+    environment = survey.survey(None)
     assert [device.placement for device in environment.devices] == ["cpu"]
     (note,) = environment.left_out
     assert "no kernels for GPU 0 (Tesla P100, sm_60)" in note
@@ -81,7 +81,7 @@ def test_a_gpu_without_kernels_in_this_build_is_refused_by_name_or_left_out_with
         (("1",), ["1"]),
         (("cpu", "all", "1"), ["cpu", "1"]),
     ):
-        environment = survey.survey(words, print)
+        environment = survey.survey(words)
         assert [device.placement for device in environment.devices] == placements
         assert environment.left_out == (() if words == ("1",) else (note,))
 
@@ -89,10 +89,10 @@ def test_a_gpu_without_kernels_in_this_build_is_refused_by_name_or_left_out_with
 def test_all_gpus_are_refused_where_none_can_be_used(see):
     see((6, 0))
     with pytest.raises(UsageError, match=r"no kernels for GPU 0 .* use --gpus cpu"):
-        survey.survey(("all",), print)
+        survey.survey(("all",))
     see()
     with pytest.raises(UsageError, match=r"^There is no GPU 0 here: .*\. Use --gpus cpu"):
-        survey.survey(("all",), print)
+        survey.survey(("all",))
 
 
 def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
@@ -101,7 +101,7 @@ def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
     )
     see((7, 5), driver=FakeDriver([gpu], version="570.1"))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    environment = survey.survey(None, print)
+    environment = survey.survey(None)
     (device,) = environment.devices
     assert (environment.driver, environment.cudnn) == ("570.1", "91002")
     assert (device.placement, device.architecture, device.uuid) == ("0", "Turing", "GPU-a")
@@ -128,7 +128,7 @@ NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
 def test_the_source_of_energy_is_found_by_calling(see, gpu, source):
     start = time.monotonic()
     see((9, 0), driver=FakeDriver([gpu], clock=lambda: time.monotonic() - start))
-    (device,) = survey.survey(None, print).devices
+    (device,) = survey.survey(None).devices
     assert device.energy == source
 
 
@@ -138,14 +138,14 @@ def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(s
     gpus = [FakeGpu("GPU-a", energy_tick_s=0.01)]
     gpus.append(FakeGpu("GPU-b", energy_tick_s=0.01, errors=errors))
     see((9, 0), (9, 0), driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
-    (device,) = survey.survey(("0+1",), print).devices
+    (device,) = survey.survey(("0+1",)).devices
     assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
 
 
 def test_an_index_beyond_the_last_is_refused_with_the_last(see):
     see((8, 0))
     with pytest.raises(UsageError, match=r"no GPU 1 here: the last is GPU 0\. .* --gpus cpu"):
-        survey.survey(("0", "1"), print)
+        survey.survey(("0", "1"))
 
 
 def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
@@ -153,10 +153,10 @@ def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
     monkeypatch.setattr(backend, "monitor_problem", lambda: "no library")
     message = r"no GPU 0 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
     with pytest.raises(UsageError, match=message):
-        survey.survey(("0", "1"), print)
+        survey.survey(("0", "1"))
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(UsageError, match="built without CUDA"):
-        survey.survey(("0",), print)
+        survey.survey(("0",))
 
 
 def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch):
@@ -165,7 +165,7 @@ def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(se
 
     see((8, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", version)
-    assert survey.survey(("0",), print).cudnn is None
+    assert survey.survey(("0",)).cudnn is None
 
 
 def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypatch):
@@ -176,8 +176,8 @@ def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypa
 
     see((8, 0))
     monkeypatch.setattr(survey, "_gflops", gflops)
-    (device,) = survey.survey(("0",), print).devices
+    (device,) = survey.survey(("0",)).devices
     assert (device.architecture, device.fp32_gflops) == ("Ampere", None)
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal"):
-        survey.survey(("0",), print)
+        survey.survey(("0",))

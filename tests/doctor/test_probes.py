@@ -42,7 +42,7 @@ def test_an_arm_that_is_slower_than_itself_fails(monkeypatch, slower, passed):
 
 def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
     def passes():
-        return measured(checks.arithmetic, matmul_error=probes.matmul_error(cpu, print)).passed
+        return measured(checks.arithmetic, matmul_error=probes.matmul_error(cpu)).passed
 
     assert passes() is True
     exact = torch.Tensor.__matmul__
@@ -56,7 +56,7 @@ def test_fp32_is_ieee_here_and_the_probe_sees_less(monkeypatch, cpu):
 
 def test_what_a_step_holds_is_in_its_peak(cpu):
     held = 64 * MIB
-    small, large = (probes.peak(cpu, size, print) for size in (0, held))
+    small, large = (probes.peak(cpu, size) for size in (0, held))
     if small is None:
         pytest.skip("the kernel does not reset a process's peak")
     assert large - small == pytest.approx(held, rel=0.1)

@@ -8,7 +8,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 
-def hang(note, send):
+def hang(note):
     """Start children of all kinds, write their ids and this process's to a file, and hang in C
     code.
     """
@@ -28,7 +28,7 @@ def hang(note, send):
         ctypes.PyDLL(None).sleep(600)  # holds the interpreter's lock: no thread of Python's runs
 
 
-def draw_a_progress_bar(_send):
+def draw_a_progress_bar():
     """Return the kinds of what the system would have to clean up after a progress bar if this
     process were killed.
     """
@@ -40,6 +40,6 @@ def draw_a_progress_bar(_send):
     return kinds
 
 
-def leave_a_child(_send):
+def leave_a_child():
     """Return the id of a child that goes on."""
     return subprocess.Popen(["sleep", "600"], start_new_session=True).pid

@@ -96,12 +96,11 @@ def test_a_progress_bar_holds_nothing_that_outlives_its_process():
 
 
 def test_a_process_that_hangs_in_c_code_ends_with_all_that_it_started_and_the_next_begins(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
-    monkeypatch.setattr("bench.launch.local.SILENCE_S", 0.5)
     launcher = LocalLauncher()
-    with pytest.raises(UsageError, match="no sign of life"):
-        launcher.call("tests.launch.hanging:hang", str(tmp_path / "note"))
+    with pytest.raises(UsageError, match=r"hang failed: no sign of life for 0\.5 s"):
+        launcher.call("tests.launch.hanging:hang", str(tmp_path / "note"), silence_s=0.5)
     pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]
     assert left(pids, 0.5) == []
     launcher.call("tests.launch.hanging:leave_a_child")

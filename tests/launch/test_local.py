@@ -18,7 +18,8 @@ import torch
 
 from bench.launch import local
 from bench.launch.local import LocalLauncher
-from bench.results.records import Ending, Progress, TrialResult
+from bench.results.endings import Ending
+from bench.results.records import Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.trial import JOINT_S
 from bench.training import distributed
@@ -99,7 +100,7 @@ def test_ctrl_c_while_the_fork_server_imports_does_not_wait_for_it(tmp_path):
     assert time.monotonic() - began < 1.0
 
 
-def own_pid(_send):
+def own_pid():
     """Return the id of this process."""
     return os.getpid()
 
@@ -142,21 +143,6 @@ def test_a_process_that_hangs_is_ended(run, tiny_trial, tiny_file):
         "timeout",
         f"no sign of life for 1 s ({os.path.relpath(tiny_file)}:{line})",
     )
-
-
-def hang(_send):
-    """Say nothing, for good."""
-    time.sleep(3600)
-
-
-def test_a_look_before_the_run_that_hangs_does_not_cost_the_limit_of_downloads(
-    launcher, monkeypatch
-):
-    monkeypatch.setattr(local, "CALL_LIMITS_S", {"tests.launch.test_local:hang": 0.3})
-    with pytest.raises(
-        UsageError, match=r"tests\.launch\.test_local:hang failed: no sign of life for 0.3 s"
-    ):
-        launcher.call("tests.launch.test_local:hang")
 
 
 @pytest.mark.parametrize(("own_s", "kind"), [(60.0, "done"), (0.0, "timeout")])
@@ -281,9 +267,9 @@ def test_a_process_that_waits_for_another_in_vain_says_so_before_its_worker_is_t
         assert 0 < waits[-1].total_seconds() < silence_s
 
 
-def serve_a_stopped_run(_send):
+def serve_a_stopped_run():
     """Begin as a process whose launcher has removed the folder of its log."""
-    worker.serve(None, "/removed/log", "", "no:where", ())
+    worker.serve(None, "/removed/log", "", "no:where", (), sends=False)
 
 
 def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word(launcher):
@@ -291,7 +277,7 @@ def test_a_process_that_begins_when_its_run_has_been_stopped_ends_without_a_word
         launcher.call("tests.launch.test_local:serve_a_stopped_run")
 
 
-def imported_before(module, _send):
+def imported_before(module):
     """Return the modules that this process had imported before another."""
     names = list(sys.modules)
     return names[: names.index(module)]

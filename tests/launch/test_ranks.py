@@ -14,10 +14,11 @@ import psutil
 import pytest
 from torch.distributed import DistBackendError
 
-from bench.launch import Ending, local
+from bench.launch import local
 from bench.launch.local import LocalLauncher
 from bench.launch.ranks import Rank, run_ranks
 from bench.phases.memory import MemoryPeak
+from bench.results.endings import Ending
 from bench.results.records import EpochResult, Progress, TrialResult
 from bench.spec.placement import Placement
 from bench.worker.failures import failure

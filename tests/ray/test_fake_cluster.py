@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from bench.launch import Ending
 from bench.ray import launcher
 from bench.ray.launcher import AcceleratorActor, RayLauncher, connect, stage
+from bench.results.endings import Ending
 from bench.results.records import Numeric, Progress, TrialResult
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement, Rendezvous

@@ -10,7 +10,6 @@ import pytest
 
 import run_bench
 from bench.cli.display import Display
-from bench.launch import Ending
 from bench.measure.sampler import Sampler
 from bench.phases.fit import Fit
 from bench.phases.ladder.plan import build_ablation
@@ -18,6 +17,7 @@ from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.plan import Plan
+from bench.results.endings import Ending
 from bench.results.records import Block, Device, Progress, TrialResult
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus

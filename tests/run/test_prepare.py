@@ -40,10 +40,8 @@ class Reading:
     def survey(self, gpus):
         return self.environment
 
-    def call(self, target, *arguments):
-        return (
-            prepare_data(*arguments, None) if target == "bench.worker.worker:prepare_data" else None
-        )
+    def call(self, target, *arguments, **_limit):
+        return prepare_data(*arguments) if target == "bench.worker.worker:prepare_data" else None
 
 
 @pytest.fixture

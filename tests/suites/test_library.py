@@ -82,8 +82,8 @@ def test_a_configuration_in_a_folder_is_trained_for_the_task_of_its_type(kind, t
     assert task in suite.title
     assert (ref.name, ref.file) == (f"hf:{kind}", str(tmp_path / kind))
     assert loss.isfinite()
-    assert count_flops(ref, print) is not None
-    assert footprint(ref, print).sample_bytes > 0
+    assert count_flops(ref) is not None
+    assert footprint(ref).sample_bytes > 0
 
 
 def test_an_edited_configuration_is_another_question(tmp_path):
@@ -101,7 +101,7 @@ def test_pretrained_weights_are_those_of_the_folder(tmp_path):
     saved = transformers.AutoModelForMaskedLM.from_config(config)
     saved.save_pretrained(tmp_path / "model")
     ref = suite_registry.refer(word, {"weights": "pretrained"})
-    fetch(ref, print)
+    fetch(ref)
     suite = suite_registry.load(ref)
     torch.manual_seed(1)
     assert same(saved.state_dict(), build_model(suite, suite.data).state_dict())

@@ -72,7 +72,7 @@ def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, c
 
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
-    counted = count_flops(SuiteRef(name="tiny", file=str(tiny_file)), print)
+    counted = count_flops(SuiteRef(name="tiny", file=str(tiny_file)))
     assert counted == 2 * (2 * 192 * 16 + 3 * 16 * 2)
 
 
@@ -80,7 +80,7 @@ def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without
     tmp_path,
 ):
     (tmp_path / "wide.py").write_text(WIDE)
-    counted = footprint(SuiteRef(name="wide", file=str(tmp_path / "wide.py")), print)
+    counted = footprint(SuiteRef(name="wide", file=str(tmp_path / "wide.py")))
     weights = 4 * 10**6 * 10**6  # of a layer that no machine holds
     assert (counted.model_bytes, counted.state_bytes) == (weights, 3 * weights)
     assert counted.sample_bytes >= 4 * 10**6
