@@ -109,7 +109,8 @@ def open_display() -> Display:
 
 def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
     """Return the results of a trial of a phase in one line."""
-    describe, texts = PHASES[phase].describe, []
+    describe = PHASES[phase].describe
+    texts = []
     for result in results:
         if result.status in MEASURED and result.row is not None and describe is not None:
             text = describe(result)
@@ -146,7 +147,9 @@ def show_plan(
         request: what was asked.
     """
     for device in environment.devices:
-        where = f"GPU {device.placement}" if device.placement.isdigit() else device.placement
+        where = device.placement
+        if where.isdigit():
+            where = f"GPU {where}"
         print_plain(f"{where}: {device.name} ({device.architecture}); torch {environment.torch}")
     if request.gpus is None and request.on is None:
         print_plain(
@@ -172,19 +175,22 @@ def show_plan(
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the arms, batch sizes and epochs of a suite's trials on one device."""
     arms: list[str] = []
-    sizes, training = [], ""
+    sizes: list[str] = []
+    training = ""
     for trial in trials:
         arms += trial.arm_names
         data = trial.cell.data
         if trial.phase in SEARCHES:
             sizes.append("max")
-        elif data.kind != "script":
+        elif data.kind != "script":  # a script has its own, which nobody here knows
             sizes.append(str(trial.cell.batch_size))
         if trial.phase == "train":
             source = "the suite's own batches" if data.kind == "suite" else data
             training = f"; trained on {source}, epochs: {trial.epochs}"
-    batch = f"; batch {_each_once(sizes)}" if sizes else ""
-    return f"{_each_once(arms)}{batch}{training}"
+    text = _each_once(arms)
+    if sizes:
+        text += f"; batch {_each_once(sizes)}"
+    return text + training
 
 
 def _each_once(words: Sequence[str]) -> str:
@@ -195,7 +201,7 @@ def _duration(plan: Plan) -> str:
     """Return the number of a plan's trials and their time, with the report's."""
     total_s = REPORT_S
     for seconds in plan.seconds:
-        if seconds is None:
+        if seconds is None:  # the sum of the others would promise too little
             return f"{len(plan.trials)}, an unknown time"
         total_s += seconds
     return f"{len(plan.trials)}, about {_time(total_s)}"

@@ -54,9 +54,10 @@ def describe_registries() -> list[str]:
     for kind, entries in registries().items():
         lines.append(HEADINGS[kind])
         for entry in entries:
+            title = entry.get("title") or entry["summary"]
+            lines.append(f"  {entry['name']:<18} {title}")
             settings = [f"{key}={value}" for key, value in entry.get("parameters", {}).items()]
             settings += entry.get("options", ())
-            lines.append(f"  {entry['name']:<18} {entry.get('title') or entry['summary']}")
             for more in (entry.get("source"), " ".join(settings)):
                 if more:
                     lines.append(f"  {'':<18} {more}")
@@ -76,7 +77,7 @@ def devices(seen: Sequence[Seen], users: Mapping[str, list[GpuProcess]]) -> list
         facts["memory_free_bytes"] = each.memory_free_bytes
         facts["problem"] = each.problem or None
         facts["precisions"] = _precisions(each)
-        facts["processes"] = None
+        facts["processes"] = None  # unknown, which is not the same as none
         processes = users.get(each.device.uuid or "")
         if processes is not None:
             facts["processes"] = [asdict(process) for process in processes]
@@ -95,21 +96,26 @@ def describe_devices(
     seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]
 ) -> list[str]:
     """Return the same as lines, a few for each device; and why there is no GPU."""
-    text = [f"No GPU to measure on: {no_gpu}."] if no_gpu else []
+    text = []
+    if no_gpu:
+        text.append(f"No GPU to measure on: {no_gpu}.")
     for each in seen:
-        device, lines = each.device, []
+        device = each.device
+        lines = []
         text.append(", ".join(_facts(each)))
         if device.uuid:
             lines.append(device.uuid)
         if each.problem:
             lines.append(each.problem)
+        # Precisions with the same answer share a line; most devices can do most of them.
         alike: dict[str, list[str]] = {}
         for name, answer in _precisions(each).items():
             alike.setdefault(answer, []).append(name)
         for answer, names in alike.items():
             lines.append(f"{', '.join(names)}: {answer}")
         if device.native_bf16 is not None:
-            lines.append(f"bfloat16 is {'native' if device.native_bf16 else 'emulated'}")
+            how = "native" if device.native_bf16 else "emulated"
+            lines.append(f"bfloat16 is {how}")
         if device.is_gpu:
             lines.append(f"used by: {_users(users.get(device.uuid or ''))}")
         text += [f"  {line}" for line in lines]
@@ -126,9 +132,10 @@ def _facts(seen: Seen) -> list[str]:
     device = seen.device
     where = f"GPU {device.placement}" if device.is_gpu else "CPU"
     facts = [f"{where}: {device.name}", device.architecture]
-    for size, unit in ((device.memory_total_bytes, "GiB"), (seen.memory_free_bytes, "GiB free")):
-        if size is not None:
-            facts.append(f"{size / GIB:.1f} {unit}")
+    if device.memory_total_bytes is not None:
+        facts.append(f"{device.memory_total_bytes / GIB:.1f} GiB")
+    if seen.memory_free_bytes is not None:
+        facts.append(f"{seen.memory_free_bytes / GIB:.1f} GiB free")
     for name, text in FACTS.items():
         value = getattr(device, name)
         if value is not None:
@@ -144,6 +151,7 @@ def _would(device: Device, name: str) -> str:
     if is_emulated(device, name):
         bf16, fp32 = device.bf16_gflops, device.fp32_gflops
         return f"emulated: {bf16:.0f} GFLOP/s in bfloat16, {fp32:.0f} in fp32"
+    # A survey measures the rates of fp32 and bfloat16 alone.
     if not device.is_gpu and PRECISIONS[name].compute == "float16":
         return "runs; not timed here, and most CPUs emulate float16"
     return "ok"

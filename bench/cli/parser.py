@@ -38,6 +38,11 @@ other commands:
   run_bench.py list [--gpus]                      suites and precisions; the devices here
   run_bench.py report RUN [RUN ...]               one report over runs, also of different machines
 """
+# Users of torchrun and accelerate name their script first.
+SCRIPT_HINT = (
+    " A training script and its options come after --, as in script --inject fp32,amp-bf16 -- "
+    "train.py."
+)
 # Options that are no field of a request, but change several or one of a suite, after the field that
 # they follow in the help.
 SHORTHANDS = {
@@ -72,22 +77,25 @@ def parse(argv: Sequence[str]) -> Any:
     """
     if not argv or argv[0].startswith("-"):
         return parse_run(argv)
-    name, words, found = argv[0], argv[1:], optional_commands()
-    parsers = command_parsers(found)
+    name, *options = argv
+    optional = optional_commands()
+    parsers = command_parsers(optional)
     if name not in parsers:
+        hint = SCRIPT_HINT if name.endswith(".py") else nearest(name, parsers)
         raise UsageError(
-            f"There is no command '{name}'.{nearest(name, parsers)} Available: "
-            f"{', '.join(parsers)}; a run needs none, as in run_bench.py --suite mlp."
+            f"There is no command '{name}'.{hint} Available: {', '.join(parsers)}; a run needs "
+            "none, as in run_bench.py --suite mlp."
         )
-    options, own_words = list(words), []
-    if name in found:
-        command = found[name]
-        request = command.start(words)
+    own_words: list[str] = []
+    if name in optional:
+        command = optional[name]
+        request = command.start(options)
         if request is not None:
             return request
-        if command.takes_words and "--" in words:
+        if command.takes_words and "--" in options:
             mark = options.index("--")
-            options, own_words = options[:mark], options[mark + 1 :]
+            own_words = options[mark + 1 :]
+            options = options[:mark]
     given = argparse.Namespace(command=name, argv=tuple(argv), words=tuple(own_words))
     return parsers[name].parse_args(options, given)
 
@@ -101,11 +109,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError instead of printing the usage and exiting."""
         hint = ""
-        if message.startswith("unrecognized") and ".py" in message:
-            hint = (
-                " A training script and its options come after --, as in script --inject "
-                "fp32,amp-bf16 -- train.py."
-            )
+        if message.startswith("unrecognized"):
+            _, _, words = message.partition(": ")
+            hint = nearest(words.split()[0], self._option_string_actions)
+            if ".py" in words:
+                hint = SCRIPT_HINT
         raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} See {self.prog} --help.")
 
 
@@ -161,7 +169,9 @@ def run_options() -> dict[str, Option]:
     """
     options: dict[str, Option] = {}
     for each in fields(Request):
-        parts = fields(Protocol) if each.name == "protocol" else (each,)
+        parts: Sequence[Any] = [each]
+        if each.name == "protocol":  # its fields are options of the same command line
+            parts = fields(Protocol)
         for part in parts:
             if "option" in part.metadata:
                 options[part.name] = part.metadata["option"]
@@ -292,9 +302,12 @@ def make_request(argv: Sequence[str], given: dict[str, Any]) -> Request:
         depth = RIGOROUS
     elif "quick" in given:
         depth = QUICK
-    chosen = {name: given[name] for name in PROTOCOL_FIELDS & given.keys()}
-    asked = {name: given[name] for name in REQUEST_FIELDS & given.keys()}
-    return Request(**asked | {"argv": tuple(argv), "protocol": replace(depth, **chosen)})
+    # Other names, such as ``quick``, are no field of either.
+    of_protocol = {name: given[name] for name in PROTOCOL_FIELDS & given.keys()}
+    of_request = {name: given[name] for name in REQUEST_FIELDS & given.keys()}
+    of_request["argv"] = tuple(argv)
+    of_request["protocol"] = replace(depth, **of_protocol)
+    return Request(**of_request)
 
 
 def _phases(given: dict[str, Any]) -> tuple[str, ...]:
@@ -304,18 +317,22 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
         UsageError: an option is for training, and no phase trains.
     """
     options = run_options()
-    of_training = [name for name in given if name in options and options[name].of_training]
+    of_training = []
+    for name in given:
+        if name in options and options[name].of_training:
+            of_training.append(name)
     added = [name for name, phase in PHASES.items() if phase.help and name in given]
     phases: tuple[str, ...] = USUAL
     if "phases" in given:
         phases = given["phases"]
-    elif added:
+    elif added:  # such as --ladder: it is measured alone
         phases = ()
     elif "quick" in given and "seeds" not in given and not of_training:
         phases = ("memory", "speed")
     if "rigorous" in given and "speed" in phases:
         added.append("floor")
     phases = tuple(dict.fromkeys((*phases, *added)))
+    # An option of training that no phase uses would be ignored in silence.
     if any(PHASES[name].uses_epochs for name in phases):
         return phases
     has_seeds = any(PHASES[name].key == "seed" for name in phases)
@@ -333,10 +350,12 @@ def _parameters(given: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     Raises:
         UsageError: one has two values, or is swept, too.
     """
-    parameters, sweep = [*given.get("parameters", ())], given.get("sweep", ())
+    parameters = [*given.get("parameters", ())]
+    sweep = given.get("sweep", ())
     if "weights" in given:
         weights = given["weights"]
         if weights not in ("none", "imagenet", "pretrained"):
+            # --resume may be typed in another folder, where a relative path names another file.
             weights = str(Path(weights).resolve())
         parameters.append(("weights", weights))
     named = [name for name, _ in (*parameters, *sweep)]

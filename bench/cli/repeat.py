@@ -16,10 +16,12 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
         request: of run.json.
         more: words that say what to measure instead; without any only ``--quick`` and its like go.
     """
-    argv, script = list(request.get("argv", ())), []
-    if "--" in argv:
+    argv = list(request.get("argv", ()))
+    script = []
+    if "--" in argv:  # a script's own options look like these, and stay
         mark = argv.index("--")
-        argv, script = argv[:mark], argv[mark:]
+        script = argv[mark:]
+        argv = argv[:mark]
     if more and not script and argv and not argv[0].startswith("-"):
         del argv[0]  # a command that measures phases of its own
     left_out = {}

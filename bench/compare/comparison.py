@@ -153,7 +153,10 @@ class Comparison:
     @property
     def changes(self) -> list[Change]:
         """The changes of all rows."""
-        return [change for row in self.rows for change in row.changes.values()]
+        changes: list[Change] = []
+        for row in self.rows:
+            changes += row.changes.values()
+        return changes
 
     @property
     def is_judged(self) -> bool:
@@ -215,6 +218,7 @@ def compare(
         if not of_side:
             raise UsageError(f"No run in '{side}' has a finished trial. Finish one with --resume.")
     trials = runs.tried()
+    # The steps of a ladder, whichever techniques they add, are of one question.
     is_step = trials["ablation"] == "yes"
     trials = trials.assign(techniques=trials["techniques"].mask(is_step, "ladder"))
     old_rows = summarise(_pooled(trials, old_runs, by_turns))
@@ -271,16 +275,22 @@ def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
         pairs = pairs[is_same]
     rows = []
     for pair in records(pairs):
-        changes: dict[str, Change] = {}
-        for metric in compared():
-            change = _change(pair, metric, by_turns)
-            if change is not None:
-                changes[metric.name] = change
+        changes = _changes(pair, by_turns)
         if changes:
             question: Pair = {name: pair[name] for name in QUESTION}
             devices = (pair["device_old"], pair["device_new"])
             rows.append(Row(question=question, devices=devices, changes=changes))
     return rows
+
+
+def _changes(pair: Pair, by_turns: bool) -> dict[str, Change]:
+    """Return the change of each metric that there is something to say of, by its name."""
+    changes = {}
+    for metric in compared():
+        change = _change(pair, metric, by_turns)
+        if change is not None:
+            changes[metric.name] = change
+    return changes
 
 
 def _of(pair: Pair, name: str) -> list[Any]:
@@ -304,6 +314,7 @@ def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
             return None
         contrast = estimate(metric, new, old)
         if contrast is not None:
+            # A change must clear the noise of the noisier side.
             noises = []
             for share in _of(pair, "noise_ratio"):
                 noises.append(stats.ASSUMED_NOISE if share is None else share)
@@ -342,8 +353,11 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
     """
     if contrast.metric.replicate != "process":
         return contrast
-    new, old = _by_run(contrast.arm, contrast.metric), _by_run(contrast.against, contrast.metric)
+    metric = contrast.metric
+    new = _by_run(contrast.arm, metric)
+    old = _by_run(contrast.against, metric)
     if by_turns:
+        # The runs of a pair share their minutes, so what differs by the day cancels.
         pairs = (new - old).dropna().tolist()
         if pairs:
             return replace(contrast, change=stats.student(pairs))
@@ -351,7 +365,9 @@ def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
         return replace(contrast, change=stats.around(contrast.change.center, 0.0, 1.0, 0))
     if min(len(new), len(old)) >= LEAST_DAYS:
         return replace(contrast, change=stats.welch(new.tolist(), old.tolist()))
-    return replace(contrast, allowance=BETWEEN_DAYS if contrast.metric.scale == "ratio" else 0.0)
+    if metric.scale == "ratio":
+        return replace(contrast, allowance=BETWEEN_DAYS)
+    return contrast
 
 
 def _by_run(arm: Arm, metric: Metric) -> pd.Series:
@@ -369,7 +385,7 @@ def _lost(changes: Sequence[Change], new: pd.DataFrame) -> list[str]:
     if not lost:
         return []
     details = new.loc[new["status"].isin(lost), "detail"]
-    reason = "".join(details.head(1)) or "diverged"
+    reason = "".join(details.head(1)) or "diverged"  # of which a row has no detail
     return [f"NEW failed in {counted(len(lost), 'figure')} that OLD has: {reason}."]
 
 
@@ -380,6 +396,7 @@ def _judge(changes: Sequence[Change], fail_over: float | None) -> None:
     """
     tested = [change for change in changes if change.contrast]
     family = [change.contrast for change in tested if change.contrast]
+    # Together, because the more changes are tested, the more of them are chance.
     for change, verdict in zip(tested, judge_together(family), strict=True):
         change.verdict = verdict
     if fail_over is None:

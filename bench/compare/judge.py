@@ -25,7 +25,9 @@ def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
     chances: dict[int, float] = {}
     for place, contrast in enumerate(family):
         change = contrast.change
-        least = math.log1p(share) if contrast.metric.scale == "ratio" else 0.0
+        least = 0.0
+        if contrast.metric.scale == "ratio":
+            least = math.log1p(share)
         limit = max(contrast.threshold, least + contrast.allowance)
         word = stats.verdict(change, limit, contrast.metric.threshold, IMPROVED)
         # Without an error there is no chance in a change, as in what is read once.
@@ -38,6 +40,7 @@ def judge_together(family: Sequence[Contrast], share: float = 0.0) -> list[str]:
             # Days differ by more than the margin, so nothing is shown to be the same.
             word = "INCONCLUSIVE"
         words.append(word)
+    # Those whose verdict may well be one of the many that chance gives.
     for place in chances.keys() - stats.discoveries(chances):
         if words[place] in IMPROVED[:2]:
             words[place] = "INCONCLUSIVE"

@@ -1,7 +1,9 @@
 """The devices of this machine, by the kinds that there are.
 
-Only ``bench.devices`` calls ``torch.cuda`` or asks what kind a device is. To support another kind,
-derive a class from ``base.Backend`` and name it in ``backend_of``.
+Other packages do not ask what kind a device is, nor call ``torch.cuda``; two exceptions run inside
+a user's process, which may have no device in its hands: ``bench.script.hook`` in a training script,
+and what watches for causes in ``bench.phases.explain.observe``. To support another kind, derive a
+class from ``base.Backend`` and name it in ``backend_of``.
 """
 
 from __future__ import annotations

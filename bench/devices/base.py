@@ -81,7 +81,7 @@ class Backend(ABC):
     def matrix_types(self) -> frozenset[torch.dtype]:
         """Return the types that a CPU has instructions to multiply.
 
-        None for GPUs, whose kernels' names say it.
+        Of a GPU the set is empty: the names of its kernels say which they multiply.
         """
         return frozenset()
 

@@ -87,25 +87,29 @@ class RayLauncher(Launcher):
         try:
             nodes = nodes_by_type(self._ray.nodes())
             self._placements = [Placement(name=name) for name in accelerators or sorted(nodes)]
+            # Of each type as many as the largest placement takes; smaller ones share them.
             needed: dict[str, int] = {}
             for placement in self._placements:
-                kind, count = placement.members[0], len(placement.members)
                 _require_room(placement, nodes)
-                needed[kind] = max(count, needed.get(kind, 0))
+                kind = placement.members[0]
+                needed[kind] = max(len(placement.members), needed.get(kind, 0))
             for kind, count in needed.items():
                 has_gpus = any(node.get("GPU") for node in nodes[kind])
                 self._held[kind] = self._take(kind, count, has_gpus=has_gpus)
-        except BaseException:
+        except BaseException:  # what is held already would stay reserved on the cluster
             self.close()
             raise
 
     def _take(self, kind: str, count: int, *, has_gpus: bool) -> list[Accelerator]:
         """Place a group with an actor in each bundle, and wait until Ray has started them."""
+        # Ray gives a node with GPUs one of the resource, however many it has, so each bundle takes
+        # a little; a node without has as many as it has accelerators.
         resource = {RESOURCE + kind: 0.001 if has_gpus else 1}
         bundle = {"CPU": 1, "GPU": int(has_gpus), **resource}
         group = self._ray.util.placement_group([bundle] * count, strategy=STRATEGY)
         self._groups.append(group)
-        actors, locations = [], []
+        actors = []
+        locations = []
         for index in range(count):
             place = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=index
@@ -170,6 +174,7 @@ class RayLauncher(Launcher):
     def call(self, target: str, *arguments: object, silence_s: float = SILENCE_S) -> Any:
         there = map(self._translated, arguments)
         answers = self._ask("call", target, *there, silence_s=silence_s)
+        # Data that differ between the nodes would make their trials answer different questions.
         first, *others = answers.values()
         if any(value != first for value in others):
             text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
@@ -213,11 +218,12 @@ class RayLauncher(Launcher):
         held = self._accelerators(trial.cell.placement)
         world = len(held)
         local = "0" if device.is_gpu else "cpu"
-        if world > 1:
+        if world > 1:  # "0@2" is the first GPU of each of two nodes
             local += f"@{world}"
         suite = self._translated(trial.cell.suite)
         cell = replace(trial.cell, suite=suite, placement=Placement(name=local))
-        there = replace(trial, cell=cell), replace(device, placement=local)
+        trial_there = replace(trial, cell=cell)
+        device_there = replace(device, placement=local)
         address, port = self._get(held[0].name, held[0].actor.meeting_place.remote())
         nodes = [each.node for each in held]
         ranks = []
@@ -233,7 +239,7 @@ class RayLauncher(Launcher):
                 )
             rank = Rank(
                 name=each.name,
-                run=partial(self._run_rank, each, (*there, meeting)),
+                run=partial(self._run_rank, each, (trial_there, device_there, meeting)),
                 halt=partial(self._halt, each),
             )
             ranks.append(rank)
@@ -333,9 +339,12 @@ def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, f
     """
     by_type: dict[str, list[dict[str, float]]] = {}
     for node in nodes:
-        for name in node["Resources"]:
-            if node["Alive"] and name.startswith(RESOURCE):
-                by_type.setdefault(name.removeprefix(RESOURCE), []).append(node["Resources"])
+        if not node["Alive"]:  # Ray lists nodes that have left, too
+            continue
+        resources = node["Resources"]
+        for name in resources:
+            if name.startswith(RESOURCE):
+                by_type.setdefault(name.removeprefix(RESOURCE), []).append(resources)
     if not by_type:
         raise UsageError(
             "The cluster has no accelerator that Ray knows the type of. Name it when a node is "
@@ -346,7 +355,8 @@ def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, f
 
 def _require_room(placement: Placement, nodes: Mapping[str, Sequence[dict[str, float]]]) -> None:
     """Raise a UsageError if a cluster's nodes, by type, are too few for a placement."""
-    kind, count = placement.members[0], len(placement.members)
+    kind = placement.members[0]
+    count = len(placement.members)
     room = 0
     for node in nodes.get(kind, ()):
         room += int(node.get("GPU") or node[RESOURCE + kind])
@@ -370,6 +380,7 @@ class Accelerator:
 
 def _lost(where: str, error: Exception) -> UsageError:
     """Return why there is no answer: something that the user can mend, or a node is gone."""
+    # Ray wraps what an actor raises.
     cause = getattr(error, "cause", None)
     if isinstance(cause, UsageError):
         return UsageError(f"{where}: {cause}")

@@ -133,7 +133,7 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--accelerators V100", "add --on ray"),
         ("--on ray --accelerators V100+A100", "not 'V100+A100'"),
         ("--phases speed --from a.pt", "--from is for training: add train to --phases"),
-        ("--suit mlp", "Unrecognized arguments: --suit mlp"),
+        ("--gpu 0", "Unrecognized arguments: --gpu 0. Did you mean '--gpus'?"),
         ("--on ://x", "such as ray or ray://HOST:PORT, not '://x'"),
         ("--gpus V100", "--on ray --accelerators TYPES"),
         ("--gpus 0+1@2", "--on ray --accelerators TYPES"),
@@ -160,6 +160,7 @@ def test_an_option_that_means_nothing_gets_a_sentence(words, sentence):
         ("explain", "--suite is missing"),
         ("--resume results/x --gpus cpu --set lr=1", "to change --set, --gpus, start a new run"),
         ("repotr", "Did you mean 'report'"),
+        ("train.py --epochs 2", "-- train.py. Available:"),
         ("compare a b --jsno", "See run_bench.py compare --help."),
     ],
 )
