@@ -41,40 +41,30 @@ def left(nodes):
 
 @pytest.mark.slow
 def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
-    words = (
-        "--accelerators",
-        "V100,V100+V100",
-        "--phases",
-        "memory,speed,train",
-        *ONE,
-        "--quick",
-        "--epochs",
-        "2",
-    )
-    words += ("--set", "width=8192")  # so that memory is more than its noise
-    folder, done = run(nodes, suite, *words)
+    words = "--accelerators V100,V100+V100 --phases memory,speed,train --quick --epochs 2"
+    wide = ("--set", "width=8192")  # so that memory is more than its noise
+    folder, done = run(nodes, suite, *words.split(), *wide, *ONE)
     assert done.returncode == 0, done.stdout + done.stderr
     trials = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
     assert len(trials) == 6
     assert {row["status"] for row in trials.values()} <= {"ok", "unconverged"}
     both = trials["V100+V100", "memory"]
     assert both["all_devices_bytes"] > both["peak_resident_bytes"]
-    losses = [trials[place, "train"]["train_loss"] for place in ("V100", "V100+V100")]
-    assert math.isclose(*losses, rel_tol=1e-3)
-    machines = json.loads((folder / "run.json").read_text())["environment"]["machines"]
-    assert [machine["devices"][0]["placement"] for machine in machines] == [
-        "V100",
-        "V100+V100",
-        "V100+V100",
-    ]
+    alone_loss = trials["V100", "train"]["train_loss"]
+    assert math.isclose(trials["V100+V100", "train"]["train_loss"], alone_loss, rel_tol=1e-3)
+    written = json.loads((folder / "run.json").read_text())
+    machines = written["environment"]["machines"]
+    places = [machine["devices"][0]["placement"] for machine in machines]
+    assert places == ["V100", "V100+V100", "V100+V100"]
     assert left(nodes) == (Counter(REMOVED=1), 2)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):
-    with after_first_row_of(
-        "V100+V100", suite.parent / "run", lambda: os.kill(os.getpid(), signal.SIGINT)
-    ):
+    def stop():
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with after_first_row_of("V100+V100", suite.parent / "run", stop):
         words = ("--accelerators", "V100+V100", "--phases", "train", "--seeds", "0,1,2,3", *ONE)
         folder, done = run(nodes, slow(suite, 1.5), *words)
     assert done.returncode == 130, done.stdout + done.stderr

@@ -9,30 +9,42 @@ from bench.results.records import Device
 from tests.report.builders import GPU
 
 
-def test_devices_that_train_together_are_one_with_the_rates_of_the_slowest(machine):
+def test_devices_that_train_together_are_one_with_the_rates_of_the_slowest():
     fast = replace(GPU, memory_total_bytes=8, fp32_gflops=5.0)
     slow = replace(fast, name="NVIDIA Other", fp32_gflops=3.0, unsupported={"tf32": "too old"})
     joint = Device.joint([fast, slow])
     assert joint.name == f"{GPU.name} + NVIDIA Other"
-    assert (joint.memory_total_bytes, joint.uuid, joint.fp32_gflops) == (16, None, 3.0)
+    assert joint.memory_total_bytes == 16
+    assert joint.uuid is None
+    assert joint.fp32_gflops == 3.0
     assert set(joint.unsupported) == {"tf32", "fp16-master"}
-    assert Device.joint([fast, replace(GPU, memory_total_bytes=None)]).memory_total_bytes is None
+
+
+def test_the_memory_of_devices_is_unknown_where_that_of_one_is():
+    unknown = replace(GPU, memory_total_bytes=None)
+    assert Device.joint([replace(GPU, memory_total_bytes=8), unknown]).memory_total_bytes is None
+
+
+def test_equal_gpus_are_counted_and_the_processes_of_one_cpu_are_not(machine):
     assert Device.joint([GPU] * 2).name == f"2 × {GPU.name}"
-    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"  # which is not counted
+    assert Device.joint([machine.devices[0]] * 2).name == "Test CPU"
 
 
 @pytest.mark.parametrize(
     ("second", "hosts", "energy"), [("b", ["here", "here"], None), ("a", ["here"], "counter")]
 )
 def test_devices_that_train_together_are_listed_by_node(machine, second, hosts, energy):
-    surveys = []
-    for node, uuid in (("a", "GPU-x"), (second, "GPU-y")):
-        gpu = replace(GPU, uuid=uuid, energy="counter")
-        surveys.append((node, replace(machine, devices=(gpu,))))
+    first_gpu = replace(GPU, uuid="GPU-x", energy="counter")
+    second_gpu = replace(first_gpu, uuid="GPU-y")
+    surveys = [
+        ("a", replace(machine, devices=(first_gpu,))),
+        (second, replace(machine, devices=(second_gpu,))),
+    ]
     merged = merge({"V100+V100": surveys})
     assert [node.host for node in merged.machines] == hosts
     (device,) = merged.devices
-    assert (device.placement, device.energy) == ("V100+V100", energy)
+    assert device.placement == "V100+V100"
+    assert device.energy == energy
     assert device.uuids == ("GPU-x", "GPU-y")
 
 
@@ -40,8 +52,16 @@ def test_the_machines_of_several_nodes_make_one_with_a_device_for_each_type(mach
     device = replace(machine.devices[0], name="Other CPU")
     other = replace(machine, host="there", driver="570.1", cudnn="92600", devices=(device,))
     merged = merge({"A100": [("a", machine)], "V100": [("v", other)]})
-    assert [device.placement for device in merged.devices] == ["A100", "V100"]
-    assert [device.name for device in merged.devices] == ["Test CPU", "Other CPU"]
-    assert [node.host for node in merged.machines] == ["here", "there"]
-    assert [node.devices[0].placement for node in merged.machines] == ["A100", "V100"]
-    assert (merged.host, merged.driver, merged.torch) == ("here, there", "570.1", "2.15")
+    first_device, second_device = merged.devices
+    assert first_device.placement == "A100"
+    assert first_device.name == "Test CPU"
+    assert second_device.placement == "V100"
+    assert second_device.name == "Other CPU"
+    first_node, second_node = merged.machines
+    assert first_node.host == "here"
+    assert first_node.devices == (first_device,)
+    assert second_node.host == "there"
+    assert second_node.devices == (second_device,)
+    assert merged.host == "here, there"
+    assert merged.driver == "570.1"
+    assert merged.torch == "2.15"

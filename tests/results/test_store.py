@@ -57,23 +57,34 @@ def test_a_result_is_one_row_with_units_in_the_names_of_its_columns(tmp_path, ti
     store.add_results(replace(tiny_trial, replicate=1), cpu, [failed])
     first, second = rows(tmp_path, "memory.csv")
     assert list(first) == list(COLUMNS["memory.csv"])
-    assert (first["suite"], first["batch_size"], first["replicate"]) == ("tiny", "4", "0")
-    assert (first["peak_resident_bytes"], first["model_bytes"]) == ("1000000", "0")
-    assert first["loss_scaling"] == "no"
-    assert not first["peak_allocated_bytes"] + first["techniques"] + first["detail"]
+    expected = {
+        "suite": "tiny",
+        "precision": "fp32",
+        "batch_size": "4",
+        "replicate": "0",
+        "peak_resident_bytes": "1000000",
+        "model_bytes": "0",
+        "loss_scaling": "no",
+        "peak_allocated_bytes": "",
+        "techniques": "",
+        "detail": "",
+    }
+    assert expected.items() <= first.items()
     assert float(first["wall_s"]) == 0.1 + 0.2
-    assert (second["detail"], second["peak_resident_bytes"]) == ("it broke", "")
+    assert second["detail"] == "it broke"
+    assert second["peak_resident_bytes"] == ""
 
 
 def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(
     tmp_path, pair, cpu
 ):
-    other, again = replace(pair, replicate=1), replace(pair, arms=arms("fp32", "fp16-master"))
-    assert again.id == pair.id
+    other = replace(pair, replicate=1)
     Store(tmp_path).add_results(other, cpu, both(), [block(other, 1)])
-    for number, trial in enumerate((pair, again), 2):
-        results = [result(precision) for precision in trial.arm_names]
-        Store(tmp_path).add_results(trial, cpu, results, [block(trial, number)])
+    Store(tmp_path).add_results(pair, cpu, both(), [block(pair, 2)])
+    again = replace(pair, arms=arms("fp32", "fp16-master"))
+    assert again.id == pair.id
+    results = [result("fp32"), result("fp16-master")]
+    Store(tmp_path).add_results(again, cpu, results, [block(again, 3)])
     precisions = [row["precision"] for row in trial_rows(tmp_path)]
     assert precisions == ["fp32", "amp-bf16", "fp32", "fp16-master"]
     assert rounds(tmp_path) == [1, 3]
@@ -131,7 +142,9 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
         store.write_run({"request": {}})
         store.add_results(pair, cpu, both(status), [block(pair, number)])
 
-    ended, states = [], set()
+    before = ("failed", "failed", 3)
+    after = ("ok", "ok", 7)
+    errors, states = set(), set()
     for number in itertools.count(1):
         folder = tmp_path / str(number)
         measure(folder, "failed", 3)
@@ -142,7 +155,7 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
             try:
                 measure(folder, "ok", 7)
             except (UsageError, OSError, Failing.Killed) as error:
-                ended.append(type(error))
+                errors.add(type(error))
         Store(folder).write_run({"request": {}})
         state = [row["status"] for row in trial_rows(folder)]
         if state:  # of a trial without rows no details count
@@ -153,18 +166,19 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
             break
     assert number > 10
     # A trial that is tried again has no rows for a moment: those of the failed attempt go first.
-    assert states <= {("failed", "failed", 3), (), ("ok", "ok", 7)}
-    assert states >= {("failed", "failed", 3), ("ok", "ok", 7)}
-    assert set(ended) == ({Failing.Killed} if kill else {UsageError, OSError})
+    assert {before, after} <= states <= {before, (), after}
+    assert errors == ({Failing.Killed} if kill else {UsageError, OSError})
 
 
 def test_a_full_disk_ends_the_run_and_what_was_stored_stays(tmp_path, pair, cpu):
     other = replace(pair, replicate=1)
-    store, limits = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    store = Store(tmp_path)
     store.add_results(pair, cpu, both(), [block(pair)])
     before = contents(tmp_path)
     # The next write to the file ends in the middle.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before["blocks.csv"]) + 10, limits[1]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = len(before["blocks.csv"]) + 10
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         with pytest.raises(UsageError, match=f"File too large.*Make room.*--resume {tmp_path}"):
             store.add_results(other, cpu, both(), [block(other)])
@@ -204,7 +218,8 @@ def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, pair, cpu,
     assert len(trial_rows(tmp_path)) == 2
     assert rounds(tmp_path) == [0]
     (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
-    (given,) = set(read_trials(tmp_path, {}, read_details(tmp_path))["parameters_json"])
+    trials = read_trials(tmp_path, {}, read_details(tmp_path))
+    (given,) = set(trials["parameters_json"])
     assert json.loads(given) == {"note": note}
 
 
