@@ -61,15 +61,15 @@ def sides(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_each_pair_begins_with_the_side_that_the_one_before_ended_with(started, sides, tmp_path):
-    folders = interleave(
-        sides["checkout"], sides["environment"], ["--suite", "mlp"], tmp_path / "out", pairs=3
-    )
-    assert folders == (tmp_path / "out" / "old", tmp_path / "out" / "new")
-    names = [str(Path(command[-1]).relative_to(tmp_path / "out")) for command in started.commands]
+    out = tmp_path / "out"
+    words = ["--suite", "mlp"]
+    folders = interleave(sides["checkout"], sides["environment"], words, out, pairs=3)
+    assert folders == (out / "old", out / "new")
+    names = []
+    for command in started.commands:
+        assert command[-4:-1] == [*words, "--resume"]
+        names.append(command[-1].removeprefix(f"{out}/"))
     assert names == ["old/1", "new/1", "new/2", "old/2", "old/3", "new/3"]
-    assert {tuple(command[-4:-1]) for command in started.commands} == {
-        ("--suite", "mlp", "--resume")
-    }
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,13 @@ def test_an_installed_program_does_not_bring_its_torch_into_another_environment(
 ):
     # As site-packages, without pyproject.toml.
     monkeypatch.setattr("bench.compare.interleave.ROOT", tmp_path)
-    interleave(
-        sides["environment"], sides["environment"] / "bin/python", [], tmp_path / "out", pairs=1
-    )
-    assert {command[0] for command in started.commands} == {
-        str(tmp_path / "environment/bin/ampmeter")
-    }
-    (tmp_path / "environment/bin/ampmeter").unlink()
+    environment = sides["environment"]
+    program = environment / "bin/ampmeter"
+    interleave(environment, environment / "bin/python", [], tmp_path / "out", pairs=1)
+    assert {command[0] for command in started.commands} == {str(program)}
+    program.unlink()
     with pytest.raises(UsageError, match="install it there"):
-        interleave(sides["environment"], sides["checkout"], [], tmp_path / "other", pairs=1)
+        interleave(environment, sides["checkout"], [], tmp_path / "other", pairs=1)
 
 
 @pytest.mark.parametrize(
@@ -167,16 +165,9 @@ signal.signal(signal.SIGTERM, end)
 Path(__file__).with_name("began").touch()
 time.sleep(60)
 """)
-    words = [
-        sys.executable,
-        ROOT / "run_bench.py",
-        "compare",
-        side,
-        side,
-        "--interleave",
-        tmp_path / "out",
-    ]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, ROOT / "run_bench.py", "compare", side, side]
+    words = ["--interleave", tmp_path / "out"]
+    process = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True)
     while not (side / "began").exists() and process.poll() is None:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)

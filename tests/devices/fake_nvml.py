@@ -32,6 +32,8 @@ SUCCESS, UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 1, 3, 4, 6
 INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, GPU_IS_LOST, UNKNOWN = 7, 9, 15, 999
 NOT_AVAILABLE = 2**64 - 1
 POWER_INSTANT = 186
+# The kind of clock of the multiprocessors; the other is the memory's.
+SM_CLOCK = 1
 UTILIZATION = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
 DRIVER_470 = frozenset(
     {
@@ -104,12 +106,26 @@ class FakeGpu:
     def power_mw(self, now_s: float) -> int:
         return round(1000 * _at(self.power_w, now_s))
 
+    def average_power_mw(self, now_s: float) -> int:
+        if self.average_power_w is None:
+            return self.power_mw(now_s)
+        return round(1000 * self.average_power_w)
+
+    def clock_mhz(self, kind: Any) -> int:
+        return self.sm_clock_mhz if kind.value == SM_CLOCK else self.memory_clock_mhz
+
+    def clock_limit_mhz(self, kind: Any) -> int:
+        return self.sm_clock_limit_mhz if kind.value == SM_CLOCK else self.memory_clock_limit_mhz
+
     def energy_mj(self, now_s: float) -> int:
         """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when
         first looked at.
         """
-        power_w = self.power_w if self.counter_power_w is None else self.counter_power_w
-        steps = round(math.floor(now_s / self.energy_tick_s + 1e-9) * self.energy_tick_s / 0.01)
+        power_w = self.counter_power_w
+        if power_w is None:
+            power_w = self.power_w
+        ticks = math.floor(now_s / self.energy_tick_s + 1e-9)
+        steps = round(ticks * self.energy_tick_s / 0.01)
         for step in range(len(self._used_mj) - 1, steps):
             power_mw = round(1000 * _at(power_w, (step + 0.5) * 0.01))
             self._used_mj.append(self._used_mj[step] + power_mw * 0.01)
@@ -130,15 +146,10 @@ _READINGS: dict[str, Callable[..., Any]] = {
     "PowerManagementDefaultLimit": lambda gpu, *_: round(1000 * gpu.power_default_w),
     "CurrentClocksEventReasons": lambda gpu, *_: gpu.reasons,
     "CurrentClocksThrottleReasons": lambda gpu, *_: gpu.reasons,
-    "PowerUsage": lambda gpu, now_s: round(
-        1000 * _at(gpu.power_w if gpu.average_power_w is None else gpu.average_power_w, now_s)
-    ),
-    "TotalEnergyConsumption": lambda gpu, now_s: gpu.energy_mj(now_s),
-    # Clock 1 is the multiprocessors', clock 2 the memory's.
-    "MaxClockInfo": lambda gpu, _, kind: (
-        gpu.sm_clock_limit_mhz if kind.value == 1 else gpu.memory_clock_limit_mhz
-    ),
-    "ClockInfo": lambda gpu, _, kind: gpu.sm_clock_mhz if kind.value == 1 else gpu.memory_clock_mhz,
+    "PowerUsage": FakeGpu.average_power_mw,
+    "TotalEnergyConsumption": FakeGpu.energy_mj,
+    "MaxClockInfo": lambda gpu, _, kind: gpu.clock_limit_mhz(kind),
+    "ClockInfo": lambda gpu, _, kind: gpu.clock_mhz(kind),
     "Temperature": lambda gpu, *_: gpu.temperature_c,
 }
 """Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time and an
@@ -157,8 +168,11 @@ class FakeDriver:
         init_code: int = SUCCESS,
         version: str = "580.65.06",
     ) -> None:
-        self.gpus, self.clock, self.missing = list(gpus), clock or FakeClock(), set(missing)
-        self.init_code, self.version = init_code, version
+        self.gpus = list(gpus)
+        self.clock = clock or FakeClock()
+        self.missing = set(missing)
+        self.init_code = init_code
+        self.version = version
         self.running = 0
         """Times that it was initialised, less times that it was shut down."""
         self._handles: dict[int, tuple[Any, FakeGpu]] = {}
@@ -221,25 +235,27 @@ class FakeDriver:
         return self._point(device, self.gpus[index.value])
 
     def nvmlDeviceGetHandleByUUID(self, uuid: Any, device: Any) -> int:
-        gpus = [gpu for gpu in self.gpus if gpu.uuid == uuid.value.decode()]
-        return self._point(device, gpus[0]) if gpus else NOT_FOUND
+        for gpu in self.gpus:
+            if gpu.uuid == uuid.value.decode():
+                return self._point(device, gpu)
+        return NOT_FOUND
 
     def nvmlDeviceGetIndex(self, gpu: FakeGpu, index: Any) -> int:
         return _put(index, self.gpus.index(gpu))
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, info: Any) -> int:
         # The first version counts the driver's own reserve as used.
-        info._obj.total, info._obj.used = gpu.memory_total, gpu.memory_used + gpu.memory_reserved
-        info._obj.free = gpu.memory_total - info._obj.used
+        memory = info._obj
+        memory.total = gpu.memory_total
+        memory.used = gpu.memory_used + gpu.memory_reserved
+        memory.free = memory.total - memory.used
         return SUCCESS
 
     def nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, info: Any) -> int:
         memory = info._obj
-        memory.total, memory.used, memory.reserved = (
-            gpu.memory_total,
-            gpu.memory_used,
-            gpu.memory_reserved,
-        )
+        memory.total = gpu.memory_total
+        memory.used = gpu.memory_used
+        memory.reserved = gpu.memory_reserved
         memory.free = memory.total - memory.used - memory.reserved
         return SUCCESS
 
@@ -298,9 +314,9 @@ class FakeDriver:
         return code
 
     def _point(self, device: Any, gpu: FakeGpu) -> int:
-        device._obj.contents = next(
-            struct for struct, other in self._handles.values() if other is gpu
-        )
+        for struct, other in self._handles.values():
+            if other is gpu:
+                device._obj.contents = struct
         return GPU_IS_LOST if gpu.lost else SUCCESS
 
 
@@ -319,7 +335,7 @@ class _Library:
 
 def forget(monkeypatch: Any) -> None:
     """Unload pynvml and gpustat until the end of the test, so that a test imports them fresh."""
-    for name in ("pynvml", *(f"gpustat{part}" for part in ("", ".core", ".nvml", ".util"))):
+    for name in ("pynvml", "gpustat", "gpustat.core", "gpustat.nvml", "gpustat.util"):
         # Set before it is taken out, so that monkeypatch also unloads what the test is about to
         # import.
         monkeypatch.setitem(sys.modules, name, None)

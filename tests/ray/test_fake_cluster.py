@@ -39,10 +39,11 @@ class Actor:
 
     def take(self, trial, *given):
         self.given.append((trial, *given))
-        return [
-            replace(message, trial=trial.id) if hasattr(message, "trial") else message
-            for message in self.messages
-        ]
+        for message in self.messages:
+            if hasattr(message, "trial"):
+                yield replace(message, trial=trial.id)
+            else:
+                yield message
 
 
 class Ray:
@@ -52,7 +53,9 @@ class Ray:
 
     def __init__(self, *actors, nodes=()):
         self.actors = actors
-        self.util, self.options, self.shutdown = mock.Mock(), mock.Mock(), mock.Mock()
+        self.util = mock.Mock()
+        self.options = mock.Mock()
+        self.shutdown = mock.Mock()
         self.options.side_effect = [method(lambda *_, actor=actor: actor) for actor in actors]
         self.nodes = lambda: nodes
 
@@ -73,9 +76,8 @@ def node(**resources):
 
 
 def on_v100(trial, count=1):
-    return replace(
-        trial, cell=replace(trial.cell, placement=Placement(name="+".join(["V100"] * count)))
-    )
+    placement = Placement(name="+".join(["V100"] * count))
+    return replace(trial, cell=replace(trial.cell, placement=placement))
 
 
 @pytest.fixture
@@ -93,19 +95,16 @@ def opened(monkeypatch, tiny_file):
 def test_each_rank_sees_its_gpu_alone_and_ranks_of_a_node_follow_each_other(
     opened, tiny_trial, cpu
 ):
-    gpu, trial = replace(cpu, kind="cuda"), on_v100(tiny_trial, 3)
-    ray = Ray(
-        Actor("2"), Actor("1"), Actor("2"), nodes=[node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)]
-    )
+    gpu = replace(cpu, kind="cuda")
+    nodes = [node(GPU=1.0, CPU=4.0), node(GPU=2.0, CPU=4.0)]
+    ray = Ray(Actor("2"), Actor("1"), Actor("2"), nodes=nodes)
     cluster = opened(ray, "V100", "V100+V100+V100")
-    assert cluster.run(trial, gpu, lambda _message: None) == DONE
+    assert cluster.run(on_v100(tiny_trial, 3), gpu, lambda _message: None) == DONE
     assert [call.kwargs["num_gpus"] for call in ray.options.mock_calls] == [1, 1, 1]
-    meeting = {"world": 3, "address": "10.0.0.1", "port": 29400}
-    meetings = [
-        Rendezvous(rank=rank, local_world=local, **meeting)
-        for rank, local in ((1, 2), (0, 1), (2, 2))
-    ]
-    assert [actor.given[0][2] for actor in ray.actors] == meetings
+    lone = Rendezvous(rank=0, world=3, local_world=1, address="10.0.0.1", port=29400)
+    second = replace(lone, rank=1, local_world=2)
+    third = replace(lone, rank=2, local_world=2)
+    assert [actor.given[0][2] for actor in ray.actors] == [second, lone, third]
     assert cluster.run(on_v100(tiny_trial), gpu, lambda _message: None) == DONE
     assert [len(actor.given) for actor in ray.actors] == [1, 2, 1]  # the same group
     cluster.close()
@@ -117,21 +116,23 @@ def test_each_rank_sees_its_gpu_alone_and_ranks_of_a_node_follow_each_other(
 )
 def test_there_is_room_on_each_gpu_and_on_nodes_of_cpus_for_what_they_declare(opened, nodes, room):
     ray = Ray(*(Actor("1") for _ in range(room)), nodes=nodes)
-    opened(ray, "+".join(["V100"] * room))
-    with pytest.raises(
-        UsageError,
-        match=rf"takes {room + 1} V100, and the cluster has {room}\. Its types are: V100",
-    ):
-        opened(ray, "+".join(["V100"] * (room + 1)))
+    fits = "+".join(["V100"] * room)
+    opened(ray, fits)
+    message = rf"takes {room + 1} V100, and the cluster has {room}\. Its types are: V100"
+    with pytest.raises(UsageError, match=message):
+        opened(ray, f"{fits}+V100")
     ray.shutdown.assert_called_once()
 
 
 def test_a_trial_runs_on_its_nodes_device_and_its_records_have_its_own_id(opened, tiny_trial, cpu):
-    sent, trial = [], on_v100(tiny_trial)
+    trial = on_v100(tiny_trial)
     actor = Actor("1", [Progress(text="working"), Numeric(trial="", **LOSS), DONE])
-    assert opened(Ray(actor, nodes=[node()]), "V100").run(trial, cpu, sent.append) == DONE
+    cluster = opened(Ray(actor, nodes=[node()]), "V100")
+    sent = []
+    assert cluster.run(trial, cpu, sent.append) == DONE
     ((there, device, meeting),) = actor.given
-    assert (there.cell.placement.name, device.placement, meeting) == ("cpu", "cpu", None)
+    assert there.cell.placement.name == device.placement == "cpu"
+    assert meeting is None
     assert sent == [Progress(text="working"), Numeric(trial=trial.id, **LOSS)]
     assert there.id != trial.id
 
@@ -141,9 +142,8 @@ def test_a_trial_on_a_lost_node_ends_with_the_reason(opened, tiny_trial, cpu):
     cluster = opened(Ray(actor, nodes=[node()]), "V100")
     actor.meeting_place = method(lambda: OSError("the actor is dead"))
     ending = cluster.run(on_v100(tiny_trial), cpu, print)
-    assert ending == Ending(
-        kind="lost", text="V100 on host 1 was lost (OSError: the actor is dead)"
-    )
+    text = "V100 on host 1 was lost (OSError: the actor is dead)"
+    assert ending == Ending(kind="lost", text=text)
 
 
 def test_what_was_killed_because_the_run_was_stopped_is_no_failed_trial(opened, tiny_trial, cpu):
@@ -191,15 +191,14 @@ def test_a_head_that_does_not_answer_is_told(tmp_path):
 
 def test_a_node_runs_a_trial_without_the_script_it_was_started_by(monkeypatch, tiny_trial, cpu):
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    with mock.patch.dict(
-        vars(sys.modules["__main__"]), __file__=tiny_trial.cell.suite.file
-    ) as script:
+    main = vars(sys.modules["__main__"])
+    with mock.patch.dict(main, __file__=tiny_trial.cell.suite.file) as script:
         worker = AcceleratorActor(threads="1")
         assert "__file__" not in script
         *messages, ending = worker.stream(tiny_trial, cpu, None)
-    assert ending == Ending(kind="done")
-    assert [message.status for message in messages if isinstance(message, TrialResult)] == ["ok"]
+    assert ending == DONE
+    (result,) = (message for message in messages if isinstance(message, TrialResult))
+    assert result.status == "ok"
     worker.run_rank = mock.Mock(side_effect=UsageError("Process 7 does not end"))
-    assert [*worker.stream(tiny_trial, cpu, None)] == [
-        Ending(kind="lost", text="Process 7 does not end")
-    ]
+    (ending,) = worker.stream(tiny_trial, cpu, None)
+    assert ending == Ending(kind="lost", text="Process 7 does not end")
