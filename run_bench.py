@@ -84,7 +84,7 @@ def run(request: Request, signals: Interruption) -> int:
     request, folder = folders.choose_folder(request)
     with closing(open_launcher(request)) as launcher:
         prepared = launcher.prepare_script(request) or prepare(request, launcher)
-        folders.earlier_run(folder, prepared)  # refuses another question's folder
+        folders.require_same_question(folder, prepared)
         left = remaining(prepared.plan, folder)
         show_plan(prepared.plan, left, prepared.environment, prepared.warnings, request)
         if request.dry_run:

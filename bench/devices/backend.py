@@ -1,9 +1,9 @@
 """The devices of this machine, by the kinds that there are.
 
-Other packages do not ask what kind a device is, nor call ``torch.cuda``; two exceptions run inside
-a user's process, which may have no device in its hands: ``bench.script.hook`` in a training script,
-and what watches for causes in ``bench.phases.explain.observe``. To support another kind, derive a
-class from ``base.Backend`` and name it in ``backend_of``.
+Other packages do not ask what kind a device is, nor call ``torch.cuda``, except for what runs
+inside a user's script, where no ``Backend`` is known: ``bench.script.hook`` and
+``bench.phases.explain.observe``. To support another kind, derive a class from ``base.Backend`` and
+name it in ``backend_of``.
 """
 
 from __future__ import annotations

@@ -84,6 +84,15 @@ def describe(prepared: PreparedRun) -> dict[str, Any]:
     }
 
 
+def require_same_question(folder: Path | None, prepared: PreparedRun) -> None:
+    """Refuse to go on in a folder with the rows of another question, before the plan is shown.
+
+    Raises:
+        UsageError: see ``earlier_run``.
+    """
+    earlier_run(folder, prepared)
+
+
 def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
     """Return run.json of the run that goes on in a folder; empty of a new run.
 

@@ -62,7 +62,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
             f"'{request.start}'."
         )
     for suite in suites.values():
-        choose_source(suite, request)  # refuses, before anything takes time
+        check_data(suite, request)
     print_plain("Looking at the devices.")
     environment = launcher.survey(request.gpus)
     if request.quick and request.gpus is None and request.on is None:
@@ -122,6 +122,11 @@ def check_phases(request: Request) -> None:
                 f"This ampmeter cannot measure {name}: bench/phases/ has no folder of that name."
             )
         PHASES[name].check(request)
+
+
+def check_data(suite: Suite, request: Request) -> None:
+    """Refuse a source of data that a suite cannot use, before anything takes time."""
+    choose_source(suite, request)
 
 
 def one_of_each_model(environment: Environment) -> Environment:
