@@ -52,6 +52,7 @@ class LiveDisplay(Display):
     """Shows a bar below the lines: running trials, progress, what GPUs do, and the time left."""
 
     def __init__(self) -> None:
+        # Here, because a log needs neither.
         from rich import progress
         from rich.console import Console
 
@@ -65,7 +66,7 @@ class LiveDisplay(Display):
             progress.TextColumn("{task.description}", markup=False),
             progress.BarColumn(bar_width=16),
             console=Console(),
-            auto_refresh=False,
+            auto_refresh=False,  # a thread that draws would take turns with what is measured
             transient=True,
         )
         self._bar = self._bars.add_task("starting", total=1.0)
@@ -160,8 +161,8 @@ def show_plan(
         print_plain(f"Warning: {warning}")
     groups: dict[str, list[Trial]] = {}
     for trial in plan.trials:
-        cell = trial.cell
-        groups.setdefault(f"{cell.suite.name} on {cell.placement.name}", []).append(trial)
+        where = f"{trial.cell.suite.name} on {trial.cell.placement.name}"
+        groups.setdefault(where, []).append(trial)
     for where, trials in groups.items():
         print_plain(f"{where}: {_describe_group(trials)}")
     line = f"Trials: {_duration(plan)} in all"

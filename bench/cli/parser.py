@@ -75,7 +75,7 @@ def parse(argv: Sequence[str]) -> Any:
     Raises:
         UsageError: a word is invalid; nothing has been written yet.
     """
-    if not argv or argv[0].startswith("-"):
+    if not argv or argv[0].startswith("-"):  # a run is the command without a name
         return parse_run(argv)
     name, *options = argv
     optional = optional_commands()
@@ -104,6 +104,7 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are UsageErrors, and whose options are typed whole."""
 
     def __init__(self, **options: Any) -> None:
+        # An abbreviation may mean another option once there are more of them.
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -246,7 +247,7 @@ def parse_run(argv: Sequence[str], phases: Sequence[str] = ()) -> Request:
         given["phases"] = tuple(dict.fromkeys((*asked, phases[-1])))
     _check_place(given)
     sizes = given.get("batch_sizes", ())
-    if MAX in sizes:
+    if MAX in sizes:  # no size yet: it is searched for
         given["batch_sizes"] = tuple(size for size in sizes if size != MAX)
         given["largest_batch"] = True
     given["phases"] = _phases(given)
@@ -261,6 +262,7 @@ def _check_resumed(given: Mapping[str, Any]) -> None:
         raise UsageError(
             "--suite is missing: name one, such as --suite mlp (run_bench.py list shows all)."
         )
+    # Options that change the question would leave a run with rows of two.
     others = []
     for name, option in run_options().items():
         if name in given and not option.with_resume:

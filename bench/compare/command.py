@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.words and options.interleave is None:
         raise UsageError("Options of runs follow '--' only with --interleave DIR, which measures.")
+    # Here, so that the command line is parsed without pandas.
     from bench.compare.comparison import NEEDS, compare
     from bench.compare.document import document
     from bench.compare.interleave import interleave
@@ -74,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
         print(dumps(document(comparison)))  # noqa: T201 - JSON has no control characters
     else:
         show_comparison(comparison)
+    # In a pipeline a check that could find nothing must not pass.
     if options.fail_over is not None and not (comparison.failures or comparison.is_judged):
         raise UsageError(f"--fail-over could judge nothing: {NEEDS}")
     return 1 if comparison.failures else 0

@@ -86,7 +86,9 @@ class Change:
         if self.contrast is None:
             return None
         shown = self.contrast.shown
-        return replace(shown, low=None, high=None) if shown.low == shown.high else shown
+        if shown.low == shown.high:
+            return replace(shown, low=None, high=None)
+        return shown
 
     @property
     def is_shown(self) -> bool:
@@ -103,8 +105,9 @@ class Change:
 
     def __str__(self) -> str:
         if self.contrast is None or self.interval is None:
-            is_measured = set(self.statuses) <= set(MEASURED)
-            return "not comparable" if is_measured else " → ".join(self.statuses)
+            if set(self.statuses) <= set(MEASURED):
+                return "not comparable"
+            return " → ".join(self.statuses)
         if not self.contrast.is_resolvable:
             return "too small to be resolved"
         return written(self.metric, self.interval.ends)
@@ -162,6 +165,7 @@ class Comparison:
     def is_judged(self) -> bool:
         """Whether any step's time could be judged; where none was timed on both sides, anything."""
         timed = [change for change in self.changes if change.metric == SPEED and change.contrast]
+        # What memory says does not stand for a step's time that nobody could judge.
         return any(change.is_judged for change in timed or self.changes)
 
     @property
@@ -177,15 +181,16 @@ class Comparison:
             for name, change in row.changes.items():
                 if change.is_beyond:
                     failures.append(f"{row}: {name} {change}")
+        # A run that stopped early may have missed any regression.
         return [*failures, *self.unreached]
 
     @property
     def summary(self) -> str:
         """One sentence on all rows."""
         counts = Counter(change.verdict for change in self.changes)
-        words = ", ".join(f"{counts[word]} {word}" for word in IMPROVED if counts[word])
+        parts = [f"{counts[word]} {word}" for word in IMPROVED if counts[word]]
         rows = counted(len(self.rows), "row")
-        return f"NEW against OLD: {rows} compared; their figures: {words}."
+        return f"NEW against OLD: {rows} compared; their figures: {', '.join(parts)}."
 
 
 def compare(
@@ -212,6 +217,8 @@ def compare(
     if set(of_old) & set(of_new):
         raise UsageError(f"'{old}' and '{new}' have the same run. Give two.")
     runs = load([*of_old, *of_new])
+    # Loaded together, so that what differs between them is a caution, and rows that are equal have
+    # equal keys.
     old_runs = [run for run in runs.runs if run.folder in of_old]
     new_runs = [run for run in runs.runs if run.folder in of_new]
     for side, of_side in ((old, old_runs), (new, new_runs)):
@@ -228,10 +235,8 @@ def compare(
     changes = [change for row in rows for change in row.changes.values()]
     _judge(changes, fail_over)
     if not any(change.is_shown or None not in change.values for change in changes):
-        reason = (
-            "The two runs have no measured cell and precision in common. Measure the same in both."
-        )
-        raise UsageError(" ".join([reason, *apart]))
+        reason = "The two runs have no measured cell and precision in common."
+        raise UsageError(" ".join([reason, "Measure the same in both.", *apart]))
     warnings = cautions(runs)
     if any(change.contrast and change.contrast.allowance for change in changes):
         warnings.insert(0, LIMITS)
@@ -270,6 +275,7 @@ def _rows(old: pd.DataFrame, new: pd.DataFrame, by_turns: bool) -> list[Row]:
     They are of one device; where the sides have no device in common, of any.
     """
     pairs = old.merge(new, on=QUESTION, suffixes=("_old", "_new"))
+    # A fleet of several models has each compared with itself, and never with another.
     is_same = pairs["device_old"] == pairs["device_new"]
     if is_same.any():
         pairs = pairs[is_same]
@@ -295,8 +301,11 @@ def _changes(pair: Pair, by_turns: bool) -> dict[str, Change]:
 
 def _of(pair: Pair, name: str) -> list[Any]:
     """Return a column of the summary of OLD and of NEW; what is unknown is None."""
-    values = [pair[f"{name}_{side}"] for side in SIDES]
-    return [value if known(value) else None for value in values]
+    values = []
+    for side in SIDES:
+        value = pair[f"{name}_{side}"]
+        values.append(value if known(value) else None)
+    return values
 
 
 def _change(pair: Pair, metric: Metric, by_turns: bool) -> Change | None:
@@ -337,13 +346,22 @@ def _statuses(pair: Pair, metric: Metric) -> tuple[str, str]:
     old, new = _of(pair, metric.arm)
     if not metric.seed_is_input or was not in MEASURED or is_now not in MEASURED:
         return was, is_now
-    lost_old, lost_new = (seeds or set() for seeds in _of(pair, "diverged_seeds"))
+    lost_old, lost_new = _of(pair, "diverged_seeds")
     # Only seeds that the other side was trained with count.
-    fewer = len(lost_old.intersection(new.seeds if new else ()))
-    more = len(lost_new.intersection(old.seeds if old else ()))
-    if more == fewer:
-        return was, is_now
-    return ("ok", "diverged") if more > fewer else ("diverged", "ok")
+    before = _in_both(lost_old, new)
+    after = _in_both(lost_new, old)
+    if after > before:
+        return "ok", "diverged"
+    if after < before:
+        return "diverged", "ok"
+    return was, is_now
+
+
+def _in_both(diverged: set[int] | None, other: Arm | None) -> int:
+    """Return how many of a side's diverged seeds the other side was trained with."""
+    if not diverged or other is None:
+        return 0
+    return len(diverged.intersection(other.seeds))
 
 
 def _over_runs(contrast: Contrast, by_turns: bool) -> Contrast:
@@ -422,5 +440,6 @@ def _named(rows: pd.DataFrame) -> set[str]:
     names = set()
     for row in records(rows):
         title = titled(row["suite"], row["parameters"], row["techniques"], source(row["data"]))
-        names.add(f"{title} on {row['placement']}{at_batch(row, ' batch ')} {row['precision']}")
+        where = f"{row['placement']}{at_batch(row, ' batch ')}"
+        names.add(f"{title} on {where} {row['precision']}")
     return names

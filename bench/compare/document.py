@@ -33,6 +33,7 @@ def _row(row: Row) -> dict[str, Any]:
     document = {name: row.question[name] for name in ASKED}
     document["batch_size"] = int(row.question["batch_size"])
     document |= _sides("device", row.devices)
+    # Every metric has its key, so that programs need not ask which there are.
     for metric in compared():
         document[metric.name] = _change(row.changes.get(metric.name), metric)
     return document

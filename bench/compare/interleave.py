@@ -59,10 +59,13 @@ def interleave(
             order.reverse()
         for side in order:
             folder = out / side / str(pair)
+            # Of a new folder it starts the run.
             command = [*commands[side], "--resume", str(folder)]
             name = f"{side.upper()} in pair {pair}"
             print_plain(f"{name} of {pairs}: {shlex.join(command)}", error=True)
             code = _run(command)
+            # 1 is a run with failed trials, which are rows; a Python that lacks a package also ends
+            # with 1, and leaves no run.
             if code not in (0, 1) or not (folder / "run.json").is_file():
                 raise UsageError(f"The run of {name} ended with exit code {code}, see above.")
     return out / "old", out / "new"
