@@ -146,7 +146,9 @@ def _register(kind: type[Any]) -> None:
 
     All else is carried over.
     """
-    names = ["data"] if issubclass(kind, UserDict) else [field.name for field in fields(kind)]
+    names = ["data"]
+    if not issubclass(kind, UserDict):
+        names = [field.name for field in fields(kind)]
 
     def open_node(node: Any) -> tuple[list[Any], Any]:
         return [getattr(node, name) for name in names], node

@@ -92,8 +92,10 @@ def packed(file: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Tens
                 _pack(file, index, pack)
     facts = json.loads(index.read_text())
     height, width = facts["size"]
-    pixels = np.memmap(file, np.uint8, "c").reshape(-1, 3, height, width)
-    return torch.from_numpy(pixels), facts
+    # Copy on write: torch takes no read-only array without a warning, and nobody writes.
+    pixels = np.memmap(file, np.uint8, "c")
+    images = pixels.reshape(-1, 3, height, width)
+    return torch.from_numpy(images), facts
 
 
 def _pack(file: Path, index: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> None:

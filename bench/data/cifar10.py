@@ -49,12 +49,16 @@ def load(directory: str) -> Dataset:
         train, test = _downloaded(home)
         for part in (train, test):
             pixels.write(part.data.transpose(0, 3, 1, 2).tobytes())
-        labels = train.targets + test.targets
-        return {"size": (32, 32), "labels": labels, "tested": len(test), "classes": train.classes}
+        return {
+            "size": (32, 32),
+            "labels": train.targets + test.targets,
+            "tested": len(test),
+            "classes": train.classes,
+        }
 
     images, facts = cache.packed(home / "cache" / "cifar10.pixels", pack)
-    labels, classes = torch.tensor(facts["labels"]), tuple(facts["classes"])
-    return cache.divided(images, labels, facts["tested"], classes)
+    labels = torch.tensor(facts["labels"])
+    return cache.divided(images, labels, facts["tested"], tuple(facts["classes"]))
 
 
 def _downloaded(home: Path) -> list[CIFAR10]:

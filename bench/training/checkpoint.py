@@ -22,7 +22,7 @@ from bench.devices.backend import backend_of
 from bench.results.files import replacing
 from bench.results.records import EpochResult
 from bench.training import distributed
-from bench.training.step import Arm
+from bench.training.step import BuiltArm
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ class Checkpoint:
     """States of each rank's random generators."""
 
     @staticmethod
-    def of(arm: Arm, trial: str, epochs: Sequence[EpochResult]) -> Checkpoint:
+    def of(arm: BuiltArm, trial: str, epochs: Sequence[EpochResult]) -> Checkpoint:
         """Take the state of ``arm``.
 
         Its tensors are not copied, so write it before training continues.
@@ -61,7 +61,7 @@ class Checkpoint:
             generators=distributed.gathered(generator_states(arm.device)),
         )
 
-    def restore(self, arm: Arm) -> None:
+    def restore(self, arm: BuiltArm) -> None:
         """Restore this state to ``arm``, newly built from the same suite.
 
         The arm may be of another precision: fp32 weights are kept where there are any. Where the

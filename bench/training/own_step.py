@@ -18,7 +18,7 @@ from bench.measure.memory import updated
 from bench.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from bench.training.step import Arm
+    from bench.training.step import BuiltArm
 
 
 class Training:
@@ -27,10 +27,11 @@ class Training:
     def __init__(self, step: Callable[[Training, Batch], Any]) -> None:
         """Take the suite's step."""
         self._suite_step = step
-        self._arm: Arm = None  # type: ignore[assignment]  # that of the step in progress
+        self._arm: BuiltArm = None  # type: ignore[assignment]  # that of the step in progress
         self._learns = False
         self._updating = False
-        self._counted = 0
+        self._asked = 0
+        """Optimizer steps, in the training step in progress."""
         self._stepped = set[torch.optim.Optimizer]()
         """With the scale as it is."""
         self._used = set[torch.optim.Optimizer]()
@@ -132,13 +133,13 @@ class Training:
         take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
         self._updating = False
         self._stepped.update(chosen)
-        self._counted += arm.scaler.is_enabled() * len(chosen)
+        self._asked += len(chosen)
 
     def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
         optimizers = self._arm.optimizers
         return [*optimizers.values()] if optimizer is None else [optimizers[optimizer]]
 
-    def train(self, arm: Arm, batch: Batch) -> Tensor:
+    def train(self, arm: BuiltArm, batch: Batch) -> Tensor:
         """Run the suite's step; return its loss, or the sum of its losses, without a graph.
 
         Raises:
@@ -146,17 +147,17 @@ class Training:
                 scales losses.
             UsageError: it returned no loss.
         """
-        self._learns, self._counted = True, 0
+        self._learns = True
+        self._asked = 0
         loss = self._run(arm, batch)
         if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
-        # The hook has counted those that the scaler let through.
-        arm.taken.called += 1 - self._counted
+        arm.taken.end_step(self._asked)
         arm.end("step")
         return loss
 
-    def gradients(self, arm: Arm, batch: Batch) -> Tensor:
+    def gradients(self, arm: BuiltArm, batch: Batch) -> Tensor:
         """Run the suite's step without the updates."""
         self._learns = False
         return self._run(arm, batch)
@@ -175,7 +176,7 @@ class Training:
         for optimizer in optimizers.values():
             optimizer.register_step_pre_hook(refuse)
 
-    def _run(self, arm: Arm, batch: Batch) -> Tensor:
+    def _run(self, arm: BuiltArm, batch: Batch) -> Tensor:
         self._arm, self._updating = arm, False
         arm.zero_grad()
         self._used.clear()
@@ -189,7 +190,9 @@ class Training:
         return torch.stack(scalars).sum()
 
 
-def take_steps(arm: Arm, optimizers: Collection[torch.optim.Optimizer], clip: float | None) -> None:
+def take_steps(
+    arm: BuiltArm, optimizers: Collection[torch.optim.Optimizer], clip: float | None
+) -> None:
     """Let optimizers step, after the gradients of their weights are clipped to a norm, if any."""
     if clip is not None:
         for optimizer in optimizers:

@@ -62,13 +62,9 @@ class Trilinear(nn.Bilinear):
         return super().forward(inputs, inputs)[:, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")],
-)
-def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, capsys):
-    assert training_flops_per_sample(make_suite(model)) is None
-    assert reason in capsys.readouterr().out
+@pytest.mark.parametrize("model", [Fails(8, 5), Trilinear(8, 8, 5)], ids=["fails", "no formula"])
+def test_the_flops_of_a_model_that_cannot_be_counted_are_unknown(model):
+    assert training_flops_per_sample(make_suite(lambda _data: model)) is None
 
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
