@@ -7,13 +7,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from torchvision.datasets import CIFAR10
 
 from bench.data import cache
-from bench.data.cache import Dataset
+from bench.data.cache import Dataset, Facts
 from bench.spec.errors import UsageError
 
 # Timeout of a server that sends nothing.
@@ -45,7 +45,7 @@ def load(directory: str) -> Dataset:
     """
     home = Path(directory)
 
-    def pack(pixels: BinaryIO) -> dict[str, Any]:
+    def pack(pixels: BinaryIO) -> Facts:
         train, test = _downloaded(home)
         for part in (train, test):
             pixels.write(part.data.transpose(0, 3, 1, 2).tobytes())

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from bench.data import cache
-from bench.data.cache import Dataset
+from bench.data.cache import Dataset, Facts
 from bench.spec.errors import UsageError
 from bench.spec.text import plain
 
@@ -67,7 +67,7 @@ def load(
     classes, train, test = listings(path, validation_share)
     paths = [*train.paths, *test.paths]
 
-    def pack(pixels: BinaryIO) -> dict[str, Any]:
+    def pack(pixels: BinaryIO) -> Facts:
         stored = _stored_size(paths, size)
         unread = decode(paths, stored, pixels)
         for listing in (train, test):

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from bench.spec.errors import UsageError
 
 Tokens = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
 
 # Of the Markov chain.
 SYMBOLS = 256
@@ -34,13 +35,13 @@ VALIDATED = 10
 class Chain:
     """A stationary Markov chain of order one over the symbols from 0 on."""
 
-    transition: npt.NDArray[np.float64]
+    transition: Shares
     """(S, S): the probability of each symbol, a column, after each symbol, a row; all above 0."""
 
     @cached_property
-    def stationary(self) -> npt.NDArray[np.float64]:
+    def stationary(self) -> Shares:
         """The probability of each symbol, (S,), wherever a sequence began."""
-        row: npt.NDArray[np.float64] = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
+        row: Shares = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
         return row
 
     @cached_property
