@@ -243,6 +243,7 @@ class TrainingRunner:
         others = unexpected_types(self.arm.precision.name, operations.compute_dtypes)
         if not others:
             return operations
+        # To follow modules takes another pass, so it is done only where there are some to name.
         modules: dict[str, None] = {}
         for (module, dtype), _flops in self.flops_by_module().most_common():
             if module and str(dtype).removeprefix("torch.") in others:
@@ -308,7 +309,9 @@ class TrainingRunner:
 
     def observable(self) -> TrainingRunner:
         """Return a runner of the same arm that is neither compiled nor captured."""
-        return replace(self, arm=replace(self.arm, forward=self.arm.model, graph=None))
+        # What torch.compile or a capture runs is hidden from modes that see each operator.
+        plain = replace(self.arm, forward=self.arm.model, graph=None)
+        return replace(self, arm=plain)
 
     def compile(self, context: Context, send: Callable[[Message], None]) -> None:
         """Let the newly built arm compile before anything is observed or timed.
@@ -337,6 +340,7 @@ class TrainingRunner:
 
     def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
         """Return the parts of a training step that compile: forward and backward."""
+        # The update runs as it is: only the model's forward pass is compiled.
         return [partial(self.arm.gradients, self.arm, batch)]
 
 
@@ -357,4 +361,6 @@ def _until_compiled(step: Callable[[], object], synchronize: Callable[[], None])
         times_s.append(time.perf_counter() - start)
         if compilations() == before:
             break
-    return max(0.0, sum(times_s) - len(times_s) * times_s[-1])
+    # The last step compiled nothing, so it took as long as an ordinary one.
+    ordinary_s = len(times_s) * times_s[-1]
+    return max(0.0, sum(times_s) - ordinary_s)

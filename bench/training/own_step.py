@@ -123,6 +123,7 @@ class Training:
         arm = self._arm
         chosen = self._chosen(optimizer)
         self._used.update(chosen)
+        # ``gradients`` runs the suite's step for its products alone.
         if not self._learns:
             return
         # A GradScaler lets each optimizer step once, until its scale is updated.
@@ -137,7 +138,9 @@ class Training:
 
     def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
         optimizers = self._arm.optimizers
-        return [*optimizers.values()] if optimizer is None else [optimizers[optimizer]]
+        if optimizer is None:
+            return [*optimizers.values()]
+        return [optimizers[optimizer]]
 
     def train(self, arm: BuiltArm, batch: Batch) -> Tensor:
         """Run the suite's step; return its loss, or the sum of its losses, without a graph.
@@ -150,6 +153,7 @@ class Training:
         self._learns = True
         self._asked = 0
         loss = self._run(arm, batch)
+        # The scale follows once from all that stepped with it.
         if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
@@ -166,6 +170,7 @@ class Training:
         """Let an optimizer's step that a suite's step takes past the GradScaler be refused."""
 
         def refuse(*_: Any) -> None:
+            # The GradScaler's own call of the optimizer comes here, too.
             if not self._updating:
                 name = self._arm.precision.name
                 raise UnsupportedError(
@@ -178,6 +183,7 @@ class Training:
 
     def _run(self, arm: BuiltArm, batch: Batch) -> Tensor:
         self._arm, self._updating = arm, False
+        # A step that only calls ``backward`` would add to the gradients of the last batch.
         arm.zero_grad()
         self._used.clear()
         losses = self._suite_step(self, arm.arranged(batch))
@@ -187,6 +193,7 @@ class Training:
         for name, loss in losses.items():
             scalar = _scalar(loss, f"The loss {name!r} that step returned")
             scalars.append(scalar.detach().reshape(()))
+        # On the device: reading a loss would wait for it in every step.
         return torch.stack(scalars).sum()
 
 

@@ -212,6 +212,7 @@ def build_arm(
     weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
     taken = TakenSteps(scaler)
+    # They are built of the model's own parameters; ``attach`` then gives them the masters.
     optimizers = build_optimizers(suite, model)
     for name, built in optimizers.items():
         optimizer = fused(built) if techniques.fused_optimizer else built
@@ -221,15 +222,21 @@ def build_arm(
         # One that averages the weights, as schedule-free ones do, has two modes.
         if hasattr(optimizer, "train"):
             optimizer.train()
-    training = Training(suite.step) if suite.step else None
-    if training and scaler.is_enabled():
-        training.refuse_unscaled(optimizers)
+    step, gradients = training_step, leave_gradients
+    if suite.step:
+        training = Training(suite.step)
+        step, gradients = training.train, training.gradients
+        # Without scaling, an optimizer's own .step() is as good as training.step.
+        if scaler.is_enabled():
+            training.refuse_unscaled(optimizers)
+    if criterion is not None:
+        criterion.to(device)  # it may have weights, such as those of classes
     arm = BuiltArm(
         precision=precision,
         device=device,
         model=model,
         loss=loss,
-        criterion=criterion.to(device) if criterion is not None else None,
+        criterion=criterion,
         count=suite.count or first_dimension,
         optimizers=optimizers,
         scaler=scaler,
@@ -237,8 +244,8 @@ def build_arm(
         weights=weights,
         conversion=conversion,
         forward=_forward(suite, model, device, techniques, seed),
-        step=training.train if training else training_step,
-        gradients=training.gradients if training else leave_gradients,
+        step=step,
+        gradients=gradients,
         step_autocast=amp.autocast(precision, device),
         schedules=_build_schedules(suite, optimizers, steps),
         schedule_every=suite.schedule_every,
@@ -247,7 +254,9 @@ def build_arm(
     )
     if not techniques.cuda_graphs:
         return arm
-    return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
+    # The graph is of the arm without it, for its warm-up and its capture take ordinary steps.
+    graph = GraphedStep(gradients=partial(leave_gradients, arm), device=device)
+    return replace(arm, graph=graph)
 
 
 def _build_schedules(
@@ -404,6 +413,7 @@ def leave_gradients(arm: BuiltArm, batch: Batch) -> Tensor:
     if parts == 1:
         return _add_gradients(arm, batch)
     samples = arm.count(batch)
+    # The mean of the means of unequal parts is not the mean of the batch.
     if samples % parts:
         raise ValueError(
             f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation"
@@ -537,7 +547,9 @@ def evaluate(arm: BuiltArm, batches: Iterator[Batch]) -> tuple[float, float | No
         raise UsageError(
             "There is no batch to test on: let batches('test', …) return None where there are none."
         )
-    return loss_sum / samples, 100 * hits / samples if classes == samples else None
+    # An accuracy is of all samples, or there is none.
+    accuracy_pct = 100 * hits / samples if classes == samples else None
+    return loss_sum / samples, accuracy_pct
 
 
 def _test(arm: BuiltArm, batch: Batch) -> tuple[Tensor, list[tuple[Any, Any]]]:
