@@ -74,19 +74,27 @@ def test_images_that_fit_are_kept_as_they_are_and_decoded_once_whatever_becomes_
 def test_runs_that_prepare_the_same_images_at_the_same_time_decode_them_once(
     data, source, monkeypatch
 ):
-    decoded, decode = [], folder_module.decode
-    monkeypatch.setattr(folder_module, "decode", lambda *given: decoded.append(1) or decode(*given))
+    decode = folder_module.decode
+    decoded = []
+
+    def counted(*given):
+        decoded.append(given)
+        return decode(*given)
+
+    monkeypatch.setattr(folder_module, "decode", counted)
     with ThreadPoolExecutor(4) as pool:
         first, *others = pool.map(lambda _: load(data, source), range(4))
-    assert all(torch.equal(first.train.images, other.train.images) for other in others)
+    for other in others:
+        assert torch.equal(first.train.images, other.train.images)
     assert len(decoded) == 1
 
 
 def test_images_larger_than_the_input_are_squashed_when_decoded(data, source, folder):
     prepare(data, source)
-    images = load(replace(data, input_shape=(3, 4, 6)), source).train.images
+    smaller = replace(data, input_shape=(3, 4, 6))
+    images = load(smaller, source).train.images
     assert images.shape == (12, 3, 4, 6)
-    with Image.open(folder / "train" / "cat" / "0.png") as image:
+    with Image.open(folder / "train/cat/0.png") as image:
         expected = np.array(image.resize((6, 4), Image.Resampling.BILINEAR))
     assert np.array_equal(images[0].permute(1, 2, 0), expected)
 
