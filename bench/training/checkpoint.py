@@ -80,7 +80,9 @@ class Checkpoint:
 
     def write(self, path: Path) -> None:
         """Replace ``path`` atomically: a process killed here leaves the previous checkpoint."""
-        state = {**vars(self), "epochs": [asdict(epoch) for epoch in self.epochs]}
+        # Plain dicts: a class of this project would not load without running code.
+        epochs = [asdict(epoch) for epoch in self.epochs]
+        state = {**vars(self), "epochs": epochs}
         path.parent.mkdir(parents=True, exist_ok=True)
         # It is on the disk then: writing it back later would disturb the next epoch's time.
         with replacing(path) as draft:
@@ -94,7 +96,10 @@ def generator_states(device: torch.device) -> dict[str, Any]:
     values that load without running code.
     """
     name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
-    states: dict[str, Any] = {"python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (name, key.tolist(), *rest),
+    }
     for each in (CPU, device):
         states[each.type] = backend_of(each).rng_state()
     return states

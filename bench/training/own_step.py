@@ -202,8 +202,9 @@ def take_steps(
 ) -> None:
     """Let optimizers step, after the gradients of their weights are clipped to a norm, if any."""
     if clip is not None:
+        # The norm is the gradients' own, not the scaled ones'.
         for optimizer in optimizers:
-            arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
+            arm.scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(updated(optimizers), clip)
     for optimizer in optimizers:
         arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
@@ -227,6 +228,7 @@ def loss_in(output: Any) -> Tensor:
     """
     if isinstance(output, Mapping):
         output = output.get("loss")
+    # transformers' outputs have it as an attribute.
     elif not isinstance(output, Tensor):
         output = getattr(output, "loss", output)
     return _scalar(output, "The loss, or what the suite's loss returned as 'loss',")

@@ -21,6 +21,7 @@ def from_host(arm: BuiltArm, batches: Sequence[Batch], stack: ExitStack) -> Iter
     """
     techniques = arm.techniques
     if techniques.non_blocking:
+        # Once, before all steps: pinning copies a batch, which would count as the step's.
         batches = [pinned(batch) for batch in batches]
     ready = partial(to_device, device=arm.device, non_blocking=techniques.non_blocking)
     if not techniques.prefetcher:

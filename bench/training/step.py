@@ -472,6 +472,7 @@ def train_epoch(arm: BuiltArm, batches: Iterator[Batch]) -> Epoch:
     backend_of(arm.device).synchronize()
     seconds = (clock() - start) / 1e9
     mean_loss = float(torch.stack(losses).float().mean())
+    # Each rank has as many batches, so the mean of the ranks' means is that of all batches.
     (loss,) = distributed.summed([mean_loss])
     loss /= distributed.ranks()
     arm.end("epoch", loss)
@@ -487,6 +488,7 @@ def train_epoch(arm: BuiltArm, batches: Iterator[Batch]) -> Epoch:
 @contextmanager
 def testing(arm: BuiltArm) -> Iterator[None]:
     """Put the model in evaluation mode, and optimizers that test with other weights."""
+    # Schedule-free ones test with an average of the weights that they train.
     switched: list[Any] = [arm.model]
     for optimizer in arm.optimizers.values():
         if hasattr(optimizer, "eval"):
@@ -587,6 +589,7 @@ def evaluate_by(suite: Suite, arm: BuiltArm, batches: Iterator[Batch]) -> dict[s
         if hasattr(output, "compute"):
             output = output.compute()
     judged = suite.quality.name if suite.quality else "evaluate"
+    # One number without a name is the figure that parity is judged on.
     if not isinstance(output, Mapping):
         output = {judged: output}
     if suite.quality and judged not in output:
