@@ -242,7 +242,9 @@ class TokenBatches(Batches):
 
 def _shifted(tokens: Tensor) -> Pair:
     """Return (B, length + 1) tokens as inputs and as targets, each one's next, both (B, length)."""
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    inputs = tokens[:, :-1]
+    targets = tokens[:, 1:]
+    return inputs.contiguous(), targets.contiguous()
 
 
 class SyntheticBatches(Batches):

@@ -78,7 +78,8 @@ def load(
         return {"size": stored, "unread": unread}
 
     # The file is named after all that its pixels depend on.
-    content = hashlib.blake2b(repr(size).encode(), digest_size=16)
+    content = hashlib.blake2b(digest_size=16)
+    content.update(repr(size).encode())
     for name in paths:
         entry = f"{name}\0{_size_and_time(name)}\0"
         # A name of bytes that are no UTF-8 has surrogates in their place.

@@ -116,7 +116,8 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     last_image = (count - 1) * whole
     last_corner = 2 * padding * (line + 1)
     possible = last_image + last_corner + 1
-    crops = padded.as_strided((possible, *images.shape[1:]), (1, plane, line, 1))
+    size = (possible, *images.shape[1:])
+    crops = padded.as_strided(size, (1, plane, line, 1))
     first_elements = torch.arange(count, device=images.device) * whole
     corners = top * line + left
     return crops.index_select(0, first_elements + corners)
@@ -124,11 +125,12 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return images in ``size``, (height, width): as they are, or resized as float32, bilinear."""
-    height, width = images.shape[2:]
-    if (height, width) == size:
+    height, width = size
+    _count, _channels, own_height, own_width = images.shape
+    if (own_height, own_width) == (height, width):
         return images
     # Smaller images would alias without a filter.
-    shrinks = size[0] < height or size[1] < width
+    shrinks = height < own_height or width < own_width
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
 

@@ -214,7 +214,8 @@ def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
-            self.one, self.two = nn.Linear(36, 36, bias=False), nn.Linear(36, 36)
+            self.one = nn.Linear(36, 36, bias=False)
+            self.two = nn.Linear(36, 36)
             self.two.weight = self.one.weight
             self.two.bias.requires_grad_(False)
 

@@ -42,7 +42,8 @@ class Net(nn.Module):
 
 
 def own_loss(model, batch):
-    return {"loss": (model(batch["x"]).float() - batch["more"]["y"]).square().mean()}
+    off = model(batch["x"]).float() - batch["more"]["y"]
+    return {"loss": off.square().mean()}
 
 
 def own_optimizers(model):
@@ -445,7 +446,10 @@ def test_what_is_wrong_is_named(wrong, message):
 
 
 def test_batches_that_end_too_early_are_refused():
-    opened = replace(SUITE, batches=lambda split, size, seed: iter([{"x": torch.zeros(size)}]))
+    def one_batch(split, batch_size, seed):
+        yield {"x": torch.zeros(batch_size)}
+
+    opened = replace(SUITE, batches=one_batch)
     with pytest.raises(UsageError, match="ended after 1 of the 2 batches"):
         list(SuiteBatches(opened, batch_size=4, device=CPU, seed=0).train(1))
 
@@ -456,8 +460,13 @@ def test_each_precision_reads_the_same_batches_in_the_same_order_and_each_epoch_
         return torch.utils.data.DataLoader(data, batch_size=batch_size, shuffle=True)
 
     batches = SuiteBatches(replace(SUITE, batches=shuffled), batch_size=8, device=CPU, seed=1)
-    first, again, second = (str(list(batches.train(epoch))) for epoch in (1, 1, 2))
-    assert first == again != second
+
+    def epoch(number):
+        return str(list(batches.train(number)))
+
+    first = epoch(1)
+    assert epoch(1) == first
+    assert epoch(2) != first
 
 
 @dataclass
