@@ -47,14 +47,14 @@ class HandRunner:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether ``run`` returns before the device is done."""
+        """Whether ``run_steps`` returns before the device is done."""
         return self.device.type == "cuda"
 
     def activate(self) -> None:
         """Set the switches as the harness does, so that both compute alike."""
         amp.apply(parse_precision(self.precision))
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         """Train as in PyTorch's recipe."""
         model, loss_of, optimizer, half = self.model, self.loss, self.optimizer, self.half
         batches = itertools.cycle(self.batches)

@@ -67,8 +67,11 @@ def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) ->
     to_gpu = backend_of(device).is_gpu
 
     def moved(leaf: Any) -> Any:
+        if not hasattr(leaf, "to"):
+            return leaf
+        # An object's own ``to`` may take no more than a device.
         if not isinstance(leaf, Tensor):
-            return leaf.to(device) if hasattr(leaf, "to") else leaf
+            return leaf.to(device)
         if non_blocking and to_gpu and leaf.device.type == "cpu":
             # The pinned allocator knows of the copy under way, and reuses the buffer only when it
             # is done.
@@ -117,11 +120,13 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
     """
     leaves, structure = _flatten(batch)
     for leaf in leaves:
-        is_cut = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == samples
-        if not is_cut and not isinstance(leaf, int | float | None):
+        if isinstance(leaf, Tensor):
+            can_be_cut = leaf.dim() > 0 and len(leaf) == samples
+            kind = f"tensor of shape {tuple(leaf.shape)}"
+        else:
+            can_be_cut = isinstance(leaf, int | float | None)
             kind = type(leaf).__name__
-            if isinstance(leaf, Tensor):
-                kind = f"tensor of shape {tuple(leaf.shape)}"
+        if not can_be_cut:
             raise UsageError(
                 f"{purpose} cannot cut a {kind} of the batch, which has {samples} samples."
             )
@@ -146,7 +151,9 @@ def _register(kind: type[Any]) -> None:
 
     All else is carried over.
     """
-    names = ["data"] if issubclass(kind, UserDict) else [field.name for field in fields(kind)]
+    names = ["data"]
+    if not issubclass(kind, UserDict):
+        names = [field.name for field in fields(kind)]
 
     def open_node(node: Any) -> tuple[list[Any], Any]:
         return [getattr(node, name) for name in names], node

@@ -24,14 +24,19 @@ from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import NO_DATA, Data, Suite
 
+# Inputs and targets of a batch.
+Pair = tuple[Tensor, Tensor]
+Pairs = Generator[Pair, None, None]
 # Memory of the distinct batches that a synthetic epoch cycles through: a few would be learned by
 # heart, and their gradients vanish.
 POOL_BYTES = 512 * 2**20
 # Tokens that a model of sequences is validated on.
 VALIDATION_TOKENS = 2**16
-# Of an epoch of a suite's own batches.
+# Of an epoch of a suite's own batches: an iterator that a suite made once, for all epochs, is used
+# up in the second.
 FEWEST_BATCHES = 2
-# Each epoch of a suite's own batches has a seed higher by this: more than the seeds of a run.
+# Each epoch of a suite's own batches has a seed higher by this: more than the seeds of a run, which
+# count on from the first, so that no two trainings share an epoch's order.
 NEXT_SEED = 10_000
 
 
@@ -110,7 +115,8 @@ class Batches(ABC):
         """Divide samples into batches and return this rank's shard of each that is not empty."""
         parts = []
         for start in range(0, total, self.batch_size):
-            part = self.shard.of(start, min(start + self.batch_size, total))
+            stop = min(start + self.batch_size, total)
+            part = self.shard.of(start, stop)
             if part.start < part.stop:
                 parts.append(part)
         return parts
@@ -127,10 +133,12 @@ class ImageBatches(Batches):
         train, test = self.dataset.train, self.dataset.test
         self._samples = len(train.labels)
         left = self._samples % self.batch_size
+        # A rank without a sample would have no gradients to average with the others'.
         if not self.data.keep_last or left < self.shard.ranks:
             self._samples -= left
         self.steps_per_epoch = math.ceil(self._samples / self.batch_size)
-        self._size = (self.data.input_shape[1], self.data.input_shape[2])
+        _channels, height, width = self.data.input_shape
+        self._size = (height, width)
         self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
         size_bytes = train.images.nbytes + test.images.nbytes
         is_mapped = not fits(size_bytes, self.device, self.shard.ranks)
@@ -138,7 +146,7 @@ class ImageBatches(Batches):
         self._train = Images(train, self.device, is_mapped=is_mapped)
         self._test = Images(test, self.device, is_mapped=is_mapped)
 
-    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
+    def train(self, epoch: int) -> Pairs:
         """Yield this rank's shard of every batch, in the order of ``seed`` and ``epoch``.
 
         What is left after the full batches is a batch of its own if the data say so, and each rank
@@ -152,7 +160,8 @@ class ImageBatches(Batches):
         drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch)
         drawn = drawn.to(self.device)
         parts = self._parts(self._samples)
-        for part, (pixels, labels) in zip(parts, self._train.take(order, parts), strict=True):
+        taken = self._train.take(order, parts)
+        for part, (pixels, labels) in zip(parts, taken, strict=True):
             mirrored, top, left = drawn[:, part]
             images = pixels
             # Mirror before resizing, while images are small; crop after: the padding is in pixels
@@ -164,14 +173,16 @@ class ImageBatches(Batches):
                 images = sampling.crop(images, top, left, padding)
             yield self._normalized(images), labels
 
-    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def test(self) -> Iterator[Pair]:
         """Yield this rank's shard of every test batch, in order and not augmented.
 
         The last batch may be smaller; an empty shard of it is left out.
         """
         order = torch.arange(len(self._test))
-        for pixels, labels in self._test.take(order, self._parts(len(order))):
-            yield self._normalized(sampling.resize(pixels, self._size)), labels
+        parts = self._parts(len(order))
+        for pixels, labels in self._test.take(order, parts):
+            images = sampling.resize(pixels, self._size)
+            yield self._normalized(images), labels
 
 
 @dataclass(eq=False)
@@ -200,7 +211,7 @@ class TokenBatches(Batches):
         self.entropy_nats = self.source.entropy_nats
         self._length = self.data.input_shape[0]
 
-    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
+    def train(self, epoch: int) -> Pairs:
         """Draw an epoch's sequences, and return this rank's shard of every batch.
 
         The sequences lie on the device when this returns, as a data set in tokens would: no batch
@@ -211,24 +222,29 @@ class TokenBatches(Batches):
         """
         count = self.steps_per_epoch * self.batch_size
         rng = sampling.token_generator(self.seed, epoch)
-        return self._batches(self.source.sample(count, self._length + 1, rng))
+        # One token more: the last one's next.
+        sequences = self.source.sample(count, self._length + 1, rng)
+        return self._batches(sequences)
 
-    def test(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def test(self) -> Iterator[Pair]:
         """Draw the sequences that are validated on, and return this rank's shard of every batch."""
         # One at least, of however long sequences.
         count = max(1, VALIDATION_TOKENS // self._length)
         rng = sampling.token_generator(self.seed, -1)
-        return self._batches(self.source.held_out(count, self._length + 1, rng))
+        sequences = self.source.held_out(count, self._length + 1, rng)
+        return self._batches(sequences)
 
-    def _batches(self, sequences: Tokens) -> Generator[tuple[Tensor, Tensor], None, None]:
+    def _batches(self, sequences: Tokens) -> Pairs:
         """Yield sequences, (N, length + 1), in batches on the device."""
         tokens = torch.from_numpy(sequences).to(self.device)
         return (_shifted(tokens[part]) for part in self._parts(len(tokens)))
 
 
-def _shifted(tokens: Tensor) -> tuple[Tensor, Tensor]:
+def _shifted(tokens: Tensor) -> Pair:
     """Return (B, length + 1) tokens as inputs and as targets, each one's next, both (B, length)."""
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    inputs = tokens[:, :-1]
+    targets = tokens[:, 1:]
+    return inputs.contiguous(), targets.contiguous()
 
 
 class SyntheticBatches(Batches):
@@ -239,16 +255,22 @@ class SyntheticBatches(Batches):
     def __post_init__(self) -> None:
         """Fill the pool: at least two batches, and no more than ``POOL_BYTES`` or an epoch's."""
         super().__post_init__()
-        given: Any = {"batch_size": self.batch_size, "device": self.device, "seed": self.seed}
-        ((inputs, targets),) = random_batches(self.data, count=1, **given)
-        fitting = POOL_BYTES // (inputs.nbytes + targets.nbytes)
-        count = min(max(2, fitting), self.steps_per_epoch)
+        draw = partial(
+            random_batches,
+            self.data,
+            batch_size=self.batch_size,
+            device=self.device,
+            seed=self.seed,
+        )
+        ((inputs, targets),) = draw(count=1)
+        batch_bytes = inputs.nbytes + targets.nbytes
+        fitting = max(2, POOL_BYTES // batch_bytes)
         part = self.shard.of(0, self.batch_size)
         self._pool = []
-        for inputs, targets in random_batches(self.data, count=count, **given):
+        for inputs, targets in draw(count=min(fitting, self.steps_per_epoch)):
             self._pool.append((inputs[part], targets[part]))
 
-    def train(self, epoch: int) -> Generator[tuple[Tensor, Tensor], None, None]:
+    def train(self, epoch: int) -> Pairs:
         """Yield the same batches in every epoch, so that losses of two epochs can be compared."""
         del epoch
         yield from islice(cycle(self._pool), self.steps_per_epoch)
@@ -256,7 +278,7 @@ class SyntheticBatches(Batches):
 
 def random_batches(
     data: Data, *, batch_size: int, count: int, device: torch.device, seed: int
-) -> list[tuple[Tensor, Tensor]]:
+) -> list[Pair]:
     """Return ``count`` batches of normal inputs and random targets, drawn on ``device``.
 
     CPU and GPU have different generators, so the values follow from the seed on devices of one kind
@@ -268,21 +290,23 @@ def random_batches(
         *target_shape) float32 values, normal. Of tokens both are (B, length) int64, uniform over
         the vocabulary.
     """
-    drawing: Any = {
-        "generator": sampling.generator(device, seed, sampling.VALUES),
-        "device": device,
-    }
+    generator = sampling.generator(device, seed, sampling.VALUES)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn((batch_size, *shape), generator=generator, device=device)
+
+    def whole(*shape: int) -> Tensor:
+        classes = data.classes or 1
+        return torch.randint(classes, (batch_size, *shape), generator=generator, device=device)
+
     batches = []
     for _ in range(count):
         if data.tokens:
-            shape = (batch_size, data.input_shape[0] + 1)
-            batches.append(_shifted(torch.randint(data.classes or 1, shape, **drawing)))
+            (length,) = data.input_shape
+            batches.append(_shifted(whole(length + 1)))
             continue
-        inputs = torch.randn((batch_size, *data.input_shape), **drawing)
-        if data.target_shape is None:
-            targets = torch.randint(data.classes or 1, (batch_size,), **drawing)
-        else:
-            targets = torch.randn((batch_size, *data.target_shape), **drawing)
+        inputs = normal(*data.input_shape)
+        targets = whole() if data.target_shape is None else normal(*data.target_shape)
         batches.append((inputs, targets))
     return batches
 
@@ -328,7 +352,9 @@ class SuiteBatches(Batches):
         for batch in _begun(batches, seed):
             yield batch
             count += 1
-        least = max(FEWEST_BATCHES, len(batches) if hasattr(batches, "__len__") else 0)
+        least = FEWEST_BATCHES
+        if hasattr(batches, "__len__"):
+            least = max(least, len(batches))
         if count < least:
             raise UsageError(
                 f"{self._name('train', seed)} ended after {count} of the {least} batches that an "
@@ -350,8 +376,8 @@ class SuiteBatches(Batches):
         """Return this rank's shard of a batch, on the device."""
         if self.shard.ranks > 1:
             samples = (self.suite.count or first_dimension)(batch)
-            purpose = f"Training on {self.shard.ranks} devices"
-            (batch,) = cut(batch, [self.shard.of(0, samples)], samples, purpose)
+            own = self.shard.of(0, samples)
+            (batch,) = cut(batch, [own], samples, f"Training on {self.shard.ranks} devices")
         return to_device(batch, self.device)
 
     def _open(self, split: str, seed: int) -> Any:

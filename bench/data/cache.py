@@ -20,6 +20,10 @@ from bench.data.transfer import prefetched
 from bench.devices.backend import backend_of
 from bench.devices.cpu import available_bytes
 
+# What is kept with the pixels, as JSON.
+Facts = dict[str, Any]
+# Writes the pixels of all images.
+Pack = Callable[[BinaryIO], Facts]
 # Images stay on the device if they take no more than this share of its free memory: the rest is for
 # training. Others are read from their file, which the system keeps in memory as far as there is
 # room.
@@ -66,7 +70,7 @@ def divided(
     )
 
 
-def packed(file: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Tensor, dict[str, Any]]:
+def packed(file: Path, pack: Pack) -> tuple[Tensor, Facts]:
     """Return the images in ``file``, packed first if it is not there, and the facts kept with them.
 
     The images are mapped, not copied: a dataset larger than memory can be used. Of several
@@ -92,11 +96,13 @@ def packed(file: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Tens
                 _pack(file, index, pack)
     facts = json.loads(index.read_text())
     height, width = facts["size"]
-    pixels = np.memmap(file, np.uint8, "c").reshape(-1, 3, height, width)
-    return torch.from_numpy(pixels), facts
+    # Copy on write: torch takes no read-only array without a warning, and nobody writes.
+    pixels = np.memmap(file, np.uint8, "c")
+    images = pixels.reshape(-1, 3, height, width)
+    return torch.from_numpy(images), facts
 
 
-def _pack(file: Path, index: Path, pack: Callable[[BinaryIO], dict[str, Any]]) -> None:
+def _pack(file: Path, index: Path, pack: Pack) -> None:
     with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=file.parent) as name:
         draft = Path(name, "pixels")
         with draft.open("wb") as pixels:

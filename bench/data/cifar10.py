@@ -7,13 +7,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from torchvision.datasets import CIFAR10
 
 from bench.data import cache
-from bench.data.cache import Dataset
+from bench.data.cache import Dataset, Facts
 from bench.spec.errors import UsageError
 
 # Timeout of a server that sends nothing.
@@ -45,16 +45,20 @@ def load(directory: str) -> Dataset:
     """
     home = Path(directory)
 
-    def pack(pixels: BinaryIO) -> dict[str, Any]:
+    def pack(pixels: BinaryIO) -> Facts:
         train, test = _downloaded(home)
         for part in (train, test):
             pixels.write(part.data.transpose(0, 3, 1, 2).tobytes())
-        labels = train.targets + test.targets
-        return {"size": (32, 32), "labels": labels, "tested": len(test), "classes": train.classes}
+        return {
+            "size": (32, 32),
+            "labels": train.targets + test.targets,
+            "tested": len(test),
+            "classes": train.classes,
+        }
 
     images, facts = cache.packed(home / "cache" / "cifar10.pixels", pack)
-    labels, classes = torch.tensor(facts["labels"]), tuple(facts["classes"])
-    return cache.divided(images, labels, facts["tested"], classes)
+    labels = torch.tensor(facts["labels"])
+    return cache.divided(images, labels, facts["tested"], tuple(facts["classes"]))
 
 
 def _downloaded(home: Path) -> list[CIFAR10]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,13 @@ from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset
 
 from bench.data import cache
-from bench.data.cache import Dataset
+from bench.data.cache import Dataset, Facts
 from bench.spec.errors import UsageError
 from bench.spec.text import plain
 
+Labels = npt.NDArray[np.int64]
+# Of each image whether it is chosen.
+Chosen = npt.NDArray[np.bool_]
 # Seed of the validation split, the same in every process.
 _SEED = 0
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
@@ -41,9 +44,9 @@ class Listing:
     """The images of one split, class by class, by name."""
 
     paths: npt.NDArray[np.str_]
-    labels: npt.NDArray[np.int64]
+    labels: Labels
 
-    def pick(self, chosen: npt.NDArray[np.bool_]) -> Listing:
+    def pick(self, chosen: Chosen) -> Listing:
         """Return a listing of some images only."""
         return Listing(self.paths[chosen], self.labels[chosen])
 
@@ -64,7 +67,7 @@ def load(
     classes, train, test = listings(path, validation_share)
     paths = [*train.paths, *test.paths]
 
-    def pack(pixels: BinaryIO) -> dict[str, Any]:
+    def pack(pixels: BinaryIO) -> Facts:
         stored = _stored_size(paths, size)
         unread = decode(paths, stored, pixels)
         for listing in (train, test):
@@ -75,9 +78,12 @@ def load(
         return {"size": stored, "unread": unread}
 
     # The file is named after all that its pixels depend on.
-    content = hashlib.blake2b(repr(size).encode(), digest_size=16)
+    content = hashlib.blake2b(digest_size=16)
+    content.update(repr(size).encode())
     for name in paths:
-        content.update(f"{name}\0{_size_and_time(name)}\0".encode(errors="surrogateescape"))
+        entry = f"{name}\0{_size_and_time(name)}\0"
+        # A name of bytes that are no UTF-8 has surrogates in their place.
+        content.update(entry.encode(errors="surrogateescape"))
     file = Path(directory, "cache", f"{content.hexdigest()}.pixels")
     images, facts = cache.packed(file, pack)
     unread = facts["unread"]
@@ -98,7 +104,10 @@ def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listi
         UsageError: the folder is not laid out as it must be.
     """
     folders = find(path)
-    for split in ("train",) if validation_share else ("train", "test"):
+    needed = ["train"]
+    if not validation_share:
+        needed.append("test")
+    for split in needed:
         if split not in folders:
             raise UsageError(f"The data folder '{path}' has no {split}/. {_LAYOUT}.")
     names = set[str]()
@@ -107,15 +116,18 @@ def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listi
     classes = tuple(sorted(names))
     train = list_split(folders["train"], classes)
     apart = held_out(train.labels, validation_share)
-    test = list_split(folders["test"], classes) if "test" in folders else train.pick(apart)
+    test = train.pick(apart)
+    if "test" in folders:
+        test = list_split(folders["test"], classes)
     train = train.pick(~apart)
     for verb, listing in (("train", train), ("test", test)):
         counts = np.bincount(listing.labels, minlength=len(classes))
         if not counts.all():
+            empty = classes[counts.argmin()]
+            endings = ", ".join(IMG_EXTENSIONS)
             raise UsageError(
-                f"In the data folder '{path}', the class '{classes[counts.argmin()]}' has no image "
-                f"to {verb} on ({', '.join(IMG_EXTENSIONS)}). Add some, remove the class, or set "
-                "another validation_share."
+                f"In the data folder '{path}', the class '{empty}' has no image to {verb} on "
+                f"({endings}). Add some, remove the class, or set another validation_share."
             )
     return classes, train, test
 
@@ -124,7 +136,9 @@ def find(path: str) -> dict[str, Path]:
     """Return the folder of each split that there is."""
     folders = {}
     for split in ("train", "test"):
-        for folder in (Path(path, f"seg_{split}", f"seg_{split}"), Path(path, split)):
+        intel = Path(path, f"seg_{split}", f"seg_{split}")
+        usual = Path(path, split)
+        for folder in (intel, usual):
             if folder.is_dir():
                 folders[split] = folder
     return folders
@@ -140,7 +154,7 @@ def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     return Listing(np.array(paths, dtype=str), np.array(labels, dtype=int))
 
 
-def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDArray[np.bool_]:
+def held_out(labels: Labels, validation_share: float) -> Chosen:
     """Choose a share of the samples of each class at random, but always the same ones.
 
     Returns:
@@ -149,8 +163,11 @@ def held_out(labels: npt.NDArray[np.int64], validation_share: float) -> npt.NDAr
     chosen = np.zeros(len(labels), dtype=bool)
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        shuffled = np.random.default_rng([_SEED, int(label)]).permutation(members)
-        chosen[shuffled[: round(validation_share * len(members))]] = True
+        # A generator for each class: images added to another class change nothing here.
+        rng = np.random.default_rng([_SEED, int(label)])
+        shuffled = rng.permutation(members)
+        count = round(validation_share * len(members))
+        chosen[shuffled[:count]] = True
     return chosen
 
 
@@ -168,15 +185,17 @@ def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]
 
     Images of several sizes are stored in ``size``, too.
     """
-    common: tuple[int, int] | None = None
+    sizes = set[tuple[int, int]]()
     for path in paths:
         # Each of Pillow's formats fails in its own way.
         with suppress(Exception), Image.open(path) as image:
             height, width = image.height, image.width
-            if common not in (None, (height, width)) or height > size[0] or width > size[1]:
+            is_larger = height > size[0] or width > size[1]
+            sizes.add((height, width))
+            # No need to open all of a folder whose first images say it.
+            if is_larger or len(sizes) > 1:
                 return size
-            common = height, width
-    return common or size
+    return sizes.pop() if sizes else size
 
 
 def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> list[str]:
@@ -197,14 +216,17 @@ def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> lis
             picture = rgb(path)
         except Exception:  # each of Pillow's formats fails in its own way
             return b""
-        resized = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-        return np.asarray(resized).transpose(2, 0, 1).tobytes()
+        height, width = size
+        resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+        pixels_last = np.asarray(resized)
+        return pixels_last.transpose(2, 0, 1).tobytes()
 
     unread = []
     with ThreadPoolExecutor() as pool:
         for start in range(0, len(paths), _CHUNK):
             chunk = paths[start : start + _CHUNK]
-            for path, image in zip(chunk, pool.map(decoded, chunk), strict=True):
+            images = pool.map(decoded, chunk)
+            for path, image in zip(chunk, images, strict=True):
                 pixels.write(image)
                 if not image:
                     unread.append(path)
@@ -219,10 +241,13 @@ def rgb(path: str) -> Image.Image:
             bomb.
     """
     with Image.open(path) as image:
+        # I;16 and its like: integers of more than 8 bits.
         if not image.mode.startswith("I"):
             return image.convert("RGB")
         upper = np.asarray(image) >> 8
-    return Image.fromarray(upper.clip(0, 255).astype(np.uint8)).convert("RGB")
+    # Mode I has 32 bits, of which such images use 16.
+    grey = upper.clip(0, 255).astype(np.uint8)
+    return Image.fromarray(grey).convert("RGB")
 
 
 def fingerprint(path: str) -> str:
@@ -234,12 +259,16 @@ def fingerprint(path: str) -> str:
     content = hashlib.blake2b(digest_size=8)
     for split, folder in sorted(find(path).items()):
         # The classes' folders are part of the names.
-        files = list_split(folder, find_classes(folder)[0]).paths
+        classes, _ = find_classes(folder)
+        files = list_split(folder, classes).paths
         for file in files:
             size_bytes, _ = _size_and_time(file)
-            name = f"{split}\0{os.path.relpath(file, folder)}\0{size_bytes}\0"
-            content.update(name.encode(errors="surrogateescape"))
-        for file in files[:: max(1, len(files) // READ)]:
+            name = os.path.relpath(file, folder)
+            entry = f"{split}\0{name}\0{size_bytes}\0"
+            content.update(entry.encode(errors="surrogateescape"))
+        step = max(1, len(files) // READ)
+        for file in files[::step]:
             with suppress(OSError):  # what cannot be read is left out of the images, too
-                content.update(hashlib.blake2b(Path(file).read_bytes()).digest())
+                image = Path(file).read_bytes()
+                content.update(hashlib.blake2b(image).digest())
     return content.hexdigest()

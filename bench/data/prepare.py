@@ -65,10 +65,11 @@ def load(data: Data, source: DataSource) -> Dataset:
     """
     channels, height, width = data.input_shape
     if channels != 3:
+        plural = "" if channels == 1 else "s"
         raise UsageError(
-            f"The model takes images of {channels} channel{'s' * (channels != 1)} and {source} has "
-            "images of 3 (RGB). Set the suite's Data.input_shape to (3, height, width), or give "
-            "--data synthetic."
+            f"The model takes images of {channels} channel{plural} and {source} has images of 3 "
+            "(RGB). Set the suite's Data.input_shape to (3, height, width), or give --data "
+            "synthetic."
         )
     if source.kind == "folder":
         return folder.load(

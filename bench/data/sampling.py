@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+CPU = torch.device("cpu")
 # What is drawn: each has a generator of its own, so that none depends on what else is drawn.
 _ORDER, _AUGMENTATION, VALUES, _TOKENS = range(4)
 
@@ -24,9 +25,10 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
     numpy's SeedSequence mixes them, because torch's CPU generator uses only the lower 32 bits of a
     seed.
     """
-    sequence = np.random.SeedSequence([word % 2**64 for word in words])
-    seed = int(sequence.generate_state(1)[0])
-    return torch.Generator(device).manual_seed(seed)
+    # SeedSequence takes no negative numbers, and a seed may be one.
+    entropy = [word % 2**64 for word in words]
+    (seed,) = np.random.SeedSequence(entropy).generate_state(1)
+    return torch.Generator(device).manual_seed(int(seed))
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
@@ -36,7 +38,7 @@ def token_generator(seed: int, epoch: int) -> np.random.Generator:
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
     """Return the order in which an epoch takes its samples, (count,) int64, on the CPU."""
-    drawn_by = generator(torch.device("cpu"), seed, epoch, _ORDER)
+    drawn_by = generator(CPU, seed, epoch, _ORDER)
     return torch.randperm(count, generator=drawn_by)
 
 
@@ -51,9 +53,9 @@ class Shard:
         """Return this rank's samples of a batch; all ranks' together are the whole batch."""
         # Both ends are rounded down, so that each shard begins where the one before it ends.
         count = stop - start
-        first = start + count * self.rank // self.ranks
-        last = start + count * (self.rank + 1) // self.ranks
-        return slice(first, last)
+        first = count * self.rank // self.ranks
+        last = count * (self.rank + 1) // self.ranks
+        return slice(start + first, start + last)
 
 
 WHOLE = Shard()
@@ -68,9 +70,11 @@ def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
         (3, count) int64: whether each image is mirrored, and the first row and column that its crop
         keeps of the padded image, 0 … 2 × padding.
     """
-    drawn_by = generator(torch.device("cpu"), seed, epoch, _AUGMENTATION)
+    drawn_by = generator(CPU, seed, epoch, _AUGMENTATION)
     mirrored = torch.rand(count, generator=drawn_by) < 0.5
-    corners = torch.randint(2 * padding + 1, (2, count), generator=drawn_by)
+    # The frame of black pixels is on both sides, so a crop may be moved by twice its width.
+    places = 2 * padding + 1
+    corners = torch.randint(places, (2, count), generator=drawn_by)
     return torch.cat([mirrored[None], corners])
 
 
@@ -85,8 +89,11 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
         mirrored: (B,) bool, or 0 and 1.
     """
     count = len(images)
-    picked = torch.arange(count, device=images.device) + count * mirrored
-    return torch.cat((images, images.flip(3))).index_select(0, picked)
+    both = torch.cat((images, images.flip(3)))
+    own = torch.arange(count, device=images.device)
+    # An image's mirrored version comes ``count`` after it.
+    picked = own + count * mirrored
+    return both.index_select(0, picked)
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
@@ -104,19 +111,26 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """
     padded = functional.pad(images, (padding,) * 4)
     whole, plane, line, _ = padded.stride()
-    last = (len(images) - 1) * whole + 2 * padding * (line + 1)
-    crops = padded.as_strided((last + 1, *images.shape[1:]), (1, plane, line, 1))
-    starts = torch.arange(len(images), device=images.device) * whole + top * line + left
-    return crops.index_select(0, starts)
+    count = len(images)
+    # The last crop that there may be: of the last image, moved down and right as far as it goes.
+    last_image = (count - 1) * whole
+    last_corner = 2 * padding * (line + 1)
+    possible = last_image + last_corner + 1
+    size = (possible, *images.shape[1:])
+    crops = padded.as_strided(size, (1, plane, line, 1))
+    first_elements = torch.arange(count, device=images.device) * whole
+    corners = top * line + left
+    return crops.index_select(0, first_elements + corners)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return images in ``size``, (height, width): as they are, or resized as float32, bilinear."""
-    height, width = images.shape[2:]
-    if (height, width) == size:
+    height, width = size
+    _count, _channels, own_height, own_width = images.shape
+    if (own_height, own_width) == (height, width):
         return images
     # Smaller images would alias without a filter.
-    shrinks = size[0] < height or size[1] < width
+    shrinks = height < own_height or width < own_width
     return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
 
 
@@ -133,8 +147,19 @@ def normalizer(
     Returns:
         A function that returns (B, C, H, W) float32 of images of 0..255, of any dtype.
     """
-    means = torch.tensor(mean, dtype=torch.float64).view(-1, 1, 1)
-    stds = torch.tensor(std, dtype=torch.float64).view(-1, 1, 1)
-    scale = (1 / (255 * stds)).to(device, torch.float32)
-    shift = (-means / stds).to(device, torch.float32)
-    return lambda images: torch.mul(images, scale).add_(shift)
+    # Rounded to float32 once, at the end: the figures are the same on every device.
+    means = torch.tensor(mean, dtype=torch.float64)
+    stds = torch.tensor(std, dtype=torch.float64)
+    factor = 1 / (255 * stds)
+    shift = -means / stds
+
+    def per_channel(values: Tensor) -> Tensor:
+        return values.to(device, torch.float32).view(-1, 1, 1)
+
+    scales, shifts = per_channel(factor), per_channel(shift)
+
+    def normalized(images: Tensor) -> Tensor:
+        scaled = torch.mul(images, scales)
+        return scaled.add_(shifts)  # in place: a batch of images takes much memory
+
+    return normalized

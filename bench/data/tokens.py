@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from bench.spec.errors import UsageError
 
 Tokens = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
 
 # Of the Markov chain.
 SYMBOLS = 256
@@ -34,13 +35,13 @@ VALIDATED = 10
 class Chain:
     """A stationary Markov chain of order one over the symbols from 0 on."""
 
-    transition: npt.NDArray[np.float64]
+    transition: Shares
     """(S, S): the probability of each symbol, a column, after each symbol, a row; all above 0."""
 
     @cached_property
-    def stationary(self) -> npt.NDArray[np.float64]:
+    def stationary(self) -> Shares:
         """The probability of each symbol, (S,), wherever a sequence began."""
-        row: npt.NDArray[np.float64] = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
+        row: Shares = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
         return row
 
     @cached_property
@@ -58,7 +59,8 @@ class Chain:
         # Row after row, each lifted by its number: one ascending array, in which one search finds
         # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
-        lifted = (cumulative + np.arange(size)[:, None]).ravel()
+        row_numbers = np.arange(size)[:, None]
+        lifted = (cumulative + row_numbers).ravel()
         # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
@@ -66,9 +68,11 @@ class Chain:
         symbols[0] = np.searchsorted(bounds, drawn[0], side="right")
         for place in range(1, length):
             before = symbols[place - 1]
-            found = np.searchsorted(lifted, drawn[place] + before, side="right")
+            sought = drawn[place] + before
+            found = np.searchsorted(lifted, sought, side="right")
+            following = found - size * before
             # The sum may round up to the next row's beginning.
-            symbols[place] = np.minimum(found - size * before, size - 1)
+            symbols[place] = np.minimum(following, size - 1)
         return np.ascontiguousarray(symbols.T)
 
     held_out = sample
@@ -80,10 +84,13 @@ def chain() -> Chain:
 
     Its logits are products of two vectors of random features.
     """
-    drawn = np.random.default_rng(0).random((2, SYMBOLS, FEATURES))
+    rng = np.random.default_rng(0)  # one chain for all seeds: its entropy is one figure
+    drawn = rng.random((2, SYMBOLS, FEATURES))
     before, after = 2.0 * drawn - 1.0
-    weights = np.exp(SHARPNESS * before @ after.T)
-    return Chain(transition=weights / weights.sum(axis=1, keepdims=True))
+    logits = SHARPNESS * before @ after.T
+    weights = np.exp(logits)
+    totals = weights.sum(axis=1, keepdims=True)
+    return Chain(transition=weights / totals)
 
 
 class Text:
@@ -114,7 +121,8 @@ class Text:
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
         """Return sequences of the training part that begin anywhere, (count, length) int64."""
         windows = sliding_window_view(self.training, length)
-        return windows[rng.integers(0, len(windows), count)].astype(np.int64)
+        starts = rng.integers(0, len(windows), count)
+        return windows[starts].astype(np.int64)
 
     def held_out(self, count: int, length: int, _rng: np.random.Generator) -> Tokens:
         """Return ``count`` sequences of the validation part, or as many as it holds, evenly spaced.
@@ -122,9 +130,11 @@ class Text:
         They are always the same. Only the last token of each may be the first of the next, where it
         is not predicted.
         """
-        windows = sliding_window_view(self.validation, length)[:: length - 1]
-        count = min(count, len(windows))
-        return windows[np.arange(count) * len(windows) // count].astype(np.int64)
+        windows = sliding_window_view(self.validation, length)
+        apart = windows[:: length - 1]
+        count = min(count, len(apart))
+        chosen = np.arange(count) * len(apart) // count
+        return apart[chosen].astype(np.int64)
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of all bytes."""

@@ -26,7 +26,7 @@ from bench.spec.precisions import BASELINE, PRECISIONS
 from bench.spec.protocol import Protocol
 from bench.spec.trial import SuiteRef
 from bench.stats import Interval
-from bench.training.arms import BATCHES, TrainingRunner, enter
+from bench.training.arms import BATCHES, TrainingRunner, enter, use_precision
 from bench.training.step import build_arm
 
 # A part of a step of a known ratio on a CPU: three milliseconds of waiting.
@@ -66,7 +66,7 @@ def known_ratio(device: Device) -> Interval:
     GPU.
     """
     place = torch_device(device)
-    enter(BASELINE, place)
+    use_precision(BASELINE, place)
     part: Callable[[], object] = wait
     if device.is_gpu:
         factor = torch.ones(PRODUCT, PRODUCT, device=place)
@@ -95,14 +95,14 @@ def peak(device: Device, held_bytes: int) -> int | None:
     """
     place = torch_device(device)
     # The first step makes the system load code of the libraries, which is not the step's.
-    training_runner(device).run(1)
+    training_runner(device).run_steps(1)
     resident = memory.resident_bytes()
     runner = training_runner(device)
 
     def step() -> None:
         # Written to, or it would not be resident.
         held = torch.ones(held_bytes, dtype=torch.uint8, device=place)
-        runner.run(1)
+        runner.run_steps(1)
         del held
 
     peaks = memory.measure_peaks(step, place, resident_before=resident)
@@ -127,7 +127,7 @@ class KnownArm:
     def activate(self) -> None:
         """Do nothing: there is nothing to switch."""
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         """Run, or queue, that many steps."""
         for _ in range(steps * self._parts):
             self._part()
@@ -146,7 +146,7 @@ def training_runner(device: Device, precision: str = BASELINE) -> TrainingRunner
     """Return a small MLP in training at a precision, on batches that are on the device."""
     width, batch_size = SIZES[device.kind]
     place = torch_device(device)
-    enter(precision, place)
+    use_precision(precision, place)
     suite = suite_registry.load(SuiteRef(name="mlp", parameters=(("width", width),)))
     arm = build_arm(suite, suite.data, PRECISIONS[precision], place, seed=0)
     batches = random_batches(suite.data, batch_size=batch_size, count=BATCHES, device=place, seed=0)

@@ -34,12 +34,12 @@ class Runner(Interface):
 
     name: str
     asynchronous: bool
-    """Whether ``run`` returns before the device is done."""
+    """Whether ``run_steps`` returns before the device is done."""
 
     def activate(self) -> None:
         """Set the process's switches to this arm's."""
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         """Run, or queue, that many steps."""
 
     def synchronize(self) -> None:
@@ -84,10 +84,10 @@ class TimedBlock:
 def time_block(runner: Runner, sizes: Sizes, clock: Clock) -> int:
     """Return the nanoseconds of one block's timed steps."""
     runner.activate()
-    runner.run(sizes.switch_warmup)
+    runner.run_steps(sizes.switch_warmup)
     runner.synchronize()
     start = clock()
-    runner.run(sizes.steps)
+    runner.run_steps(sizes.steps)
     runner.synchronize()
     return clock() - start
 

@@ -29,7 +29,7 @@ MOST_WIDE_PCT = 25.0
 # matrix products.
 Fp32 = Literal["ieee", "tf32", "default"]
 # Recipes of torchao's float8 training, by its names.
-Conversion = Literal["tensorwise", "rowwise"]
+ConversionRecipe = Literal["tensorwise", "rowwise"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Precision:
     master: bool = False
     """Whether the optimizer updates an fp32 copy of the 16-bit weights; batch norm then stays in
     fp32."""
-    conversion: Conversion | None = None
+    conversion: ConversionRecipe | None = None
     """How torchao converts linear layers before training: what their products are scaled by."""
     keep: str = ""
     """Modules that stay in fp32: globs on their whole dotted names, joined by ``+``, as in

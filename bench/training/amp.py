@@ -144,6 +144,7 @@ class Weights:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the model's state dict with masters in place of their 16-bit weights."""
         state: dict[str, Tensor] = self._model.state_dict()
+        # A weight in several places has a name in each, and the state dict has all of them.
         for name, weight in self._model.named_parameters(remove_duplicate=False):
             if weight in self._masters:
                 state[name] = self._masters[weight].detach()
@@ -154,6 +155,7 @@ class Weights:
         """Load the state dict of any precision, rounded to the types here."""
         self._model.load_state_dict(state)
         for name, weight in self._model.named_parameters():
+            # From the state, not from the weight, which has been rounded.
             if weight in self._masters:
                 self._masters[weight].copy_(state[name])
 
@@ -177,4 +179,5 @@ class Weights:
 
 @torch.no_grad()
 def _copy_masters(weights: list[Tensor], masters: list[Tensor], *_: Any) -> None:
+    # One launch for many weights: one for each would be felt in a model of many small layers.
     torch._foreach_copy_(weights, masters)

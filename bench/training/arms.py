@@ -29,7 +29,7 @@ from bench.spec.suite import Data, Suite
 from bench.spec.techniques import Techniques, techniques
 from bench.spec.trial import COMPILING_S, Trial
 from bench.training import amp, distributed
-from bench.training.step import Arm, build_arm
+from bench.training.step import BuiltArm, build_arm
 from bench.training.techniques import compilations, fresh_compiler_cache
 
 # Batches on the device that steps take in turn: more than one, so that a loss does not collapse at
@@ -37,8 +37,8 @@ from bench.training.techniques import compilations, fresh_compiler_cache
 BATCHES = 4
 # Modules of products in other types that are named; more would not fit a cell of a table.
 MOST_MODULES = 3
-# A model that still compiles after so many steps of one shape is left to the timing, which discards
-# such rounds.
+# A model that still compiles after so many steps of one shape is timed as it is. If it compiles
+# while it is timed, too, the rows of the process say so.
 MOST_COMPILED_STEPS = 8
 
 
@@ -56,7 +56,7 @@ class Context:
 
     def build(
         self, name: str, *, techniques: Techniques | None = None, steps: int | None = None
-    ) -> Arm:
+    ) -> BuiltArm:
         """Set the process to the precision called ``name`` and build its arm.
 
         Args:
@@ -67,7 +67,7 @@ class Context:
         Raises:
             UnsupportedError: a technique does not go with this suite or device.
         """
-        precision = _set_to(name, self.device)
+        precision = use_precision(name, self.device)
         arm = build_arm(
             self.suite,
             self.data,
@@ -152,7 +152,8 @@ def by_shape(batches: Sequence[Batch]) -> list[Batch]:
     return list(shapes.values())
 
 
-def _set_to(name: str, device: torch.device) -> Precision:
+def use_precision(name: str, device: torch.device) -> Precision:
+    """Set the process to a device and a precision by its name."""
     precision = parse_precision(name)
     backend_of(device).set_current()
     amp.apply(precision)
@@ -160,8 +161,12 @@ def _set_to(name: str, device: torch.device) -> Precision:
 
 
 def enter(name: str, device: torch.device) -> Switches:
-    """Set the process to a device and a precision by its name; return its switches as read back."""
-    return amp.read_back(_set_to(name, device), device)
+    """Set the process to a device and a precision; return its switches as read back.
+
+    This multiplies matrices, for the error of a product. Where memory is measured, call it first:
+    the library of products, and its workspace, are in memory then and not counted as the model's.
+    """
+    return amp.read_back(use_precision(name, device), device)
 
 
 @dataclass
@@ -169,7 +174,7 @@ class TrainingRunner:
     """A model in training; a step trains on the next batch."""
 
     name: str
-    arm: Arm
+    arm: BuiltArm
     batches: Iterator[Batch]
     loss: Tensor | None = field(default=None, init=False)
     asynchronous: bool = field(init=False)
@@ -185,7 +190,7 @@ class TrainingRunner:
         """Set TF32's switches and cuDNN's search to this arm's; all else is in the arm."""
         amp.apply(self.arm.precision)
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         """Queue that many steps."""
         arm, batches = self.arm, self.batches
         for _ in range(steps):
@@ -220,16 +225,17 @@ class TrainingRunner:
     def switches_after_a_step(self) -> Switches:
         """Read the switches back after a step: a model may have set some of its own in forward."""
         self.activate()
-        self.run(1)
+        self.run_steps(1)
         self.synchronize()
         return self.read_back()
 
     def operations(self) -> Operations:
         """Return the products of a step and the types that they run in, as far as they are known.
 
-        Call it after all that is measured, in all processes that train together: a model's layers
-        may wait for each other. It takes another batch, forward and backward, without an update,
-        and neither compiled nor captured.
+        It takes a batch, forward and backward, without an update, and neither compiled nor
+        captured. That changes batch norm's statistics and allocates other memory than a step, so
+        call it before the warm-up or after all that is measured, never between the two. All
+        processes that train together must call it: a model's layers may wait for each other.
         """
         observable = self.observable()
         observable.activate()
@@ -237,6 +243,7 @@ class TrainingRunner:
         others = unexpected_types(self.arm.precision.name, operations.compute_dtypes)
         if not others:
             return operations
+        # To follow modules takes another pass, so it is done only where there are some to name.
         modules: dict[str, None] = {}
         for (module, dtype), _flops in self.flops_by_module().most_common():
             if module and str(dtype).removeprefix("torch.") in others:
@@ -302,7 +309,9 @@ class TrainingRunner:
 
     def observable(self) -> TrainingRunner:
         """Return a runner of the same arm that is neither compiled nor captured."""
-        return replace(self, arm=replace(self.arm, forward=self.arm.model, graph=None))
+        # What torch.compile or a capture runs is hidden from modes that see each operator.
+        plain = replace(self.arm, forward=self.arm.model, graph=None)
+        return replace(self, arm=plain)
 
     def compile(self, context: Context, send: Callable[[Message], None]) -> None:
         """Let the newly built arm compile before anything is observed or timed.
@@ -331,6 +340,7 @@ class TrainingRunner:
 
     def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
         """Return the parts of a training step that compile: forward and backward."""
+        # The update runs as it is: only the model's forward pass is compiled.
         return [partial(self.arm.gradients, self.arm, batch)]
 
 
@@ -351,4 +361,6 @@ def _until_compiled(step: Callable[[], object], synchronize: Callable[[], None])
         times_s.append(time.perf_counter() - start)
         if compilations() == before:
             break
-    return max(0.0, sum(times_s) - len(times_s) * times_s[-1])
+    # The last step compiled nothing, so it took as long as an ordinary one.
+    ordinary_s = len(times_s) * times_s[-1]
+    return max(0.0, sum(times_s) - ordinary_s)

@@ -22,7 +22,7 @@ from bench.devices.backend import backend_of
 from bench.results.files import replacing
 from bench.results.records import EpochResult
 from bench.training import distributed
-from bench.training.step import Arm
+from bench.training.step import BuiltArm
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ class Checkpoint:
     """States of each rank's random generators."""
 
     @staticmethod
-    def of(arm: Arm, trial: str, epochs: Sequence[EpochResult]) -> Checkpoint:
+    def of(arm: BuiltArm, trial: str, epochs: Sequence[EpochResult]) -> Checkpoint:
         """Take the state of ``arm``.
 
         Its tensors are not copied, so write it before training continues.
@@ -61,7 +61,7 @@ class Checkpoint:
             generators=distributed.gathered(generator_states(arm.device)),
         )
 
-    def restore(self, arm: Arm) -> None:
+    def restore(self, arm: BuiltArm) -> None:
         """Restore this state to ``arm``, newly built from the same suite.
 
         The arm may be of another precision: fp32 weights are kept where there are any. Where the
@@ -80,7 +80,9 @@ class Checkpoint:
 
     def write(self, path: Path) -> None:
         """Replace ``path`` atomically: a process killed here leaves the previous checkpoint."""
-        state = {**vars(self), "epochs": [asdict(epoch) for epoch in self.epochs]}
+        # Plain dicts: a class of this project would not load without running code.
+        epochs = [asdict(epoch) for epoch in self.epochs]
+        state = {**vars(self), "epochs": epochs}
         path.parent.mkdir(parents=True, exist_ok=True)
         # It is on the disk then: writing it back later would disturb the next epoch's time.
         with replacing(path) as draft:
@@ -94,7 +96,10 @@ def generator_states(device: torch.device) -> dict[str, Any]:
     values that load without running code.
     """
     name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
-    states: dict[str, Any] = {"python": random.getstate(), "numpy": (name, key.tolist(), *rest)}
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (name, key.tolist(), *rest),
+    }
     for each in (CPU, device):
         states[each.type] = backend_of(each).rng_state()
     return states

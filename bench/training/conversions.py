@@ -47,6 +47,7 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
     twin = _float8_twins(precision)
     twins: dict[Any, nn.Module] = {}
     for layer in fitting.values():
+        # A new module is in training mode, whatever its model is in.
         twins[layer] = twin(layer).train(layer.training)
     # A layer may stand in several places. A list, because children are replaced on the way.
     for parent in list(model.modules()):

@@ -69,6 +69,7 @@ def clock() -> Callable[[], int]:
     """
     if ranks() == 1:
         return time.perf_counter_ns
+    # Each machine's clock has a zero of its own, so all count from a common moment.
     distributed.barrier()
     zero = time.perf_counter_ns()
 
@@ -107,7 +108,9 @@ def total(readings: Sequence[float | None]) -> float | None:
 
 def summed(values: Sequence[float]) -> list[float]:
     """Return the sums of each value over the ranks."""
-    return [sum(readings) for readings in zip(*gathered(values), strict=True)]
+    # Python's numbers, in one exchange: a device's tensors might round them.
+    by_value = zip(*gathered(values), strict=True)
+    return [sum(readings) for readings in by_value]
 
 
 @torch.no_grad()
@@ -126,6 +129,7 @@ def parallel(model: nn.Module, device: torch.device) -> Callable[..., Any]:
 
     Every rank starts from rank 0's weights.
     """
+    # A model on the CPU must have none.
     device_ids = [device] if backend_of(device).is_gpu else None
     return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
 

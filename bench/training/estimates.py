@@ -53,10 +53,9 @@ def training_flops_per_sample(suite: Suite) -> float | None:
             model = build_model(suite, suite.data)
             loss, _ = loss_of(suite, suite.data)
             observed = operations.observe(lambda: loss_in(loss(model, batch)).backward())
-    except Exception as error:
+    except Exception:
         # A user's model may raise anything, and an estimate is all that is lost. If the run fails
         # too, it reports why.
-        print(f"{suite.name}: FLOPs not counted: {error}")
         return None
     flops = observed.flops_per_step
     return None if flops is None else flops / samples

@@ -55,13 +55,15 @@ def matching(model: nn.Module, patterns: Collection[str]) -> dict[str, nn.Module
     for pattern in patterns:
         names = [name for name in modules if fnmatchcase(name, pattern)]
         if not names:
-            hint = nearest(pattern, list(modules)[1:])
+            _whole, *parts = modules  # the model itself has no name
+            hint = nearest(pattern, parts)
             raise UsageError(f"keep: no module of the model is called '{pattern}'.{hint}")
         named.update(names)
     matches: dict[str, nn.Module] = {}
     # An outer module comes before those that it holds.
     for name, module in modules.items():
-        if name in named and not any(lies_in(name, outer) for outer in matches):
+        is_inner = any(lies_in(name, outer) for outer in matches)
+        if name in named and not is_inner:
             matches[name] = module
     return matches
 
@@ -73,7 +75,8 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
     def forward(self: Any, *inputs: Any, **named: Any) -> Any:
         inputs, named = cast((inputs, named), torch.float32)
         with torch.autocast(self._autocast_device, enabled=False):
-            return cast(plain.forward(self, *inputs, **named), torch.float32)
+            output = plain.forward(self, *inputs, **named)
+        return cast(output, torch.float32)
 
     members = {"forward": forward, "__module__": plain.__module__}
     return type(f"{plain.__name__}InFp32", (plain,), members)

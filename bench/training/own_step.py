@@ -18,7 +18,7 @@ from bench.measure.memory import updated
 from bench.spec.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from bench.training.step import Arm
+    from bench.training.step import BuiltArm
 
 
 class Training:
@@ -27,10 +27,11 @@ class Training:
     def __init__(self, step: Callable[[Training, Batch], Any]) -> None:
         """Take the suite's step."""
         self._suite_step = step
-        self._arm: Arm = None  # type: ignore[assignment]  # that of the step in progress
+        self._arm: BuiltArm = None  # type: ignore[assignment]  # that of the step in progress
         self._learns = False
         self._updating = False
-        self._counted = 0
+        self._asked = 0
+        """Optimizer steps, in the training step in progress."""
         self._stepped = set[torch.optim.Optimizer]()
         """With the scale as it is."""
         self._used = set[torch.optim.Optimizer]()
@@ -122,6 +123,7 @@ class Training:
         arm = self._arm
         chosen = self._chosen(optimizer)
         self._used.update(chosen)
+        # ``gradients`` runs the suite's step for its products alone.
         if not self._learns:
             return
         # A GradScaler lets each optimizer step once, until its scale is updated.
@@ -132,13 +134,15 @@ class Training:
         take_steps(arm, chosen, arm.clip_grad if clip is None else clip)
         self._updating = False
         self._stepped.update(chosen)
-        self._counted += arm.scaler.is_enabled() * len(chosen)
+        self._asked += len(chosen)
 
     def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
         optimizers = self._arm.optimizers
-        return [*optimizers.values()] if optimizer is None else [optimizers[optimizer]]
+        if optimizer is None:
+            return [*optimizers.values()]
+        return [optimizers[optimizer]]
 
-    def train(self, arm: Arm, batch: Batch) -> Tensor:
+    def train(self, arm: BuiltArm, batch: Batch) -> Tensor:
         """Run the suite's step; return its loss, or the sum of its losses, without a graph.
 
         Raises:
@@ -146,17 +150,18 @@ class Training:
                 scales losses.
             UsageError: it returned no loss.
         """
-        self._learns, self._counted = True, 0
+        self._learns = True
+        self._asked = 0
         loss = self._run(arm, batch)
+        # The scale follows once from all that stepped with it.
         if self._stepped:
             arm.scaler.update()
         self._stepped.clear()
-        # The hook has counted those that the scaler let through.
-        arm.taken.called += 1 - self._counted
+        arm.taken.end_step(self._asked)
         arm.end("step")
         return loss
 
-    def gradients(self, arm: Arm, batch: Batch) -> Tensor:
+    def gradients(self, arm: BuiltArm, batch: Batch) -> Tensor:
         """Run the suite's step without the updates."""
         self._learns = False
         return self._run(arm, batch)
@@ -165,6 +170,7 @@ class Training:
         """Let an optimizer's step that a suite's step takes past the GradScaler be refused."""
 
         def refuse(*_: Any) -> None:
+            # The GradScaler's own call of the optimizer comes here, too.
             if not self._updating:
                 name = self._arm.precision.name
                 raise UnsupportedError(
@@ -175,8 +181,9 @@ class Training:
         for optimizer in optimizers.values():
             optimizer.register_step_pre_hook(refuse)
 
-    def _run(self, arm: Arm, batch: Batch) -> Tensor:
+    def _run(self, arm: BuiltArm, batch: Batch) -> Tensor:
         self._arm, self._updating = arm, False
+        # A step that only calls ``backward`` would add to the gradients of the last batch.
         arm.zero_grad()
         self._used.clear()
         losses = self._suite_step(self, arm.arranged(batch))
@@ -186,14 +193,18 @@ class Training:
         for name, loss in losses.items():
             scalar = _scalar(loss, f"The loss {name!r} that step returned")
             scalars.append(scalar.detach().reshape(()))
+        # On the device: reading a loss would wait for it in every step.
         return torch.stack(scalars).sum()
 
 
-def take_steps(arm: Arm, optimizers: Collection[torch.optim.Optimizer], clip: float | None) -> None:
+def take_steps(
+    arm: BuiltArm, optimizers: Collection[torch.optim.Optimizer], clip: float | None
+) -> None:
     """Let optimizers step, after the gradients of their weights are clipped to a norm, if any."""
     if clip is not None:
+        # The norm is the gradients' own, not the scaled ones'.
         for optimizer in optimizers:
-            arm.scaler.unscale_(optimizer)  # the norm is the gradients' own, not the scaled ones'
+            arm.scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(updated(optimizers), clip)
     for optimizer in optimizers:
         arm.scaler.step(optimizer)  # skips the step where a gradient overflowed
@@ -217,6 +228,7 @@ def loss_in(output: Any) -> Tensor:
     """
     if isinstance(output, Mapping):
         output = output.get("loss")
+    # transformers' outputs have it as an attribute.
     elif not isinstance(output, Tensor):
         output = getattr(output, "loss", output)
     return _scalar(output, "The loss, or what the suite's loss returned as 'loss',")

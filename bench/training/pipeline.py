@@ -9,10 +9,10 @@ from functools import partial
 
 from bench.data.batch import Batch, pinned, to_device
 from bench.data.transfer import prefetched
-from bench.training.step import Arm
+from bench.training.step import BuiltArm
 
 
-def from_host(arm: Arm, batches: Sequence[Batch], stack: ExitStack) -> Iterator[Batch]:
+def from_host(arm: BuiltArm, batches: Sequence[Batch], stack: ExitStack) -> Iterator[Batch]:
     """Return batches that lie in host memory on the arm's device, in turn and again and again.
 
     Without techniques each is copied from pageable memory when it is asked for. ``non-blocking``
@@ -21,6 +21,7 @@ def from_host(arm: Arm, batches: Sequence[Batch], stack: ExitStack) -> Iterator[
     """
     techniques = arm.techniques
     if techniques.non_blocking:
+        # Once, before all steps: pinning copies a batch, which would count as the step's.
         batches = [pinned(batch) for batch in batches]
     ready = partial(to_device, device=arm.device, non_blocking=techniques.non_blocking)
     if not techniques.prefetcher:

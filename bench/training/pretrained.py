@@ -50,6 +50,7 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data) -> nn.
         UsageError: the weights cannot be had, or are not this model's.
     """
     model = build(num_classes=data.classes)
+    # Plans count on the meta device, and must need neither files nor a network.
     if weights == NONE or next(model.parameters()).is_meta:
         return model
     if weights in PUBLISHED:

@@ -1,6 +1,6 @@
 """Training and evaluation in plain sight, by one step and one loop for every precision.
 
-What differs by precision is what ``Arm`` holds: an autocast region, a GradScaler that scales,
+What differs by precision is what ``BuiltArm`` holds: an autocast region, a GradScaler that scales,
 weights that are 16-bit copies of a master copy, or none of these.
 """
 
@@ -47,25 +47,36 @@ Loss = Callable[[Any, Batch], Any]
 
 
 class TakenSteps:
-    """Counts the training steps that a GradScaler does not skip, as a hook on the optimizers.
+    """Counts the training steps, less the optimizer steps in them that a GradScaler skipped.
 
-    With k optimizers the hook adds k for a training step; the code that takes the step subtracts
-    k - 1.
-
-    Skipped steps never reach an ordinary optimizer. A fused one is called with a device tensor that
-    makes the step a no-op; these tensors are kept, and read when the count is asked for.
+    Skipped are those that training steps asked for and that never reached the optimizer, where a
+    hook counts. A fused optimizer is called all the same, with a device tensor that makes the step
+    a no-op; these tensors are kept, and read when the count is asked for.
     """
 
-    def __init__(self) -> None:
-        self.called = 0
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        self._can_skip = scaler.is_enabled()
+        self._steps = 0
+        self._skipped = 0
         self._found_inf = list[Tensor]()
 
-    def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Count one step of an optimizer."""
-        self.called += 1
+    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Count the steps that reach an optimizer."""
+        # Without a GradScaler no step is skipped, and a hook costs some microseconds a step.
+        if self._can_skip:
+            optimizer.register_step_post_hook(self._reached)
+
+    def _reached(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._skipped -= 1
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
             self._found_inf.append(found_inf)
+
+    def end_step(self, asked: int) -> None:
+        """Count a training step, which asked for so many optimizer steps."""
+        self._steps += 1
+        if self._can_skip:
+            self._skipped += asked
 
     @property
     def count(self) -> int:
@@ -74,13 +85,13 @@ class TakenSteps:
         With a fused optimizer under a GradScaler, this waits for the device.
         """
         if self._found_inf:
-            self.called -= int(torch.stack(self._found_inf).count_nonzero())
+            self._skipped += int(torch.stack(self._found_inf).count_nonzero())
             self._found_inf.clear()
-        return self.called
+        return self._steps - self._skipped
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arm:
+class BuiltArm:
     """A model in training at one precision on one device."""
 
     precision: Precision
@@ -97,18 +108,19 @@ class Arm:
     scaler: torch.amp.GradScaler
     """A disabled one passes losses and steps on."""
     taken: TakenSteps
-    """Counts the training steps, without the optimizers' that the scaler skipped."""
     weights: Weights
     """The model's weights, and the master copy that the optimizer updates where there is one."""
     forward: Any
     """The model in the training step: itself, compiled, or wrapped for several devices; of several
     models a mapping."""
-    step: Callable[[Arm, Batch], Tensor]
+    step: Callable[[BuiltArm, Batch], Tensor]
     """Trains on one batch: ``training_step``, or the suite's own."""
-    gradients: Callable[[Arm, Batch], Tensor]
+    gradients: Callable[[BuiltArm, Batch], Tensor]
     """Does the same without the updates: ``leave_gradients``, or the suite's own."""
-    region: AbstractContextManager[None]
-    """The training step's autocast region, entered anew each step."""
+    step_autocast: AbstractContextManager[None]
+    """The region of ``autocast()``, built once for all training steps: building one takes 3 µs.
+    A region cannot be entered within itself, so what is not the training step calls
+    ``autocast()``."""
     conversion: Conversion | None = None
     """Which layers were converted, where the precision converts any."""
     schedules: Sequence[torch.optim.lr_scheduler.LRScheduler] = ()
@@ -164,7 +176,7 @@ def build_arm(
     steps: int | None = None,
     clip_grad: float | None = None,
     techniques: Techniques = PLAIN,
-) -> Arm:
+) -> BuiltArm:
     """Build a suite's model, loss and optimizers.
 
     Initial weights are the same for every precision but for rounding.
@@ -199,27 +211,32 @@ def build_arm(
     conversion = convert(model, precision, kept) if precision.conversion else None
     weights = Weights(model, precision)
     scaler = amp.grad_scaler(precision, device)
-    taken = TakenSteps()
+    taken = TakenSteps(scaler)
+    # They are built of the model's own parameters; ``attach`` then gives them the masters.
     optimizers = build_optimizers(suite, model)
     for name, built in optimizers.items():
         optimizer = fused(built) if techniques.fused_optimizer else built
         optimizers[name] = optimizer
         weights.attach(optimizer)
-        # Without a GradScaler no step is skipped, and a hook costs some microseconds a step.
-        if scaler.is_enabled():
-            optimizer.register_step_post_hook(taken)
+        taken.watch(optimizer)
         # One that averages the weights, as schedule-free ones do, has two modes.
         if hasattr(optimizer, "train"):
             optimizer.train()
-    training = Training(suite.step) if suite.step else None
-    if training and scaler.is_enabled():
-        training.refuse_unscaled(optimizers)
-    arm = Arm(
+    step, gradients = training_step, leave_gradients
+    if suite.step:
+        training = Training(suite.step)
+        step, gradients = training.train, training.gradients
+        # Without scaling, an optimizer's own .step() is as good as training.step.
+        if scaler.is_enabled():
+            training.refuse_unscaled(optimizers)
+    if criterion is not None:
+        criterion.to(device)  # it may have weights, such as those of classes
+    arm = BuiltArm(
         precision=precision,
         device=device,
         model=model,
         loss=loss,
-        criterion=criterion.to(device) if criterion is not None else None,
+        criterion=criterion,
         count=suite.count or first_dimension,
         optimizers=optimizers,
         scaler=scaler,
@@ -227,9 +244,9 @@ def build_arm(
         weights=weights,
         conversion=conversion,
         forward=_forward(suite, model, device, techniques, seed),
-        step=training.train if training else training_step,
-        gradients=training.gradients if training else leave_gradients,
-        region=amp.autocast(precision, device),
+        step=step,
+        gradients=gradients,
+        step_autocast=amp.autocast(precision, device),
         schedules=_build_schedules(suite, optimizers, steps),
         schedule_every=suite.schedule_every,
         clip_grad=suite.clip_grad if clip_grad is None else clip_grad,
@@ -237,7 +254,9 @@ def build_arm(
     )
     if not techniques.cuda_graphs:
         return arm
-    return replace(arm, graph=GraphedStep(gradients=partial(leave_gradients, arm), device=device))
+    # The graph is of the arm without it, for its warm-up and its capture take ordinary steps.
+    graph = GraphedStep(gradients=partial(leave_gradients, arm), device=device)
+    return replace(arm, graph=graph)
 
 
 def _build_schedules(
@@ -365,7 +384,7 @@ def pair_loss(criterion: nn.Module) -> Loss:
     return loss
 
 
-def training_step(arm: Arm, batch: Batch) -> Tensor:
+def training_step(arm: BuiltArm, batch: Batch) -> Tensor:
     """Train on one batch, on the arm's device.
 
     Returns:
@@ -378,13 +397,12 @@ def training_step(arm: Arm, batch: Batch) -> Tensor:
     loss = arm.graph(batch) if arm.graph else leave_gradients(arm, batch)
     take_steps(arm, arm.optimizers.values(), arm.clip_grad)
     arm.scaler.update()
-    # Without scaling there is no hook that counts.
-    arm.taken.called += 1 - len(arm.optimizers) * arm.scaler.is_enabled()
+    arm.taken.end_step(len(arm.optimizers))
     arm.end("step")
     return loss
 
 
-def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
+def leave_gradients(arm: BuiltArm, batch: Batch) -> Tensor:
     """Drop the gradients and compute those of a batch, in as many parts as the techniques say.
 
     Returns the mean of the parts' losses.
@@ -395,6 +413,7 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     if parts == 1:
         return _add_gradients(arm, batch)
     samples = arm.count(batch)
+    # The mean of the means of unequal parts is not the mean of the batch.
     if samples % parts:
         raise ValueError(
             f"a batch of {samples} cannot be cut into {parts} equal parts for grad-accumulation"
@@ -407,10 +426,10 @@ def leave_gradients(arm: Arm, batch: Batch) -> Tensor:
     return torch.stack(losses).sum()
 
 
-def _add_gradients(arm: Arm, batch: Batch, parts: int = 1) -> Tensor:
+def _add_gradients(arm: BuiltArm, batch: Batch, parts: int = 1) -> Tensor:
     """Add the gradients of one part of a batch; return its share of the loss."""
     # Forward and loss in one region; backward runs outside it, in the types that forward chose.
-    with arm.region:
+    with arm.step_autocast:
         loss = loss_in(arm.loss(arm.forward, batch))
     if parts > 1:
         loss = loss / parts
@@ -431,7 +450,7 @@ class Epoch:
     skipped_steps: int
 
 
-def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
+def train_epoch(arm: BuiltArm, batches: Iterator[Batch]) -> Epoch:
     """Train on every batch once.
 
     The clock covers loading and training, and stops when the device is done.
@@ -453,6 +472,7 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
     backend_of(arm.device).synchronize()
     seconds = (clock() - start) / 1e9
     mean_loss = float(torch.stack(losses).float().mean())
+    # Each rank has as many batches, so the mean of the ranks' means is that of all batches.
     (loss,) = distributed.summed([mean_loss])
     loss /= distributed.ranks()
     arm.end("epoch", loss)
@@ -466,8 +486,9 @@ def train_epoch(arm: Arm, batches: Iterator[Batch]) -> Epoch:
 
 
 @contextmanager
-def testing(arm: Arm) -> Iterator[None]:
+def testing(arm: BuiltArm) -> Iterator[None]:
     """Put the model in evaluation mode, and optimizers that test with other weights."""
+    # Schedule-free ones test with an average of the weights that they train.
     switched: list[Any] = [arm.model]
     for optimizer in arm.optimizers.values():
         if hasattr(optimizer, "eval"):
@@ -495,7 +516,7 @@ class CrossEntropies(TorchFunctionMode):
 
 
 @torch.no_grad()
-def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
+def evaluate(arm: BuiltArm, batches: Iterator[Batch]) -> tuple[float, float | None]:
     """Return mean loss and, for classes, accuracy in per cent, over all processes' batches.
 
     Classes are whole numbers, one for each sample, with a score for each class: the targets of a
@@ -528,10 +549,12 @@ def evaluate(arm: Arm, batches: Iterator[Batch]) -> tuple[float, float | None]:
         raise UsageError(
             "There is no batch to test on: let batches('test', …) return None where there are none."
         )
-    return loss_sum / samples, 100 * hits / samples if classes == samples else None
+    # An accuracy is of all samples, or there is none.
+    accuracy_pct = 100 * hits / samples if classes == samples else None
+    return loss_sum / samples, accuracy_pct
 
 
-def _test(arm: Arm, batch: Batch) -> tuple[Tensor, list[tuple[Any, Any]]]:
+def _test(arm: BuiltArm, batch: Batch) -> tuple[Tensor, list[tuple[Any, Any]]]:
     """Return the loss of a batch, and the scores and targets that it may have an accuracy of."""
     if arm.criterion is None:
         with arm.autocast(), CrossEntropies() as entropies:
@@ -551,7 +574,7 @@ def _are_classes(scores: Any, targets: Any, size: int) -> bool:
 
 
 @torch.no_grad()
-def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, float | None]:
+def evaluate_by(suite: Suite, arm: BuiltArm, batches: Iterator[Batch]) -> dict[str, float | None]:
     """Return the figures of a suite's own ``evaluate`` under the arm's precision.
 
     None is one that is not finite. What is no dict of figures is the one that parity is judged on.
@@ -566,6 +589,7 @@ def evaluate_by(suite: Suite, arm: Arm, batches: Iterator[Batch]) -> dict[str, f
         if hasattr(output, "compute"):
             output = output.compute()
     judged = suite.quality.name if suite.quality else "evaluate"
+    # One number without a name is the figure that parity is judged on.
     if not isinstance(output, Mapping):
         output = {judged: output}
     if suite.quality and judged not in output:

@@ -204,6 +204,7 @@ def _outermost(module: nn.Module) -> Iterator[nn.Module]:
 
 def _forward_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Run a block; in training it keeps only its inputs."""
+    # The class's own: the block's attribute is this function.
     forward = partial(type(block).forward, block)
     if not block.training:
         return forward(*args, **kwargs)

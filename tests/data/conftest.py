@@ -56,8 +56,10 @@ def stored():
     """Read the images of a split in the order they are to be labelled, (N, 3, H, W) uint8."""
 
     def read(split):
-        images = [np.array(Image.open(path)) for path in sorted(split.glob("*/*.png"))]
-        return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
+        paths = sorted(split.glob("*/*.png"))
+        images = [np.array(Image.open(path)) for path in paths]
+        stacked = torch.from_numpy(np.stack(images))
+        return stacked.permute(0, 3, 1, 2)
 
     return read
 
@@ -90,9 +92,8 @@ def cifar(monkeypatch, tmp_path):
     """Let torchvision take the fake's checksums for its own, and find nothing at its address."""
     fake = FakeCifar()
     sums = {name: md5(content).hexdigest() for name, content in fake.members.items()}
-    monkeypatch.setattr(
-        CIFAR10, "train_list", [[name, sums[name]] for name in sums if name.startswith("data_")]
-    )
+    trained = [[name, sums[name]] for name in sums if name.startswith("data_")]
+    monkeypatch.setattr(CIFAR10, "train_list", trained)
     monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums["batches.meta"]})
     monkeypatch.setattr(CIFAR10, "tgz_md5", md5(fake.archive).hexdigest())

@@ -2,6 +2,7 @@
 stored.
 """
 
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,8 @@ FEATURES = Data(input_shape=(32,), target_shape=(4, 2), steps_per_epoch=6)
 
 def joined(batches):
     """Return the inputs and the labels of all batches."""
-    inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    return inputs, labels
+    inputs, labels = zip(*batches, strict=True)
+    return torch.cat(inputs), torch.cat(labels)
 
 
 def epoch_of(batches, epoch):
@@ -35,17 +36,30 @@ def epoch_of(batches, epoch):
 
 
 def assert_normalised(inputs, pixels, data, atol=2e-6):
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
-    torch.testing.assert_close(
-        inputs, ((pixels.double() / 255 - mean) / std).float(), rtol=0, atol=atol
-    )
+    mean = torch.tensor(data.mean).view(3, 1, 1)
+    std = torch.tensor(data.std).view(3, 1, 1)
+    scaled = pixels.double() / 255
+    expected = (scaled - mean) / std
+    torch.testing.assert_close(inputs, expected.float(), rtol=0, atol=atol)
+
+
+def assert_equal(pair, other):
+    """Assert that both tensors of two pairs have the same bits."""
+    for first, second in zip(pair, other, strict=True):
+        assert torch.equal(first, second)
 
 
 @pytest.fixture
 def open_(data, source):
     def opened(*, batch_size=5, seed=0, device=CPU, shard=WHOLE, **changes):
-        given = {"batch_size": batch_size, "device": device, "seed": seed, "shard": shard}
-        return open_batches(replace(data, **changes), source, **given)
+        return open_batches(
+            replace(data, **changes),
+            source,
+            batch_size=batch_size,
+            device=device,
+            seed=seed,
+            shard=shard,
+        )
 
     return opened
 
@@ -54,14 +68,16 @@ def test_an_epoch_is_the_permuted_training_set_without_its_last_partial_batch(
     open_, folder, stored
 ):
     batches = open_(seed=3)
-    assert (batches.data.classes, batches.has_test, batches.steps_per_epoch) == (2, True, 2)
-    epoch = list(batches.train(4))
-    assert [len(labels) for _, labels in epoch] == [5, 5]
-    inputs, labels = joined(epoch)
-    assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
+    assert batches.data.classes == 2
+    assert batches.has_test
+    assert batches.steps_per_epoch == 2
+    inputs, labels = epoch_of(batches, 4)
+    assert inputs.dtype == torch.float32
+    assert labels.dtype == torch.int64
     taken = order(12, seed=3, epoch=4)[:10]
-    assert_normalised(inputs, stored(folder / "train")[taken], batches.data)
-    assert labels.tolist() == [int(index >= 6) for index in taken.tolist()]
+    pixels = stored(folder / "train")
+    assert_normalised(inputs, pixels[taken], batches.data)
+    assert torch.equal(labels, (taken >= 6).long())
 
 
 @pytest.mark.parametrize(
@@ -81,24 +97,33 @@ def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, store
     batches = open_(input_shape=(3, *size), crop_padding=3, flip=True, seed=5)
     drawn = augmentation(10, 3, seed=5, epoch=1)
     assert 0 < drawn[0].sum() < 10
-    pixels = stored(folder / "train")[order(12, seed=5, epoch=1)[:10]].float()
-    images, expected = functional.interpolate(pixels, size, mode="bilinear"), []
-    for image, mirrored, top, left in zip(images, *drawn.tolist(), strict=True):
-        padded = functional.pad(image.flip(2) if mirrored else image, (3, 3, 3, 3))
-        expected.append(padded[:, top : top + size[0], left : left + size[1]])
-    assert_normalised(epoch_of(batches, 1)[0], torch.stack(expected), batches.data, atol=1e-5)
-    assert next(batches.test())[0].shape == (5, 3, *size)
+    taken = order(12, seed=5, epoch=1)[:10]
+    pixels = stored(folder / "train")[taken]
+    images = functional.interpolate(pixels.float(), size, mode="bilinear")
+    height, width = size
+    expected = []
+    for image, (mirrored, top, left) in zip(images, drawn.T.tolist(), strict=True):
+        turned = image.flip(2) if mirrored else image
+        padded = functional.pad(turned, (3, 3, 3, 3))
+        expected.append(padded[:, top : top + height, left : left + width])
+    inputs, _ = epoch_of(batches, 1)
+    assert_normalised(inputs, torch.stack(expected), batches.data, atol=1e-5)
+    tested, _ = next(batches.test())
+    assert tested.shape == (5, 3, *size)
 
 
 def test_an_epoch_follows_from_seed_and_number_and_leaves_the_global_generator_alone(open_):
-    batches = open_(seed=1, **AUGMENTED)
+    def inputs_of(seed, epoch):
+        inputs, _ = epoch_of(open_(seed=seed, **AUGMENTED), epoch)
+        return inputs
+
     generator = torch.get_rng_state()
-    inputs, _ = epoch_of(batches, 0)
+    inputs = inputs_of(1, 0)
     assert torch.equal(generator, torch.get_rng_state())
     torch.manual_seed(123)
-    assert torch.equal(inputs, epoch_of(open_(seed=1, **AUGMENTED), 0)[0])
+    assert torch.equal(inputs, inputs_of(1, 0))
     for seed, epoch in ((1, 1), (2, 0), (1 + 2**32, 0), (-1, 0)):
-        assert not torch.equal(inputs, epoch_of(open_(seed=seed, **AUGMENTED), epoch)[0])
+        assert not torch.equal(inputs, inputs_of(seed, epoch))
 
 
 @pytest.mark.parametrize("batch_size", [3, 12])
@@ -118,44 +143,46 @@ def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
     for rank in range(ranks):
         batches = open_(batch_size=4, shard=Shard(rank=rank, ranks=ranks))
         shards += [inputs for inputs, _ in batches.test()]
-    assert sorted(torch.cat(shards).flatten(1).tolist()) == sorted(whole.flatten(1).tolist())
-    assert max(map(len, shards)) == -(-4 // ranks)
-    assert min(map(len, shards)) > 0
+    rows = torch.cat(shards).flatten(1)
+    assert sorted(rows.tolist()) == sorted(whole.flatten(1).tolist())
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) == math.ceil(4 / ranks)
+    assert min(sizes) > 0
 
 
 @pytest.mark.parametrize("kind", ["folder", "synthetic", "markov"])
 def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
-    images = replace(data, classes=2, steps_per_epoch=2, **AUGMENTED)
-    tokens = Data(input_shape=(4,), classes=256, tokens=True, source="markov", steps_per_epoch=2)
+    data = replace(data, classes=2, steps_per_epoch=2, **AUGMENTED)
+    if kind == "markov":
+        data = Data(input_shape=(4,), classes=256, tokens=True, source=kind, steps_per_epoch=2)
+    source = replace(source, kind=kind)
 
     def epoch(rank=0, ranks=1):
         shard = Shard(rank=rank, ranks=ranks)
-        return open_batches(
-            tokens if kind == "markov" else images,
-            replace(source, kind=kind),
-            batch_size=6,
-            device=CPU,
-            seed=3,
-            shard=shard,
-        ).train(2)
+        batches = open_batches(data, source, batch_size=6, device=CPU, seed=3, shard=shard)
+        return batches.train(2)
 
-    for whole, *halves in zip(epoch(), epoch(0, 2), epoch(1, 2), strict=True):
-        assert all(len(half[0]) == 3 for half in halves)
-        assert all(map(torch.equal, whole, joined(halves)))
+    for whole, first, second in zip(epoch(), epoch(0, 2), epoch(1, 2), strict=True):
+        assert len(first[0]) == len(second[0]) == 3
+        assert_equal(whole, joined([first, second]))
 
 
 @pytest.mark.parametrize(("storage", "times"), [("device", 4.0), ("file", 3.9)])
 def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, times):
-    expected, tested = epoch_of(open_(**AUGMENTED), 0), next(open_().test())
-    monkeypatch.setattr(cache, "available_bytes", lambda: int(times * 22 * 3 * 8 * 8))
+    usual = open_(**AUGMENTED)
+    image_bytes = 3 * 8 * 8
+    available = int(times * 22 * image_bytes)
+    monkeypatch.setattr(cache, "available_bytes", lambda: available)
     batches = open_(**AUGMENTED)
     assert batches.storage == storage
-    for given, wanted in ((epoch_of(batches, 0), expected), (next(batches.test()), tested)):
-        assert all(map(torch.equal, given, wanted))
+    assert_equal(epoch_of(batches, 0), epoch_of(usual, 0))
+    assert_equal(joined(batches.test()), joined(usual.test()))
 
 
 def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, monkeypatch):
-    gathered, threads, take = threading.Semaphore(0), [], np.take
+    gathered = threading.Semaphore(0)
+    threads = []
+    take = np.take
 
     def watched(*given, **options):
         threads.append(threading.current_thread())
@@ -176,7 +203,8 @@ def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, m
 
 def test_several_ranks_share_the_hosts_memory(monkeypatch):
     monkeypatch.setattr(cache, "available_bytes", lambda: 1000)
-    assert [cache.fits(250, CPU, ranks) for ranks in (1, 2)] == [True, False]
+    assert cache.fits(250, CPU, ranks=1)
+    assert not cache.fits(250, CPU, ranks=2)
 
 
 @pytest.mark.gpu
@@ -191,22 +219,26 @@ def test_a_gpu_gets_the_same_batches(open_, monkeypatch, on_device):
     assert torch.equal(there.cpu(), labels)
 
 
-@pytest.mark.parametrize("kind", ["folder", "cifar10"])
-@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize(("kind", "channels"), [("folder", 1), ("cifar10", 4)])
 def test_a_model_that_does_not_take_rgb_is_refused(data, source, kind, channels):
     message = rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"
+    data = replace(data, input_shape=(channels, 8, 8))
     with pytest.raises(UsageError, match=message):
-        prepare(replace(data, input_shape=(channels, 8, 8)), replace(source, kind=kind))
+        prepare(data, replace(source, kind=kind))
     assert not Path(source.directory).exists()
 
 
 def test_random_inputs_and_targets_are_normal_and_classes_uniform():
-    given = {"batch_size": 2000, "count": 1, "device": CPU, "seed": 0}
-    ((inputs, labels),) = random_batches(IMAGES, **given)
-    ((_, targets),) = random_batches(FEATURES, **given)
-    counts = labels.bincount(minlength=10)
-    assert ((counts - 200).abs() < 75).all()  # 5.6 standard deviations
-    assert (inputs.shape, targets.shape) == ((2000, 3, 8, 8), (2000, 4, 2))
+    def random_batch(data):
+        (batch,) = random_batches(data, batch_size=2000, count=1, device=CPU, seed=0)
+        return batch
+
+    inputs, labels = random_batch(IMAGES)
+    _, targets = random_batch(FEATURES)
+    off = labels.bincount(minlength=10) - 200
+    assert off.abs().max() < 75  # 5.6 standard deviations
+    assert inputs.shape == (2000, 3, 8, 8)
+    assert targets.shape == (2000, 4, 2)
     for values in (inputs, targets):
         assert values.mean().item() == pytest.approx(0, abs=0.05)
         assert values.std().item() == pytest.approx(1, abs=0.05)
@@ -218,13 +250,21 @@ def test_random_inputs_and_targets_are_normal_and_classes_uniform():
 def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(
     monkeypatch, fitting, steps, distinct
 ):
-    batch_bytes = 16 * (4 * 3 * 8 * 8 + 8)
+    inputs_bytes, label_bytes = 4 * 3 * 8 * 8, 8
+    batch_bytes = 16 * (inputs_bytes + label_bytes)
     monkeypatch.setattr(batches_module, "POOL_BYTES", fitting * batch_bytes + 1)
     data = replace(IMAGES, steps_per_epoch=steps)
-    batches = open_batches(data, DataSource(kind="synthetic"), batch_size=16, device=CPU, seed=0)
-    first, second = ([inputs.data_ptr() for inputs, _ in batches.train(n)] for n in range(2))
+    source = DataSource(kind="synthetic")
+    batches = open_batches(data, source, batch_size=16, device=CPU, seed=0)
+
+    def epoch(number):
+        return [inputs.data_ptr() for inputs, _ in batches.train(number)]
+
+    first = epoch(0)
     assert len(set(first)) == distinct
-    assert first == second == (first[:distinct] * steps)[:steps]  # round and round
+    round_and_round = first[:distinct] * steps
+    assert first == round_and_round[:steps]
+    assert epoch(1) == first
 
 
 @pytest.mark.parametrize(

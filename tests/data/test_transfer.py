@@ -27,7 +27,10 @@ class Source:
     """
 
     def __init__(self, fails_at=None):
-        self.asked, self.closed, self.threads, self.fails_at = 0, False, set(), fails_at
+        self.asked = 0
+        self.closed = False
+        self.threads = set()
+        self.fails_at = fails_at
 
     def __iter__(self):
         try:
@@ -69,11 +72,17 @@ def numbers(batches):
 
 def test_batches_come_in_order_and_prepared(device):
     source = Source()
-    with closing(prefetched(source, device, lambda batch: (batch[0] * 2, batch[1]))) as ahead:
+
+    def doubled(batch):
+        inputs, targets = batch
+        return inputs * 2, targets
+
+    with closing(prefetched(source, device, doubled)) as ahead:
         batches = list(ahead)
         assert next(ahead, None) is None
     assert numbers(batches) == [0, 1, 2, 3, 4]
-    assert [float(inputs[0, 0]) for inputs, _ in batches] == [0, 2, 4, 6, 8]
+    for number, (inputs, _targets) in enumerate(batches):
+        assert inputs[0, 0] == 2 * number
     assert source.closed
     assert source.threads == ({NAME} if device is CPU else {threading.current_thread().name})
     assert not running()
@@ -113,7 +122,9 @@ def test_closing_in_the_middle_ends_the_source_and_the_thread(device, taken):
 
 
 def test_streams_wait_for_each_other_and_memory_is_kept_for_the_step(monkeypatch):
-    streams, recorded, inside = fake_graph.install(monkeypatch), [], []
+    streams = fake_graph.install(monkeypatch)
+    recorded = []
+    inside = []
 
     @contextmanager
     def entered(stream):

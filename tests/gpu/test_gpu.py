@@ -140,9 +140,9 @@ def test_no_step_without_loss_scaling_waits_for_the_gpu():
     try:
         for name in ("fp32", "amp-bf16", "bf16"):
             runner = training_runner(device, name)
-            runner.run(3)
+            runner.run_steps(3)
             torch.cuda.set_sync_debug_mode("error")
-            runner.run(2)
+            runner.run_steps(2)
             with pytest.raises(RuntimeError, match="synchroniz"):
                 runner.loss.item()
             torch.cuda.set_sync_debug_mode("default")
@@ -159,7 +159,7 @@ def test_a_block_waits_for_the_device():
     done_when_queued, done_when_read = [], []
 
     class Multiplying(TrainingRunner):
-        def run(self, steps):
+        def run_steps(self, steps):
             for _ in range(steps):
                 torch.mm(factor, factor, out=product)  # queued at once: nothing is allocated
             last_product.record()

@@ -67,7 +67,7 @@ class SimulatedRunner:
             self.machine.active = self
             self.since_switch = 0
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         """Move the clock on by that many steps."""
         for _ in range(steps):
             factor = (

@@ -71,7 +71,7 @@ class Queue:
     def activate(self):
         pass
 
-    def run(self, steps):
+    def run_steps(self, steps):
         self.queued += steps
 
     def synchronize(self):

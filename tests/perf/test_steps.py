@@ -16,7 +16,7 @@ def test_all_loops_train_on_the_same_batches_to_the_same_losses():
         plain = arms.by_hand(suite, precision, CPU, 4)
         for count in (1, 3, 2):
             for arm in (harness, plain):
-                arm.run(count)
+                arm.run_steps(count)
             assert torch.equal(harness.loss, plain.last)
         assert plain.taken_steps() == 6
 
@@ -55,6 +55,6 @@ def test_with_huggingfaces_weights_gpt_has_its_losses_to_fp32s_rounding_step_aft
     runners = [arms.by_hand(suite, "fp32", CPU, 2, model=model) for model in (ours, theirs)]
     for _ in range(3):
         for runner in runners:
-            runner.run(1)
+            runner.run_steps(1)
         loss, other = (runner.last.item() for runner in runners)
         assert loss == pytest.approx(other, rel=2e-6)

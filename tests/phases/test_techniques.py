@@ -149,7 +149,7 @@ def test_compiling_is_timed_apart_and_learns_nothing():
 
 def speed_step(arm, batch):
     runner = TrainingRunner("", arm, itertools.repeat(batch))
-    runner.run(1)
+    runner.run_steps(1)
     return runner.loss
 
 
@@ -169,7 +169,7 @@ def test_a_step_is_observed_without_compiled_code():
         make(model=layers), forward=lambda inputs: pytest.fail("compiled code was observed")
     )
     runner = TrainingRunner("", arm, iter(batches()))
-    runner.observable().run(1)
+    runner.observable().run_steps(1)
     assert arm.taken.count == 1
     assert arm.device == CPU
     assert arm.precision == PRECISIONS["fp32"]

@@ -22,35 +22,38 @@ def voc(folder, split):
     root = folder / "VOCdevkit" / "VOC2007"
     for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (root / part).mkdir(parents=True, exist_ok=True)
-    names = [f"{split}{number}" for number in range(2)]
-    (root / "ImageSets" / "Main" / f"{split}.txt").write_text("\n".join(names))
+    names = [f"{split}0", f"{split}1"]
+    (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(names))
     objects = ""
-    for name, box, hard in BOXES:
-        corners = ""
-        for corner, value in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True):
-            corners += f"<{corner}>{value}</{corner}>"
+    for name, (left, top, right, bottom), hard in BOXES:
+        corners = f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>"
         objects += f"<object><name>{name}</name><difficult>{hard}</difficult>"
         objects += f"<bndbox>{corners}</bndbox></object>"
     for name in names:
-        Image.new("RGB", (64, 80)).save(root / "JPEGImages" / f"{name}.jpg")
-        (root / "Annotations" / f"{name}.xml").write_text(f"<annotation>{objects}</annotation>")
+        Image.new("RGB", (64, 80)).save(root / f"JPEGImages/{name}.jpg")
+        xml = f"<annotation>{objects}</annotation>"
+        (root / f"Annotations/{name}.xml").write_text(xml)
 
 
 def epoch(folder, split):
-    settings = {"folder": str(folder), "crops": False, "count": 1, "workers": 0}
-    return list(_detection.batches(split, 2, 0, **settings))
+    batches = _detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0)
+    return list(batches)
 
 
 def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(tmp_path):
     for split in ("trainval", "test"):
         voc(tmp_path, split)
     _detection.require_layout(str(tmp_path))
-    ((test,), (train,)) = epoch(tmp_path, "test"), epoch(tmp_path, "train")
-    assert [tuple(image.shape) for image in test["images"]] == [(3, 80, 64)] * 2
-    first = test["targets"][0]
+    (test,) = epoch(tmp_path, "test")
+    for image in test["images"]:
+        assert image.shape == (3, 80, 64)
+    first, _second = test["targets"]
     assert first["boxes"].tolist() == [list(box) for _, box, _ in BOXES]
-    assert (first["labels"].tolist(), first["iscrowd"].tolist()) == ([12, 8], [0, 1])
-    assert [len(target["boxes"]) for target in train["targets"]] == [1, 1]
+    assert first["labels"].tolist() == [12, 8]
+    assert first["iscrowd"].tolist() == [0, 1]
+    (train,) = epoch(tmp_path, "train")
+    for target in train["targets"]:
+        assert len(target["boxes"]) == 1
 
 
 def moved(targets, by):
@@ -67,9 +70,8 @@ def moved(targets, by):
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
     made_up = epoch("", "test")
     answers = iter([moved(batch["targets"], by) for batch in made_up])
-    assert _detection.evaluate(lambda _: next(answers), made_up) == {
-        "VOC 2007 mAP": pytest.approx(expected)
-    }
+    figures = _detection.evaluate(lambda _: next(answers), made_up)
+    assert figures == {"VOC 2007 mAP": pytest.approx(expected)}
 
 
 def test_precision_is_interpolated_at_eleven_recalls():

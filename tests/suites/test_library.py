@@ -56,14 +56,17 @@ def train(word, **settings):
 @pytest.mark.parametrize("word", ["timm:test_vit", "timm:test_resnet", "torchvision:squeezenet1_1"])
 def test_a_model_of_images_takes_a_step_at_another_size(word):
     ref, suite, loss = train(word, image_size="64")
-    assert (ref.name, suite.name, suite.data.input_shape) == (word, word, (3, 64, 64))
+    assert ref.name == suite.name == word
+    assert suite.data.input_shape == (3, 64, 64)
     assert loss.isfinite()
 
 
 def test_a_models_own_data_configuration_is_used():
     needs("timm:x")
     data = suite_registry.load(suite_registry.refer("timm:vit_base_patch16_224")).data
-    assert (data.input_shape, data.mean, data.classes) == ((3, 224, 224), (0.5, 0.5, 0.5), 1000)
+    assert data.input_shape == (3, 224, 224)
+    assert data.mean == (0.5, 0.5, 0.5)
+    assert data.classes == 1000
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,8 @@ def test_a_configuration_in_a_folder_is_trained_for_the_task_of_its_type(kind, t
     lengths = {"sequence_length": "16"} if kind == "t5" else {}
     ref, suite, loss = train(folder_of(kind, tmp_path / kind), **lengths)
     assert task in suite.title
-    assert (ref.name, ref.file) == (f"hf:{kind}", str(tmp_path / kind))
+    assert ref.name == f"hf:{kind}"
+    assert ref.file == str(tmp_path / kind)
     assert loss.isfinite()
     assert count_flops(ref) is not None
     assert footprint(ref).sample_bytes > 0

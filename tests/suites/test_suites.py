@@ -37,31 +37,55 @@ SMALL = {
 CPU = torch.device("cpu")
 
 
+def built(suite):
+    """Return a suite's optimizer, of a weight."""
+    return suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
+
+
+def rates(schedule, steps):
+    """Return an optimizer's rate before each step, and after the last."""
+    optimizer = schedule.optimizer
+    values = []
+    for _ in range(steps):
+        values.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return [*values, optimizer.param_groups[0]["lr"]]
+
+
+def plain_sgd(lr):
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+
+
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_a_recipe_has_its_published_figures(name):
     kind, settings, batch_size, epochs, parameters_m = RECIPES[name]
     suite = suite_registry.load(SuiteRef(name=name))
-    optimizer = suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
+    assert suite.name == name
+    assert suite.batch_size == batch_size
+    assert suite.full_epochs == epochs
+    optimizer = built(suite)
+    assert type(optimizer).__name__ == kind
+    assert optimizer.defaults | settings == optimizer.defaults
     with torch.device("meta"):
         model = suite.model(suite.data)
-    assert (suite.name, type(optimizer).__name__) == (name, kind)
-    assert {key: optimizer.defaults[key] for key in settings} == settings
-    assert (suite.batch_size, suite.full_epochs) == (batch_size, epochs)
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters_m, rel=0.01)
+    count = sum(weight.numel() for weight in model.parameters())
+    assert count == pytest.approx(1e6 * parameters_m, rel=0.01)
 
 
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_every_setting_of_a_recipe_can_be_set(name):
     suite = suite_registry.load(suite_registry.refer(name, {"lr": "0.7", "batch_size": "6"}))
-    optimizer = suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
-    assert (optimizer.defaults["lr"], suite.batch_size) == (0.7, 6)
+    assert built(suite).defaults["lr"] == 0.7
+    assert suite.batch_size == 6
 
 
 def test_cifar_resnets_keep_the_resolution_in_their_stem():
     suite = suite_registry.load(SuiteRef(name="resnet18"))
     with torch.device("meta"):
         model = suite.model(suite.data)
-        stem = model.maxpool(model.conv1(torch.empty(1, 3, 32, 32)))
+        image = torch.empty(1, 3, 32, 32)
+        stem = model.maxpool(model.conv1(image))
     assert stem.shape == (1, 64, 32, 32)
 
 
@@ -75,33 +99,29 @@ def test_a_suite_builds_and_takes_a_step(name):
 
 def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
     data = suite_registry.load(SuiteRef(name="intel_resnet18")).data
-    assert (data.input_shape, data.classes) == ((3, 256, 256), 6)
-    assert (data.flip, data.validation_share) == (True, 0.2)
+    assert data.input_shape == (3, 256, 256)
+    assert data.classes == 6
+    assert data.flip
+    assert data.validation_share == 0.2
 
 
 def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule = cosine(optimizer, 40, 0.1)
-    values = []
-    for _ in range(40):
-        values.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
+    schedule = cosine(plain_sgd(2.0), 40, 0.1)
+    values = rates(schedule, 40)
     assert values[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
     assert values[4 + 18] == pytest.approx(1.0)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
+    assert values[-1] == pytest.approx(0.0)
 
 
 def test_the_published_cifar_recipe_steps_once_an_epoch_and_initialises_as_torch_does():
     suite = suite_registry.load(suite_registry.refer("resnet50", {"recipe": "published"}))
-    assert (suite.data.std, suite.data.keep_last) == ((0.2023, 0.1994, 0.2010), True)
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    schedule = suite.schedule(optimizer, 3 * suite.schedule_epochs)  # three steps an epoch
-    for step in range(12):
-        expected = 0.05 * (1 + math.cos(math.pi * (step // 3) / 200))
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, abs=1e-9)
-        optimizer.step()
-        schedule.step()
+    assert suite.data.std == (0.2023, 0.1994, 0.2010)
+    assert suite.data.keep_last
+    schedule = suite.schedule(plain_sgd(0.1), 3 * suite.schedule_epochs)  # three steps an epoch
+    for step, rate in enumerate(rates(schedule, 11)):
+        angle = math.pi * (step // 3) / 200
+        expected = 0.05 * (1 + math.cos(angle))
+        assert rate == pytest.approx(expected, abs=1e-9)
     torch.manual_seed(0)
     model = default_initialisation(cifar_stem(resnet18(num_classes=10)))
     weight = model.layer4[1].conv2.weight

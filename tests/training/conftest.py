@@ -26,17 +26,28 @@ def plain_sgd(lr):
 
 def layers(data):
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+        nn.Flatten(),
+        nn.Linear(192, 8),
+        nn.ReLU(),
+        nn.Linear(8, 8),
+        nn.Tanh(),
+        nn.Linear(8, 3),
     )
 
 
 def norms(data):
     """A model with batch norm, within blocks and outside."""
-    blocks = [
-        nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()) for _ in range(2)
-    ]
+
+    def block():
+        return nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+
     return nn.Sequential(
-        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *blocks, nn.Flatten(), nn.Linear(144, 3)
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        block(),
+        block(),
+        nn.Flatten(),
+        nn.Linear(144, 3),
     )
 
 
@@ -74,21 +85,30 @@ def make(
 
 def batches(count=4, shape=(3, 8, 8)):
     rng = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(8, *shape, generator=rng), torch.randint(0, 3, (8,), generator=rng))
-        for _ in range(count)
-    ]
+    made = []
+    for _ in range(count):
+        inputs = torch.randn(8, *shape, generator=rng)
+        targets = torch.randint(0, 3, (8,), generator=rng)
+        made.append((inputs, targets))
+    return made
 
 
 def wide(_data=None):
     """A model of which libraries convert two layers; the last does not fit their kernels."""
-    first = (nn.Flatten(), nn.Linear(192, 64), nn.GELU(), nn.LayerNorm(64))
-    return nn.Sequential(*first, nn.Linear(64, 32, bias=False), nn.Linear(32, 3))
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(192, 64),
+        nn.GELU(),
+        nn.LayerNorm(64),
+        nn.Linear(64, 32, bias=False),
+        nn.Linear(32, 3),
+    )
 
 
 def batch(size=32):
     rng = torch.Generator().manual_seed(1)
-    return torch.randn(size, 3, 8, 8, generator=rng), torch.randint(0, 3, (size,), generator=rng)
+    inputs = torch.randn(size, 3, 8, 8, generator=rng)
+    return inputs, torch.randint(0, 3, (size,), generator=rng)
 
 
 def compiled_s(arm, data, size):
@@ -122,5 +142,7 @@ def same(first, other):
     bits.
     """
     if isinstance(first, dict):
-        return [*first] == [*other] and same([*first.values()], [*other.values()])
-    return all(map(torch.equal, first, other)) and len(first) == len(other)
+        if list(first) != list(other):
+            return False
+        first, other = list(first.values()), list(other.values())
+    return len(first) == len(other) and all(map(torch.equal, first, other))

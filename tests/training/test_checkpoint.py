@@ -73,7 +73,11 @@ def suite(marker: str = "") -> Suite:
 
 def model(data):
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)
+        nn.Flatten(),
+        nn.Linear(192, 8),
+        nn.BatchNorm1d(8),
+        nn.Dropout(0.5),
+        nn.Linear(8, 3),
     )
 
 
@@ -97,7 +101,8 @@ def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision
     train(arm, DATA[4:])
     kept = read_checkpoint(tmp_path / "deep" / "a.pt")
     kept.restore(other)
-    assert (kept.trial, kept.epochs) == ("abc", (EPOCH,))
+    assert kept.trial == "abc"
+    assert kept.epochs == (EPOCH,)
     assert other.loss_scale == scale
     train(other, DATA[4:])
     assert same(arm.weights.state_dict(), other.weights.state_dict())
@@ -124,13 +129,19 @@ def test_a_training_from_another_runs_epoch_ends_as_if_it_had_not_been_interrupt
     tmp_path, tiny_trial, cpu, first, second
 ):
     def losses(name, folder, start=None):
-        trial = replace(tiny_trial, phase="train", epochs=4, arms=arms(name), start=start)
-        trial = replace(trial, keep_checkpoints=True)
+        trial = replace(
+            tiny_trial,
+            phase="train",
+            epochs=4,
+            arms=arms(name),
+            start=start,
+            keep_checkpoints=True,
+        )
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
-        rows = [message for message in messages if isinstance(message, EpochResult)]
-        kept = str(tmp_path / folder / kept_checkpoint(trial.id, 2))
-        return [(row.epoch, row.train_loss) for row in rows], kept
+        *epochs, _result = messages
+        kept = tmp_path / folder / kept_checkpoint(trial.id, 2)
+        return [(row.epoch, row.train_loss) for row in epochs], str(kept)
 
     whole, kept = losses(first, "whole")
     rest, _ = losses(second, "rest", start=kept)
@@ -154,7 +165,8 @@ def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(
 
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
-    arm, path = make(), tmp_path / "a.pt"
+    arm = make()
+    path = tmp_path / "a.pt"
     Checkpoint.of(arm, "first", []).write(path)
 
     def cut(state, file):
@@ -207,7 +219,9 @@ def deadly(tiny_trial, tmp_path):
 def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(
     deadly, cpu, tmp_path
 ):
-    trial, folder, whole = deadly, tmp_path / "run", tmp_path / "whole"
+    trial = deadly
+    folder = tmp_path / "run"
+    whole = tmp_path / "whole"
 
     def run(folder):
         launcher = LocalLauncher()
@@ -226,7 +240,8 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
 
     assert run(folder)
     (killed,) = trial_rows(folder)
-    assert (killed["status"], "SIGKILL" in killed["detail"]) == ("failed", True)
+    assert killed["status"] == "failed"
+    assert "SIGKILL" in killed["detail"]
     assert not run(folder)
     # As if killed after the result was stored and before the checkpoint was removed.
     (folder / "checkpoints").mkdir()
@@ -235,7 +250,8 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
     assert not (folder / "checkpoints").exists()
     assert [row["status"] for row in trial_rows(folder)] == ["ok"]
     run(whole)  # which is not killed
-    resumed, uninterrupted = (load([each]).details["epochs"] for each in (folder, whole))
+    resumed = load([folder]).details["epochs"]
+    uninterrupted = load([whole]).details["epochs"]
     assert list(resumed["epoch"]) == [1, 2, 3]
     assert list(resumed["train_loss"]) == list(uninterrupted["train_loss"])
 
@@ -261,11 +277,13 @@ def train_twice(rank, trial, device, folder):
                     raise StoppedError
 
         # Only the first process has a file: the others may be on another machine.
+        file = Path(folder) / name if rank == 0 else None
         with suppress(StoppedError):
-            train_phase.run(trial, device, send, Path(folder) / name if rank == 0 else None)
+            train_phase.run(trial, device, send, file)
         return losses
 
-    whole, stopped = run("whole.pt"), run("stopped.pt", stop_after=1)
+    whole = run("whole.pt")
+    stopped = run("stopped.pt", stop_after=1)
     torch.manual_seed(99)
     return whole, stopped, run("stopped.pt")
 
@@ -277,8 +295,11 @@ def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cp
     ranks = together(tmp_path, train_twice, trial, cpu, str(tmp_path))
     for whole, stopped, resumed in ranks:
         assert len({loss for _, loss, _ in whole}) == 3
-        assert (stopped, resumed) == (whole[:1], whole)
-    stored, other = (read_checkpoint(tmp_path / f"{name}.pt") for name in ("whole", "stopped"))
+        assert stopped == whole[:1]
+        assert resumed == whole
+    stored = read_checkpoint(tmp_path / "whole.pt")
+    other = read_checkpoint(tmp_path / "stopped.pt")
     assert same(stored.model, other.model)
-    assert not torch.equal(stored.generators[0]["cpu"], stored.generators[1]["cpu"])
+    first, second = stored.generators
+    assert not torch.equal(first["cpu"], second["cpu"])
     assert list(tmp_path.glob("*.part")) == []

@@ -30,14 +30,16 @@ def test_a_converted_layers_output_and_gradients_have_the_exactness_that_torchao
     from torchao.float8.float8_utils import compute_error
 
     torch.manual_seed(0)
-    model, inputs = nn.Sequential(nn.Linear(64, 128)), torch.randn(96, 64, requires_grad=True)
+    model = nn.Sequential(nn.Linear(64, 128))
+    inputs = torch.randn(96, 64, requires_grad=True)
 
     def passes():
         inputs.grad = None
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
             outputs = model(inputs).float()
-        (outputs * torch.arange(128)).sum().backward()
+        weighted = outputs * torch.arange(128)
+        weighted.sum().backward()
         return outputs.detach(), inputs.grad, model[0].weight.grad
 
     exact = passes()
@@ -79,13 +81,15 @@ class Doubled(nn.Linear):
     """A user's own layer, which does more than a linear one and takes more than a tensor."""
 
     def forward(self, inputs, mask, bias=None):
-        return 2 * super().forward(inputs) * mask if bias is None else super().forward(inputs)
+        return 2 * super().forward(inputs) * mask
 
 
 class WithDoubled(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.own, self.last = nn.Linear(192, 32), Doubled(32, 32), nn.Linear(32, 3)
+        self.first = nn.Linear(192, 32)
+        self.own = Doubled(32, 32)
+        self.last = nn.Linear(32, 3)
 
     def forward(self, inputs):
         hidden = self.first(inputs.flatten(1))

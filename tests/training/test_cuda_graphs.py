@@ -24,7 +24,8 @@ def graphed(arm):
 )
 def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, techniques):
     fake_graph.install(monkeypatch)
-    plain, captured = make(precision, techniques), graphed(make(precision, techniques))
+    plain = make(precision, techniques)
+    captured = graphed(make(precision, techniques))
     data = batches(WARM_UP + 4)
     losses = [training_step(captured, batch) for batch in data]
     # Compared after the last step: no loss was overwritten by a later one.
@@ -46,7 +47,8 @@ def test_warming_up_is_on_a_side_stream_on_which_is_captured_whatever_other_thre
     assert side.waited[-1] is current
     train(arm, [last])
     captured = arm.graph.graph.graph
-    assert (captured.errors_of, captured.captured_on) == ("thread_local", side)
+    assert captured.errors_of == "thread_local"
+    assert captured.captured_on is side
 
 
 def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):

@@ -39,11 +39,9 @@ def test_a_samples_flops_counted_on_shapes_are_those_of_forward_and_both_gradien
     by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient
     arm = make(model=convolutional, data=IMAGES)
     ran = observe(lambda: leave_gradients(arm, batch(4)))
-    assert (
-        training_flops_per_sample(make_suite(convolutional, data=IMAGES))
-        == by_hand
-        == ran.flops_per_step / 4
-    )
+    assert ran.flops_per_step == 4 * by_hand
+    suite = make_suite(convolutional, data=IMAGES)
+    assert training_flops_per_sample(suite) == by_hand
 
 
 def test_a_model_that_is_compiled_by_its_suite_is_counted_as_the_plain_one():
@@ -62,13 +60,9 @@ class Trilinear(nn.Bilinear):
         return super().forward(inputs, inputs)[:, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [(lambda _: Fails(8, 5), "is unknown"), (lambda _: Trilinear(8, 8, 5), "_trilinear")],
-)
-def test_a_model_that_cannot_be_counted_is_unknown_and_says_why(model, reason, capsys):
-    assert training_flops_per_sample(make_suite(model)) is None
-    assert reason in capsys.readouterr().out
+@pytest.mark.parametrize("model", [Fails(8, 5), Trilinear(8, 8, 5)], ids=["fails", "no formula"])
+def test_the_flops_of_a_model_that_cannot_be_counted_are_unknown(model):
+    assert training_flops_per_sample(make_suite(lambda _data: model)) is None
 
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
@@ -82,5 +76,6 @@ def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without
     (tmp_path / "wide.py").write_text(WIDE)
     counted = footprint(SuiteRef(name="wide", file=str(tmp_path / "wide.py")))
     weights = 4 * 10**6 * 10**6  # of a layer that no machine holds
-    assert (counted.model_bytes, counted.state_bytes) == (weights, 3 * weights)
+    assert counted.model_bytes == weights
+    assert counted.state_bytes == 3 * weights
     assert counted.sample_bytes >= 4 * 10**6

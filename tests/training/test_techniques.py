@@ -87,7 +87,8 @@ def test_channels_last_reaches_weights_and_inputs_also_in_evaluation(wanted):
 
 
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
-    arm, sizes = make(Techniques(grad_accumulation=4), model=layers), []
+    arm = make(Techniques(grad_accumulation=4), model=layers)
+    sizes = []
     arm.model.register_forward_pre_hook(lambda _model, given: sizes.append(len(given[0])))
     training_step(arm, batches(1)[0])
     assert sizes == [2, 2, 2, 2]
@@ -95,7 +96,8 @@ def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
 
 
 def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
-    arm, runs = make(Techniques(checkpointing=True)), []
+    arm = make(Techniques(checkpointing=True))
+    runs = []
     last_of_block = arm.model[2][-1]
     last_of_block.register_forward_pre_hook(lambda *_: runs.append(True))
     training_step(arm, batches(1)[0])
@@ -104,11 +106,13 @@ def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
 
 
 def test_a_copy_of_a_checkpointed_model_runs_its_own_layers():
-    copied = copy.deepcopy(make(Techniques(checkpointing=True)).model)
+    arm = make(Techniques(checkpointing=True))
+    copied = copy.deepcopy(arm.model)
     with torch.no_grad():
         for weight in copied.parameters():
             weight.zero_()
-    assert copied(batches(1)[0][0]).abs().max() == 0
+    ((inputs, _targets),) = batches(1)
+    assert not copied(inputs).any()
 
 
 OPTIMIZERS = {
@@ -123,20 +127,25 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_a_fused_optimizer_skips_and_counts_steps_that_overflow_as_the_plain_one_does(optimizer):
-    inputs, targets = batches(1)[0]
-    overflow, learned = (inputs * 1e30, targets), []
+    ((inputs, targets),) = batches(1)
+    overflow = (inputs * 1e30, targets)
+    learned = []
     for technique in (PLAIN, Techniques(fused_optimizer=True)):
         arm = make(technique, "amp-fp16", model=layers, optimizer=optimizer)
         assert bool(arm.optimizer.param_groups[0]["fused"]) == technique.fused_optimizer
         epoch = train_epoch(arm, iter([overflow, *batches(2), overflow, *batches(1)]))
-        assert (epoch.skipped_steps, arm.taken.count, arm.scaler.get_scale()) == (2, 3, 2.0**14)
+        assert epoch.skipped_steps == 2
+        assert arm.taken.count == 3
+        assert arm.loss_scale == 2.0**14
         learned.append(state(arm))
     torch.testing.assert_close(*learned, rtol=1e-5, atol=1e-6)
 
 
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
-    weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
-    groups = [{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "weight_decay": 0.2}]
+    groups = [
+        {"params": [nn.Parameter(torch.ones(2))], "lr": 0.5},
+        {"params": [nn.Parameter(torch.ones(2))], "weight_decay": 0.2},
+    ]
     optimizer = fused(torch.optim.AdamW(groups, lr=0.1))
     first, second = optimizer.param_groups
     assert (first["lr"], first["weight_decay"]) == (0.5, 0.01)
@@ -187,8 +196,12 @@ def test_techniques_that_a_suite_or_device_cannot_have_are_refused(
     ],
 )
 def test_what_a_device_or_phase_cannot_do_is_known_from_the_names(names, kind, phase, reason):
-    said = refusal(tuple(names.split(",")), kind, phase, 2 if names == "sync-bn" else 1)
-    assert said is None if reason is None else reason in said
+    ranks = 2 if names == "sync-bn" else 1
+    answer = refusal(tuple(names.split(",")), kind, phase, ranks)
+    if reason is None:
+        assert answer is None
+    else:
+        assert reason in answer
 
 
 @pytest.mark.parametrize(
@@ -201,9 +214,12 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names(names, kind, p
 )
 def test_torchs_compiler_is_given_the_mode(monkeypatch, name, mode):
     modes = ["not compiled"]
+
+    def compiled(model, mode, **_options):
+        modes.append(mode)
+        return model
+
     monkeypatch.setattr("bench.training.techniques.load_compiler", lambda kind: None)
-    monkeypatch.setattr(
-        torch, "compile", lambda model, **options: modes.append(options["mode"]) or model
-    )
+    monkeypatch.setattr(torch, "compile", compiled)
     make(named(parse_techniques(name)))
     assert modes[-1] == mode

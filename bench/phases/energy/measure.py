@@ -115,11 +115,11 @@ def _open_meters(device: Device, stack: ExitStack) -> tuple[tuple[GpuMeter, ...]
 def _queue(runner: TrainingRunner, steps: int) -> Done:
     """Queue training steps in all processes; they are done when an event behind them is."""
     distributed.from_first(steps)
-    runner.run(steps)
+    runner.run_steps(steps)
     return backend_of(runner.arm.device).record_event().query
 
 
 def _follow(runner: TrainingRunner) -> None:
     """Run the steps that the first process queues, while it reads the meters."""
     while steps := distributed.from_first(0):
-        runner.run(steps)
+        runner.run_steps(steps)

@@ -39,7 +39,14 @@ from bench.results.records import Device, Message, Progress, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, Context, TrainingRunner, by_shape, enter, open_context
+from bench.training.arms import (
+    BATCHES,
+    Context,
+    TrainingRunner,
+    by_shape,
+    open_context,
+    use_precision,
+)
 from bench.training.techniques import fused
 
 WARM_UP_S = 2.0
@@ -56,7 +63,7 @@ IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Explain the trial's precisions; send the figures, then a result for each."""
     context = open_context(trial)
-    enter(trial.arm_names[0], context.device)
+    use_precision(trial.arm_names[0], context.device)
     batches = context.resident_batches(BATCHES)
     runners = [context.runner(name, batches) for name in trial.arm_names]
     for runner in runners:
@@ -190,14 +197,14 @@ class _Arm:
         runner.activate()
         try:
             with holders:
-                runner.run(1)
+                runner.run_steps(1)
         except Exception as error:  # a model that cannot be observed; that it trains is known
             print(f"{runner.name}: its memory was not observed: {type(error).__name__}: {error}")
             return
         rows = list(holders.rows())
         if not self.runner.finite():
             with watch_finite() as bad_modules:
-                runner.run(1)
+                runner.run_steps(1)
             rows += bad_modules
         for row in rows:
             self._send_figure(**row, work=work_of(row))
@@ -215,7 +222,7 @@ class _Arm:
 
     def _queue(self, steps: int) -> None:
         self.queued += steps
-        self.runner.run(steps)
+        self.runner.run_steps(steps)
 
     def _time_s(self, steps: int) -> float:
         start = time.perf_counter()

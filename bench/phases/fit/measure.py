@@ -36,11 +36,11 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     runner = context.runner(name, context.resident_batches(BATCHES))
     runner.compile(context, send)
     runner.activate()
-    observe(partial(runner.observable().run, 1))
+    observe(partial(runner.observable().run_steps, 1))
     if context.techniques.cuda_graphs:
-        runner.run(WARM_UP + 1)  # the last of these captures, which takes memory of its own
+        runner.run_steps(WARM_UP + 1)  # the last of these captures, which takes memory of its own
     runner.synchronize()
-    runner.run(FIT_STEPS)
+    runner.run_steps(FIT_STEPS)
     runner.synchronize()
     fit = Fit(fit_free_bytes=free)
     if can_reset:

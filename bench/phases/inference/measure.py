@@ -30,11 +30,11 @@ LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
 class ForwardRunner(TrainingRunner):
     """A model in eval mode; a step is the forward pass over the next batch, none is skipped."""
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         """Queue that many forward passes."""
         for _ in range(steps):
             self.forward(next(self.batches)[0])
-        self.arm.taken.called += steps
+            self.arm.taken.end_step(0)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the model's output for a batch, (B, ...)."""
@@ -47,7 +47,7 @@ class ForwardRunner(TrainingRunner):
 
     def compute(self) -> None:
         """Do the products of a forward pass."""
-        self.run(1)
+        self.run_steps(1)
 
     def compiled_steps(self, batch: Batch) -> list[Callable[[], object]]:
         """Return the forward passes over a batch and over a single sample."""

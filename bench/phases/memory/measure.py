@@ -46,7 +46,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
         def train() -> None:
             send(Progress(text=f"{asked.name}: step {next(numbers)}"))
-            runner.run(1)
+            runner.run_steps(1)
 
         peaks = memory.measure_peaks(
             train,

@@ -19,7 +19,7 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training.arms import Context, TrainingRunner, open_context
 from bench.training.own_step import loss_in
-from bench.training.step import Arm, build_model, pair_loss, training_step
+from bench.training.step import BuiltArm, build_model, pair_loss, training_step
 
 STEPS = 60
 # Gradients are counted in so many of the last steps, and in the first.
@@ -69,7 +69,7 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
 class _Observation:
     """A training in progress, and where its figures go."""
 
-    arm: Arm
+    arm: BuiltArm
     context: Context
     send: Callable[[Message], None]
     largest: dict[str, tuple[float, int]] = field(default_factory=dict)

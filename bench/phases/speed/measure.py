@@ -22,7 +22,7 @@ from bench.results.records import Device, Message, Operations, Progress
 from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Trial
 from bench.training import distributed
-from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
+from bench.training.arms import BATCHES, Context, TrainingRunner, open_context, use_precision
 from bench.training.pipeline import from_host
 
 # Steps that are queued one at a time, for the host's share.
@@ -35,7 +35,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's arms against the first of them; send blocks, then a result for each."""
     floor = trial.phase == "floor"
     context = open_context(trial)
-    enter(trial.arms[0].precision, context.device)
+    use_precision(trial.arms[0].precision, context.device)
     # An ablation's steps copy their batches to the device.
     place = torch.device("cpu") if trial.ablation else None
     batches = context.resident_batches(BATCHES, device=place)
@@ -46,6 +46,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             runners[1].name += AGAIN
         for runner in runners:
             runner.compile(context, send)
+        # Before the warm-up, which settles what observing leaves behind, such as free blocks of the
+        # allocator.
         operations = [None if floor else _observe(runner) for runner in runners]
         samples = context.samples_per_step(batches)
         paired = measure(trial, runners, device, send, batches=batches, samples=samples)
@@ -116,7 +118,7 @@ def host_ratio(runner: TrainingRunner, step_s: float) -> float | None:
         runner.synchronize()
         start = time.perf_counter()
         first = backend.record_event(timing=True)
-        runner.run(1)
+        runner.run_steps(1)
         last = backend.record_event(timing=True)
         queued_ms = 1000 * (time.perf_counter() - start)
         runner.synchronize()

@@ -24,7 +24,7 @@ from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed
 from bench.training.arms import TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
-from bench.training.step import Arm, CrossEntropies, evaluate, evaluate_by, train_epoch
+from bench.training.step import BuiltArm, CrossEntropies, evaluate, evaluate_by, train_epoch
 
 HEARTBEAT_S = 2.0
 
@@ -120,7 +120,9 @@ def _heartbeat(
         yield batch
 
 
-def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[EpochResult], int, str]:
+def _resume(
+    arm: BuiltArm, trial: Trial, checkpoint: Path | None
+) -> tuple[list[EpochResult], int, str]:
     """Restore the arm from the trial's checkpoint, or else from that of a run that it starts from.
 
     Returns:
@@ -162,7 +164,7 @@ def _resume(arm: Arm, trial: Trial, checkpoint: Path | None) -> tuple[list[Epoch
 
 def _tested(
     suite: Suite,
-    arm: Arm,
+    arm: BuiltArm,
     batches: Batches,
     heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
 ) -> dict[str, Any]:
@@ -183,7 +185,7 @@ def _tested(
 
 def _training(
     rows: list[EpochResult],
-    arm: Arm,
+    arm: BuiltArm,
     batches: Batches,
     quality: Quality | None,
     *,
