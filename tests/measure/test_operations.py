@@ -148,13 +148,12 @@ def test_what_the_forward_pass_does_without_gradients_or_twice_is_counted_too():
         assert observed(Layer(layer, function), (6,)).flops_per_step == 3 * 2 * BATCH * 36
 
 
-def test_a_product_without_a_formula_is_not_passed_over(capsys):
+def test_a_product_without_a_formula_is_not_passed_over():
     result = observed(
         nn.Sequential(nn.Linear(6, 8), Layer(nn.Bilinear(8, 8, 2), lambda layer, x: layer(x, x))),
         (6,),
     )
     assert result == Operations(compute_dtypes="float32:100% float32:?", flops_per_step=None)
-    assert "aten._trilinear" in capsys.readouterr().out
 
 
 def test_products_are_their_modules_own_forward_and_backward_below_autocast():
@@ -212,6 +211,5 @@ def test_a_step_that_is_observed_is_one_step_like_any_other(precision):
     assert seen.scaler.get_scale() == plain.scaler.get_scale()
 
 
-def test_the_operations_of_a_step_that_fails_while_observed_stay_unknown(capsys):
+def test_the_operations_of_a_step_that_fails_while_observed_stay_unknown():
     assert observe(lambda: torch.mm(torch.ones(1, 2), torch.ones(1, 2))) == Operations()
-    assert "cannot be multiplied" in capsys.readouterr().out

@@ -4,10 +4,8 @@ import itertools
 
 import pytest
 
-from bench.measure.rounds import compare
-from bench.measure.warmup import BLOCKS, QUEUED_BLOCK_S, empty_block_ns, prepare, warm_up
-from bench.spec.protocol import Protocol
-from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner
+from bench.measure.warmup import FEWEST_BLOCKS, QUEUED_BLOCK_S, empty_block_ns, prepare, warm_up
+from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, measured_log_speedup
 
 
 def one(step_ns, *, look_ns=0, **disturbances):
@@ -72,10 +70,9 @@ def test_steps_after_a_switch_are_untimed(step_ns, untimed):
     assert plan.sizes.switch_warmup == untimed
 
 
-def steps_of_blocks(step_ns, *, budget_s=3.0, look_ns=0, **kind):
-    machine = SimulatedMachine(look_ns)
-    arms = [SimulatedRunner(str(n), machine, step_ns, **kind) for n in range(2)]
-    return [plan.sizes.steps for plan in prepare(arms, budget_s, clock=machine.clock)]
+def steps_of_blocks(machine, arm, budget_s=3.0):
+    (plan,) = prepare([arm], budget_s, clock=machine.clock)
+    return plan.sizes.steps
 
 
 @pytest.mark.parametrize(
@@ -85,28 +82,22 @@ def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, s
     machine, arm = one(step_ns, look_ns=look_ns)
     assert empty_block_ns(arm, machine.clock) == look_ns
     # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock.
-    assert steps_of_blocks(step_ns, look_ns=look_ns) == [steps] * 2
+    assert steps_of_blocks(machine, arm) == steps
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / BLOCKS), (0.006, 0.005)]
+    ("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / FEWEST_BLOCKS), (0.006, 0.005)]
 )
 def test_blocks_of_queued_steps_take_a_quarter_of_a_second_or_as_long_as_the_budget_allows(
     budget_s, block_s
 ):
-    assert (
-        steps_of_blocks(MS, budget_s=budget_s, asynchronous=True)
-        == [pytest.approx(1000 * block_s, abs=1)] * 2
-    )
+    steps = steps_of_blocks(*one(MS, asynchronous=True), budget_s)
+    assert steps == pytest.approx(1000 * block_s, abs=1)
 
 
 def test_blocks_of_queued_steps_hide_the_draining_of_the_queue_in_a_speedup():
     machine = SimulatedMachine()
-    arms = [
-        SimulatedRunner(name, machine, step_ns, launch_ns=launch_ns, asynchronous=True)
-        for name, step_ns, launch_ns in (("fp32", 6 * MS, 0.2 * MS), ("amp-bf16", 4 * MS, 0.5 * MS))
-    ]
-    protocol = Protocol()
-    sizes = [plan.sizes for plan in prepare(arms, protocol.process_s, clock=machine.clock)]
-    speedup = compare(arms, sizes, protocol, seed=0, clock=machine.clock).speedups[1]
-    assert speedup.center == pytest.approx(1.5, rel=0.002)
+    fp32 = SimulatedRunner("fp32", machine, 6 * MS, launch_ns=0.2 * MS, asynchronous=True)
+    narrow = SimulatedRunner("amp-bf16", machine, 4 * MS, launch_ns=0.5 * MS, asynchronous=True)
+    log_speedup = measured_log_speedup(machine, [fp32, narrow], seed=0)
+    assert log_speedup.exp().center == pytest.approx(1.5, rel=0.002)

@@ -51,6 +51,7 @@ def describe(result: TrialResult) -> str:
 METRICS = (
     Metric(
         name="energy",
+        phase="energy",
         place=5,
         label="energy of a step",
         unit="J",
@@ -63,6 +64,7 @@ METRICS = (
     ),
     Metric(
         name="alone",
+        phase="energy",
         place=6,
         label="throughput alone",
         unit="samples/s",

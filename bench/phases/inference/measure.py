@@ -67,8 +67,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)
-    samples = context.samples_per_step(batches)
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+    paired = measure(context, runners, device, send, batches=batches)
     last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
@@ -80,10 +79,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
     switches = runner.switches_after_a_step()
+    speed = paired.speeds[last]
     row = Inference(
         latency_p50_ms=float(p50),
         latency_p95_ms=float(p95),
-        inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
+        inference_samples_per_s=speed.samples_per_step / (paired.step_ns(last) / 1e9),
         inference_speedup=speedup,
         inference_speedup_low=low,
         inference_speedup_high=high,
@@ -92,7 +92,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     )
     result = runner.result(
         status,
-        detail or paired.speeds[last].disturbance,
+        detail or speed.disturbance,
         switches=switches,
         operations=runner.operations(),
         row=row,

@@ -89,6 +89,7 @@ def describe(result: TrialResult) -> str:
 METRICS = (
     Metric(
         name="memory",
+        phase="memory",
         place=4,
         label="peak memory",
         unit="bytes",
