@@ -22,7 +22,7 @@ from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
 
-# Single samples that are not timed, and those that are.
+# Single samples that are not timed, and those that are: above the 95th percentile are ten.
 LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
 
 
@@ -102,6 +102,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
 def _build(context: Context, name: str, batches: Sequence[Batch]) -> ForwardRunner:
     arm = context.build(name)
+    # Before anything is compiled, which specialises on the mode.
     arm.model.eval()
     return ForwardRunner(name, arm, itertools.cycle(batches))
 
@@ -136,6 +137,7 @@ def agreement(
         largest difference of an output over the largest absolute output of ``baseline``.
     """
     same, differences, sizes = [], [], []
+    # Both arms are in this process, so that switches are set before each forward pass.
     for batch in inputs:  # one at a time: a vocabulary's logits for every token are large
         baseline.activate()
         expected = _rows(baseline.forward(batch), batch)

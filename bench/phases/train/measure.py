@@ -26,6 +26,8 @@ from bench.training.arms import TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import Arm, CrossEntropies, evaluate, evaluate_by, train_epoch
 
+# How often a training says how far it is: well within the time after which a silent process is
+# taken for one that hangs.
 HEARTBEAT_S = 2.0
 
 
@@ -55,6 +57,7 @@ def run(
         send(row)
     switches = runner.read_back()
     for number in range(trained + len(rows) + 1, trial.epochs + 1):
+        # It would not become finite again; a checkpoint may hold such an epoch, too.
         if rows and not math.isfinite(rows[-1].train_loss):
             break
         rate = float(arm.optimizer.param_groups[0]["lr"])
@@ -84,6 +87,7 @@ def run(
         )
         rows.append(row)
         if saves_checkpoints:
+            # In all ranks: the state of each one's random generators is gathered.
             state = Checkpoint.of(arm, trial.id, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
@@ -170,6 +174,7 @@ def _tested(
     tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
     if not batches.has_test:
         return tested
+    # Each rank has batch norm's statistics of its own part, and all test one model.
     distributed.share_buffers(arm.model)
     start = time.monotonic()
     test = heartbeat("test batch", batches.test())
