@@ -14,6 +14,11 @@ def one(step_ns, *, look_ns=0, **disturbances):
     return machine, SimulatedRunner("fp32", machine, step_ns, **disturbances)
 
 
+def first(factors):
+    """Return noise that is these factors in the first steps, and then none."""
+    return itertools.chain(factors, itertools.repeat(1.0)).__next__
+
+
 def warmed(step_ns, cap_s=60, **disturbances):
     """Warm an arm up; return how, and the time that it took."""
     machine, arm = one(step_ns, **disturbances)
@@ -21,15 +26,19 @@ def warmed(step_ns, cap_s=60, **disturbances):
 
 
 def test_warm_up_goes_on_until_step_times_are_steady():
-    warm, took_ns = warmed(MS, drift=lambda now: 1 + 9 * max(0.0, 1 - now / (300 * MS)))
-    assert (warm.steady, warm.step_ns) == (True, pytest.approx(MS, rel=0.02))
+    def falling(now_ns):
+        return max(1.0, 10 - 9 * now_ns / (300 * MS))
+
+    warm, took_ns = warmed(MS, drift=falling)
+    assert warm.steady
+    assert warm.step_ns == pytest.approx(MS, rel=0.02)
     assert took_ns >= 300 * MS
 
 
 def test_first_steps_that_are_far_slower_are_not_taken_for_the_steady_state():
-    steps = itertools.count()
-    warm, _ = warmed(2 * MS, noise=lambda: 150.0 if next(steps) < 8 else 1.0)
-    assert (warm.steady, warm.step_ns) == (True, pytest.approx(2 * MS))
+    warm, _ = warmed(2 * MS, noise=first([150.0] * 8))
+    assert warm.steady
+    assert warm.step_ns == pytest.approx(2 * MS)
 
 
 def test_warm_up_gives_up_at_the_cap_and_says_so():
@@ -38,24 +47,20 @@ def test_warm_up_gives_up_at_the_cap_and_says_so():
     assert took_ns >= 1e9
 
 
-@pytest.mark.parametrize(
-    ("scatter", "steady"), [((1.0,), True), ((1.0, 1.0, 1.0, 0.3, 1.6), False)]
-)
+@pytest.mark.parametrize(("scatter", "steady"), [([], True), ([1.0, 1.0, 1.0, 0.3, 1.6], False)])
 def test_steps_longer_than_the_cap_are_steady_if_two_of_them_agree(scatter, steady):
-    steps = itertools.count()
-    warm, _ = warmed(2000 * MS, 2.25, noise=lambda: scatter[min(next(steps), len(scatter) - 1)])
+    warm, _ = warmed(2000 * MS, cap_s=2.25, noise=first(scatter))
     assert warm.steady is steady
 
 
 def test_first_steps_in_which_kernels_are_loaded_take_nothing_of_the_time_to_warm_up():
-    steps = itertools.count()
-    warm, _ = warmed(10 * MS, cap_s=2.0, noise=lambda: 1000.0 if next(steps) < 3 else 1.0)
+    warm, _ = warmed(10 * MS, cap_s=2.0, noise=first([1000.0] * 3))
     assert warm.steady
 
 
 def test_warm_up_waits_for_allocations_to_end():
     machine, arm = one(MS)
-    arm.noise = lambda: setattr(arm, "new_allocations", min(arm.steps, 300)) or 1.0
+    arm.fingerprint = lambda: min(arm.steps, 300)
     result = warm_up(arm, cap_s=60, clock=machine.clock)
     assert result.steady
     assert result.steps > 300

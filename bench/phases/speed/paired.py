@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.data.batch import Batch
 from bench.measure.disturbance import open_watch
-from bench.measure.rounds import Comparison, Sizes, compare
+from bench.measure.rounds import Comparison, compare
 from bench.measure.warmup import prepare
 from bench.phases.speed import Speed
 from bench.results.records import Block, Device, Message, Progress, Status, TrialResult
@@ -124,8 +124,11 @@ def measure(
     budget_s = trial.protocol.process_s
     plans = prepare(runners, budget_s, say=lambda text: send(Progress(text=text)), clock=clock)
     sizes = [plan.sizes for plan in plans]
+    turn = 1
     if len(by_shape(batches)) > 1:
-        sizes = [_whole_turns(size, len(batches)) for size in sizes]
+        # Whole turns, or arms whose blocks end at different batches would do unequal work.
+        turn = len(batches)
+    sizes = [replace(size, steps=math.ceil(size.steps / turn) * turn) for size in sizes]
     # Orders of its own for each process, so that what an order favours averages out over them. A
     # cell has far fewer processes than 1000, so that none has another seed's orders.
     seed = 1000 * trial.seed + trial.replicate
@@ -169,11 +172,6 @@ def measure(
     return Paired(trial=trial, runners=runners, speeds=speeds, comparison=comparison)
 
 
-def _whole_turns(sizes: Sizes, batches: int) -> Sizes:
-    """Return the sizes of blocks that have each of some batches equally often."""
-    return replace(sizes, steps=math.ceil(sizes.steps / batches) * batches)
-
-
 def _preemptions() -> int:
     """Return how often the system has taken a core from this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -198,4 +196,5 @@ def _progress(runners: Sequence[TrainingRunner], comparison: Comparison) -> str:
         center, low, high = log.exp().ends
         if low is not None:
             running.append(f"{runner.name} {center:.3f}× [{low:.3f}, {high:.3f}]")
-    return ": ".join(filter(None, [f"{comparison.rounds} rounds", ", ".join(running)]))
+    text = f"{comparison.rounds} rounds"
+    return f"{text}: {', '.join(running)}" if running else text
