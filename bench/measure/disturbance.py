@@ -96,10 +96,9 @@ def open_watch(
     watch = Watch()
     with monitor or nullcontext():
         if monitor and uuid:
-            try:
+            # A GPU that is lost by now is not watched; the run's telemetry notes why.
+            with suppress(DeviceLostError):
                 watch = GpuWatch(monitor, uuid, clock, own_pids)
-            except DeviceLostError as failure:
-                print(f"Throttling and other processes are not watched: {failure}")
         yield watch
 
 

@@ -35,6 +35,7 @@ def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[t
     for (name, _), weight in zip(model.named_parameters(), weights, strict=True):
         if weight.grad is not None:
             gradient = weight.grad.detach().to_dense()
+            # frexp knows no complex numbers.
             if gradient.is_complex():
                 gradient = torch.view_as_real(gradient)
             named.append((name, gradient))
@@ -59,17 +60,22 @@ def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> f
     lost = count = 0
     for old, weight in zip(before, weights, strict=True):
         if weight.grad is not None:
+            # A weight without a gradient may stay as it is: nothing of it is lost.
             has_gradient = weight.grad.to_dense() != 0
-            lost += int((has_gradient & (weight == old)).sum())
+            is_lost = has_gradient & (weight == old)
+            lost += int(is_lost.sum())
             count += int(has_gradient.sum())
     return lost / count if count else 0.0
 
 
 def count_bins(values: Tensor) -> Tensor:
     """Return how many values there are in each of ``BINS``, int64."""
+    # float32 has all values of the 16-bit types.
     wide = values if values.dtype == torch.float64 else values.float()
     exponent = torch.frexp(wide).exponent.long() - 1  # frexp's mantissa lies in [0.5, 1)
-    index = exponent.clamp(LOWEST - 1, HIGHEST + 1) - (LOWEST - 1) + 1
+    # Bin 0 is zero's, bin 1 holds all below the lowest exponent.
+    below = LOWEST - 1
+    index = exponent.clamp(below, HIGHEST + 1) - below + 1
     index = index.masked_fill(wide == 0, 0)
     index = index.masked_fill(~torch.isfinite(wide), len(BINS) - 1)
     return torch.bincount(index.flatten(), minlength=len(BINS))
@@ -89,6 +95,7 @@ def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[N
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
+            # A layer that holds others returns what the last of them does.
             if not any(module.children()):
                 hooks.enter_context(module.register_forward_hook(partial(hook, name)))
         yield
@@ -108,7 +115,10 @@ def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[lis
     seen: list[Tensor] = []
 
     def count(gradient: Tensor) -> None:
-        seen.append(count_bins(gradient if scale == 1.0 else gradient.float() / scale))
+        if scale != 1.0:
+            # In float32: in float16 what a loss scale lifts would underflow again.
+            gradient = gradient.float() / scale
+        seen.append(count_bins(gradient))
 
     def see(_name: str, output: Tensor) -> None:
         if output.requires_grad:
@@ -178,12 +188,15 @@ def errors_against_float64(
     """
     narrow = copy.deepcopy(model)
     narrow.zero_grad(set_to_none=True)
-    value, outputs, rounded = _pass(narrow, loss, batch, scale)
-    true, true_outputs, gradients = _pass(exact, exact_loss, cast(batch, torch.float64), 1.0)
+    value, outputs, gradients = _pass(narrow, loss, batch, scale)
+    exact_batch = cast(batch, torch.float64)
+    true, true_outputs, true_gradients = _pass(exact, exact_loss, exact_batch, 1.0)
+    loss_error = (value - true).abs() / true.abs()
+    pairs = [(gradients[name], gradient) for name, gradient in true_gradients.items()]
     return Errors(
-        loss=float((value - true).abs() / true.abs()),
+        loss=float(loss_error),
         output=distance(zip(outputs, true_outputs, strict=True)),
-        gradients=distance((rounded[name], gradient) for name, gradient in gradients.items()),
+        gradients=distance(pairs),
     )
 
 
@@ -220,7 +233,8 @@ def distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
     difference = size = 0.0
     for tensor, true in pairs:
         wide = true.double()
-        difference += float((tensor.double() - wide).square().sum())
+        error = tensor.double() - wide
+        difference += float(error.square().sum())
         size += float(wide.square().sum())
     if size == 0.0:
         return math.inf if difference else math.nan

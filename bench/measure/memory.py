@@ -114,8 +114,7 @@ def driver_memory_bytes(
         try:
             driver = monitor.memory(uuid)
             by_process = monitor.process_bytes(uuid) or {}
-        except DeviceLostError as failure:
-            print(f"The driver does not tell how much memory is used: {failure}")
+        except DeviceLostError:
             return None, None
     used = driver.used if driver else None
     held = by_process.get(os.getpid())
@@ -151,8 +150,8 @@ def tensor_bytes(
     """Run one step and return the bytes of its tensors at its own peak by kind, by their columns.
 
     Counted are tensors that operators return, not what a library takes for itself (cuDNN's and
-    oneDNN's workspaces), nor the allocator's rounding. Where torch or the model cannot be watched,
-    the reason is printed, and the kinds stay unknown.
+    oneDNN's workspaces), nor the allocator's rounding. The kinds stay unknown where torch or the
+    model cannot be watched.
 
     Args:
         step: does one training step that begins by dropping the last one's gradients and leaves its
@@ -177,8 +176,7 @@ def tensor_bytes(
             "optimizer_bytes": states(optimizers),
         }
         return watch.bytes_at_peak(by_kind)
-    except Exception as error:  # whatever a user's model does: the peaks are known by now
-        print(f"Tensors not counted by kind: {type(error).__name__}: {error}")
+    except Exception:  # whatever a user's model does: the peaks are known by now
         return {}
 
 

@@ -53,23 +53,18 @@ def observe(step: Callable[[], object]) -> Operations:
     try:
         with mode:
             step()
-    # whatever a model does that cannot be observed; if the step itself fails, timing shows
-    except Exception as error:
-        print(
-            "What the step computed is unknown, because it failed while observed: "
-            f"{type(error).__name__}: {error}"
-        )
+    except Exception:
+        # A model may do what cannot be observed. A step that fails by itself fails when timed, too.
         return Operations()
     flops: Counter[torch.dtype] = Counter()
     for (_module, dtype), count in mode.flops.items():
         flops[dtype] += count
     flops_per_step: float | None = float(flops.total())
     if mode.unknown:
-        print(f"Products without a FLOP formula: {', '.join(sorted(mode.unknown))}.")
         flops_per_step = None
     attention = [f"{backend}:{calls}" for backend, calls in mode.attention.most_common()]
     return Operations(
-        compute_dtypes=shares(flops, mode.unknown.values()),
+        compute_dtypes=shares(flops, mode.unknown),
         flops_per_step=flops_per_step,
         attention=" ".join(attention),
     )
@@ -164,8 +159,8 @@ class _Products(TorchDispatchMode):
         """By module, which is empty where none are followed, and by type."""
         self.attention: Counter[str] = Counter()
         """Calls of scaled_dot_product_attention by backend."""
-        self.unknown: dict[str, torch.dtype] = {}
-        """Products without a formula, and their types."""
+        self.unknown: set[torch.dtype] = set()
+        """The types of products without a formula."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Do ``func``, or its parts, and count it."""
@@ -208,7 +203,7 @@ class _Products(TorchDispatchMode):
             with suppress(Exception):
                 flops = formula(*args, **kwargs, out_val=result)
         if flops is None:
-            self.unknown[name] = dtype
+            self.unknown.add(dtype)
         self.flops[self._module(), dtype] += flops or 0
 
     def _module(self) -> str:

@@ -12,17 +12,18 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol as Interface
 
 from bench.spec.protocol import Protocol
 from bench.stats import Interval, rounds_interval
 
-# Timing ends after this many times the budget, even with fewer than the required rounds.
+# Timing ends after this many times the budget, even with fewer than the required rounds: a step of
+# minutes must not hold a run up for hours.
 HARD_LIMIT = 5
-# How often the running speedups are updated.
+# How often the running speedups are updated: as often as the display shows progress.
 WATCH_NS = 500_000_000
-# The intervals are looked at after so many rounds: they cost as much as a short block.
+# The intervals are looked at after this many rounds: they cost as much as a short block.
 LOOK_ROUNDS = 10
 
 # A clock in nanoseconds.
@@ -66,8 +67,7 @@ class Sizes:
 class TimedBlock:
     """A timed run of steps."""
 
-    arm: int
-    """Index of the arm."""
+    arm_index: int
     round: int
     position: int
     steps: int
@@ -117,15 +117,24 @@ def time_round(
     within a round, a block that follows one of the same arm needs none.
     """
     blocks: list[TimedBlock] = []
-    for position, arm in enumerate(palindrome(len(runners), rng)):
-        runner, size = runners[arm], sizes[arm]
-        if blocks and arm == blocks[-1].arm:
-            size = Sizes(switch_warmup=0, steps=size.steps)
-        taken_before, start_s = runner.taken_steps(), time.time()
+    for position, arm_index in enumerate(palindrome(len(runners), rng)):
+        runner, size = runners[arm_index], sizes[arm_index]
+        if blocks and arm_index == blocks[-1].arm_index:
+            size = replace(size, switch_warmup=0)
+        taken_before = runner.taken_steps()
+        start_s = time.time()
         time_ns = time_block(runner, size, clock)
         taken = runner.taken_steps() - taken_before
-        skipped = size.switch_warmup + size.steps - taken
-        blocks.append(TimedBlock(arm, number, position, size.steps, time_ns, start_s, skipped))
+        block = TimedBlock(
+            arm_index=arm_index,
+            round=number,
+            position=position,
+            steps=size.steps,
+            time_ns=time_ns,
+            start_s=start_s,
+            skipped_steps=size.switch_warmup + size.steps - taken,
+        )
+        blocks.append(block)
     return blocks
 
 
@@ -142,19 +151,26 @@ class Comparison:
         """How many they are."""
         return self.logs[0].n
 
-    @property
-    def speedups(self) -> tuple[Interval | None, ...]:
-        """For each arm the speedup over the first; None for the first itself."""
-        return (None, *(log.exp() for log in self.logs[1:]))
+    def is_within(self, target: float) -> bool:
+        """Return whether the interval of every speedup has at most this half-width.
 
-    def is_within(self, target: float, arm: int = 0) -> bool:
-        """Return whether an arm's interval has at most this half-width.
-
-        The first arm's has if all others' have; a lone arm is judged by the interval of its time.
+        A lone arm, which has no speedup, is judged by the interval of its time.
         """
-        judged = [self.logs[arm]] if arm else self.logs[1:] or self.logs
-        widths = [log.half_width for log in judged]
-        return all(width is not None and width <= target for width in widths)
+        judged = self.logs[1:] or self.logs
+        return all(_is_narrow(log, target) for log in judged)
+
+    def is_arm_within(self, target: float, arm_index: int) -> bool:
+        """Return whether the interval of an arm's speedup has at most this half-width.
+
+        The first arm, which the others are compared with, is judged by all of theirs.
+        """
+        if arm_index == 0:
+            return self.is_within(target)
+        return _is_narrow(self.logs[arm_index], target)
+
+
+def _is_narrow(log: Interval, target: float) -> bool:
+    return log.half_width is not None and log.half_width <= target
 
 
 def compare(
@@ -189,7 +205,8 @@ def compare(
             round_blocks = time_round(runners, sizes, rng, clock, count)
             blocks += round_blocks
             count += 1
-            for of_arm, log in zip(logs, _log_ratios(round_blocks, len(runners)), strict=True):
+            round_logs = _logs_of_round(round_blocks, len(runners))
+            for of_arm, log in zip(logs, round_logs, strict=True):
                 of_arm.append(log)
             now = clock()
             limit_ns = budget_ns if count >= protocol.fewest_rounds else HARD_LIMIT * budget_ns
@@ -219,15 +236,15 @@ def without_collection() -> Iterator[Callable[[], int]]:
             gc.enable()
 
 
-def _log_ratios(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
-    """Return each arm's ln(baseline time / arm time) in one round.
+def _logs_of_round(blocks: Sequence[TimedBlock], arms: int) -> list[float]:
+    """Return the baseline's ln(time in ns) in one round, then each other arm's log-speedup.
 
-    The first value is the baseline's own ln(time). In ABBA and BAAB order both arms have the same
-    mean position, so drift that is linear in time cancels exactly.
+    A log-speedup is ln(baseline's time / arm's time). In ABBA and BAAB order both arms have the
+    same mean position, so drift that is linear in time cancels exactly.
     """
-    products = [1.0] * arms
+    log_times = [0.0] * arms
     for block in blocks:
-        products[block.arm] *= block.step_ns
-    baseline = products[0]
-    products[0] = 1.0
-    return [math.log(baseline / product) / 2 for product in products]
+        # Half of each: an arm has two blocks in a round, and its time is their geometric mean.
+        log_times[block.arm_index] += math.log(block.step_ns) / 2
+    baseline, *others = log_times
+    return [baseline] + [baseline - log_time for log_time in others]

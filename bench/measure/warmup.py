@@ -12,9 +12,11 @@ from bench.measure.rounds import Clock, Runner, Sizes, time_block
 
 # Share of the time budget of a process that warm-up may take in addition, of each arm.
 WARM_UP_SHARE = 0.75
-MIN_STEPS = 3
-# Fewest steps of a warm-up, unless they take longer than it may.
-LEAST_STEPS = 12
+# The first steps, whose times are not looked at: in them libraries load and try their kernels.
+FIRST_STEPS = 3
+# The next ones may be slow alike, and a window of slow steps is a single one, so that two agree. A
+# warm-up has this many steps before it counts as steady, unless its time is over.
+FEWEST_STEPS_IF_STEADY = 12
 # Warm-up ends when the medians of two windows of steps agree within this, or within their errors if
 # those are larger.
 WINDOW_AGREEMENT = 0.01
@@ -32,8 +34,9 @@ BLOCK_S = 0.005
 # The same of an arm whose steps are queued: at both ends of a block the device waits for the host,
 # or the host for the device, by up to a millisecond, and differently in each arm.
 QUEUED_BLOCK_S = 0.25
-# Fewest blocks of an arm in its time budget, which shortens queued ones: three rounds.
-BLOCKS = 6
+# Blocks of queued steps are shortened so that an arm's time budget has room for these: two in each
+# of three rounds, as many as a process measures at least (``Protocol.fewest_rounds``).
+FEWEST_BLOCKS = 6
 # A block is long enough for the clock when an empty block takes no more than this share of it:
 # where several processes share a clock, reading it takes long.
 CLOCK_SHARE = 0.001
@@ -77,7 +80,7 @@ def prepare(
         warm = warm_up(runner, WARM_UP_SHARE * budget_s, clock)
         block_s = BLOCK_S
         if runner.asynchronous:
-            block_s = max(BLOCK_S, min(QUEUED_BLOCK_S, budget_s / BLOCKS))
+            block_s = max(BLOCK_S, min(QUEUED_BLOCK_S, budget_s / FEWEST_BLOCKS))
         steps = _steps(max(1e9 * block_s, empty_ns / CLOCK_SHARE), warm.step_ns)
         untimed = 0
         if warm.step_ns < LONG_STEP_NS:
@@ -92,36 +95,40 @@ def _steps(time_ns: float, step_ns: float) -> int:
 
 
 def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -> WarmUp:
-    """Run at least three steps, then windows of steps until two agree.
+    """Run three steps, then windows of steps until two agree, at least twelve steps in all.
 
-    Nothing new may be allocated or compiled in them. ``cap_s`` seconds after the first three steps,
-    or after two windows, it gives up, and the arm counts as not steady.
+    Nothing new may be allocated or compiled in the last window. When ``cap_s`` seconds have passed
+    since the first three steps, two windows are enough, however few their steps; where they do not
+    agree, the arm counts as not steady.
     """
-    for _ in range(MIN_STEPS):
-        now: float = time_block(runner, ONE_STEP, clock)
+    for _ in range(FIRST_STEPS):
+        median_ns: float = time_block(runner, ONE_STEP, clock)
     # The time counts from here on: in the first steps cuDNN loads and tries its kernels, for
     # seconds.
     limit_ns = clock() + cap_s * 1e9
-    before, error, steps = math.inf, 0.0, MIN_STEPS
+    previous_ns, error, steps = math.inf, 0.0, FIRST_STEPS
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
-        window = min(WINDOW_STEPS, _steps(1e9 * WINDOW_S, now))
+        window = min(WINDOW_STEPS, _steps(1e9 * WINDOW_S, median_ns))
         fingerprint = runner.fingerprint()
         times = [time_block(runner, ONE_STEP, clock) for _ in range(window)]
-        now, previous_error = statistics.median(times), error
-        error = _median_error([time_ns / max(1.0, now) for time_ns in times])
+        previous_error = error
+        median_ns = statistics.median(times)
+        error = _median_error(times) / max(1.0, median_ns)
         steps += window
         is_over = clock() > limit_ns
         tolerance = max(WINDOW_AGREEMENT, math.hypot(error, previous_error))
-        agree = abs(now - before) <= tolerance * now and runner.fingerprint() == fingerprint
-        steady = agree and (is_over or steps >= LEAST_STEPS)
-        if steady or (is_over and before < math.inf):
-            return WarmUp(steady=steady, steps=steps, step_ns=now)
-        before = now
+        agree = abs(median_ns - previous_ns) <= tolerance * median_ns
+        is_unchanged = runner.fingerprint() == fingerprint
+        steady = agree and is_unchanged and (is_over or steps >= FEWEST_STEPS_IF_STEADY)
+        if steady or (is_over and previous_ns < math.inf):
+            return WarmUp(steady=steady, steps=steps, step_ns=median_ns)
+        previous_ns = median_ns
 
 
 def empty_block_ns(runner: Runner, clock: Clock) -> float:
     """Return the median time of a block without steps: of the clock and the synchronisation."""
+    # Readings of a clock that processes share scatter widely; a hundred still take no time.
     return statistics.median(time_block(runner, NO_STEPS, clock) for _ in range(101))
 
 

@@ -28,15 +28,16 @@ def run(
 ) -> None:
     """Run the trial's phase in this process.
 
-    A phase that keeps checkpoints gets the file as a fourth argument: it goes on from its state,
-    and keeps its state there.
+    A phase that keeps checkpoints gets the file, too: it goes on from the state in it, and keeps
+    its state there.
     """
     from bench.spec.phases import PHASES
 
-    arguments: tuple[Any, ...] = (trial, device, send)
+    measuring = _measuring_module(trial.phase)
     if PHASES[trial.phase].checkpoints:
-        arguments += (checkpoint,)
-    _measuring_module(trial.phase).run(*arguments)
+        measuring.run(trial, device, send, checkpoint)
+    else:
+        measuring.run(trial, device, send)
 
 
 def _measuring_module(name: str) -> Any:

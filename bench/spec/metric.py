@@ -17,6 +17,8 @@ class Metric:
 
     name: str
     """As in the columns and JSON of ``compare``."""
+    phase: str
+    """The phase that measures it, which declares it."""
     label: str
     """As in headers and sentences."""
     unit: str
@@ -24,8 +26,6 @@ class Metric:
     """The meaning of the summary's figure."""
     columns: tuple[str, ...]
     """Of its phase's CSV; the first that is filled counts."""
-    phase: str = ""
-    """The phase that measures it, which the registry fills in (``bench.spec.metrics``)."""
     place: int = 100
     """Among the metrics in tables, from the left."""
     instead_of: str = ""

@@ -5,15 +5,12 @@ Summary, tables, figures, JSON, frames and ``compare`` follow from them.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from bench.spec.metric import Metric
 from bench.spec.phases import PHASES
 
 _declared: list[Metric] = []
 for phase in PHASES.values():
-    for metric in phase.metrics:
-        _declared.append(replace(metric, phase=phase.name))
+    _declared += phase.metrics
 _declared.sort(key=lambda metric: metric.place)
 # By name, in the order in which tables have them.
 METRICS = {metric.name: metric for metric in _declared}

@@ -79,7 +79,11 @@ class Phase:
     """The dataclass whose fields are its own columns, and their docstrings the columns'
     descriptions; None has none."""
     details: Mapping[type, str] = field(default_factory=dict)
-    """The CSVs of the other records that it sends, by their types."""
+    """The CSVs of the other records that it sends, by their types. A row belongs to an arm by its
+    columns ``trial`` and ``precision``, which floor gives a suffix (``phases.floor.AGAIN``), and is
+    one of several by columns of its own: of blocks ``round`` and ``position``, of epochs ``epoch``.
+    Mappings of frames of details have the names of CSVs as keys, with ``.csv`` in a run's folder
+    (``derive``), without in reports (``Runs.details``)."""
     metrics: tuple[Metric, ...] = ()
     """What its arms are compared by."""
     summarised: Mapping[str, str] = field(default_factory=dict)

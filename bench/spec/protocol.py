@@ -33,7 +33,8 @@ class Protocol:
     )
     """As a share of the speedup whose interval it is. None asks for a verdict instead."""
     min_rounds: int = 20
-    """Rounds of a process before it may end because its interval is narrow enough."""
+    """Rounds of a process before a narrow interval may end it early. Its name, and that of
+    ``fewest_rounds``, are those in run.json."""
     time_budget_s: float = option(
         "most time to spend timing an arm in one comparison, all processes together (default: 30s)",
         "TIME",
@@ -43,7 +44,7 @@ class Protocol:
         in_scripts=True,
     )
     fewest_rounds: int = 3
-    """Rounds that a process measures although its budget is spent, but not beyond five times the
+    """Rounds that a process measures even where its budget is spent before, up to five times the
     budget. In equal time more processes of fewer rounds give narrower intervals; a single process
     needs more."""
 

@@ -53,9 +53,9 @@ class Watched:
     ) -> None:
         """Poll after a time in which processes took these shares of it."""
         self.clock.advance(after_s)
-        self.gpu.work += [
-            (round(1e6 * (self.clock() + 1)), pid, pct) for pid, pct in (work or {}).items()
-        ]
+        at_us = round(1e6 * (self.clock() + 1))
+        for pid, pct in (work or {}).items():
+            self.gpu.work.append((at_us, pid, pct))
         self.gpu.reasons = reasons
         self.watch.poll()
         self.gpu.reasons = 0
@@ -120,34 +120,25 @@ def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
     assert machine.watch.disturbance() == ""
 
 
-OTHERS = (
-    "another process used the GPU (pid 9, 20% of the time); another process used the GPU (pid "
-    "123, 10% of the time)"
-)
-
-
 @pytest.mark.parametrize(
-    ("shares", "cause"),
+    ("shares", "named"),
     [
-        ([{123: 30}] * 20, "another process used the GPU (pid 123, 30% of the time)"),
-        ([{123: 90}] * 2 + [{}] * 18, "another process used the GPU (pid 123, 9% of the time)"),
-        ([{123: 90}] + [{}] * 19, ""),
-        # By turns.
-        (
-            [{OWN: 50}, {OWN: 0, 123: 40}] * 10,
-            "another process used the GPU (pid 123, 40% of the time)",
-        ),
-        ([{123: 4}] * 20, ""),  # a desktop
-        ([{9: 20, 123: 10}] * 20, OTHERS),
+        ([{123: 30}] * 20, ["pid 123, 30%"]),
+        ([{123: 90}] * 2 + [{}] * 18, ["pid 123, 9%"]),
+        ([{123: 90}] + [{}] * 19, []),
+        ([{OWN: 50}, {OWN: 0, 123: 40}] * 10, ["pid 123, 40%"]),  # by turns
+        ([{123: 4}] * 20, []),  # a desktop
+        ([{9: 20, 123: 10}] * 20, ["pid 9, 20%", "pid 123, 10%"]),
     ],
 )
 def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_named(
-    watched, shares, cause
+    watched, shares, named
 ):
     machine = watched(FakeGpu("GPU-a", work=[(1000, 77, 99)]))  # before the watch
     for others in shares:
         machine.poll(0.2, work={OWN: 50, **others})
-    assert machine.watch.disturbance() == cause
+    causes = [f"another process used the GPU ({process} of the time)" for process in named]
+    assert machine.watch.disturbance() == "; ".join(causes)
 
 
 @pytest.mark.parametrize(
@@ -157,19 +148,9 @@ def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_nam
         ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
         ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
         # Samples that the driver has not written.
-        (
-            [1, OWN],
-            [(0, 80), (123, 4_000_000)],
-            {},
-            False,
-        ),
+        ([1, OWN], [(0, 80), (123, 4_000_000)], {}, False),
         # As some Blackwell boards.
-        (
-            [1, OWN],
-            [(123, 80)],
-            {fake.UTILIZATION[0]: fake.NOT_SUPPORTED},
-            True,
-        ),
+        ([1, OWN], [(123, 80)], {fake.UTILIZATION[0]: fake.NOT_SUPPORTED}, True),
         ([1, OWN], [(123, 80)], dict.fromkeys(fake.UTILIZATION, fake.NO_PERMISSION), False),
     ],
 )
@@ -207,12 +188,13 @@ def test_a_lost_gpu_is_a_cause_and_stays_one(watched):
 def test_without_a_driver_or_an_nvml_that_knows_the_gpu_nothing_is_claimed(monkeypatch, watched):
     machine = watched(FakeGpu("GPU-a"), uuid="GPU-other")
     machine.poll(reasons=0x20)
-    assert (machine.watch.disturbance(), machine.watch.foreign_load_pct()) == ("", None)
+    assert machine.watch.disturbance() == ""
     fake.without_driver(monkeypatch)
     for device in (gpu_device(), gpu_device(None)):
         with open_watch(device) as watch:
             watch.poll()
-            assert (watch.disturbance(), watch.foreign_load_pct()) == ("", None)
+            assert watch.disturbance() == ""
+            assert watch.foreign_load_pct() is None
 
 
 def machine_times(**seconds: float) -> SimpleNamespace:
@@ -271,29 +253,24 @@ def test_each_of_several_watches_its_own_gpu_and_takes_none_of_them_for_a_strang
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     with open_watch(PAIR, clock, gather=lambda pid: (pid, 4711), rank=rank) as watch:
         clock.advance(1)
-        gpus[rank].work += [(10**6, pid, 40) for pid in (OWN, 4711, 77)]
-        assert (
-            watch.disturbance() == f"{cause}another process used the GPU (pid 77, 40% of the time)"
-        )
+        gpus[rank].work += [(10**6, OWN, 40), (10**6, 4711, 40), (10**6, 77, 40)]
+        stranger = "another process used the GPU (pid 77, 40% of the time)"
+        assert watch.disturbance() == cause + stranger
 
 
 def time_two(rank, trial):
     sent = []
+    gpus = [FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)]
     with pytest.MonkeyPatch.context() as patched:
-        FakeDriver([FakeGpu("GPU-a"), FakeGpu("GPU-b", reasons=0x20)], clock=FakeClock()).install(
-            patched
-        )
+        FakeDriver(gpus, clock=FakeClock()).install(patched)
         speed.run(trial, PAIR, sent.append)
     return [message for message in sent if isinstance(message, TrialResult)]
 
 
 @pytest.mark.slow
 def test_what_disturbs_one_of_several_is_named_by_all(tmp_path, tiny_trial):
-    tiny_trial = replace(tiny_trial, protocol=replace(tiny_trial.protocol, time_budget_s=0.05))
-    trial = replace(
-        tiny_trial,
-        phase="speed",
-        cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")),
-    )
+    protocol = replace(tiny_trial.protocol, time_budget_s=0.05)
+    cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"))
+    trial = replace(tiny_trial, phase="speed", protocol=protocol, cell=cell)
     for (result,) in together(tmp_path, time_two, trial):
         assert result.row.disturbance.startswith("device cpu: thermal slowdown for ")

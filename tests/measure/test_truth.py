@@ -29,12 +29,17 @@ def no_collection(monkeypatch):
 def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(
     name, runs, most_bias, coverages
 ):
-    estimates = [estimate(seed, RATIO, **DISTURBANCES[name]) for seed in range(runs)]
-    bias = sum(log.center - math.log(RATIO) for log in estimates) / runs
-    coverage = sum(log.low <= math.log(RATIO) <= log.high for log in estimates) / runs
+    truth = math.log(RATIO)
+    bias, covered = 0.0, 0
+    for seed in range(runs):
+        log = estimate(seed, RATIO, **DISTURBANCES[name])
+        bias += (log.center - truth) / runs
+        covered += log.low <= truth <= log.high
+    coverage = covered / runs
     print(f"{name}: bias {100 * bias:+.3f} %, coverage {100 * coverage:.1f} %")
     assert abs(bias) < most_bias
-    assert coverages[0] <= coverage <= coverages[1]
+    lowest, highest = coverages
+    assert lowest <= coverage <= highest
 
 
 def verdicts(ratio, runs, **disturbance):
@@ -43,8 +48,10 @@ def verdicts(ratio, runs, **disturbance):
     """
     words = []
     for seed in range(runs):
-        nothing = estimate(10_000 + seed, 1.0, **disturbance)
-        words.append(verdict(estimate(seed, ratio, **disturbance), max(-nothing.low, nothing.high)))
+        floor = estimate(10_000 + seed, 1.0, **disturbance)
+        noise = max(-floor.low, floor.high)
+        log_speedup = estimate(seed, ratio, **disturbance)
+        words.append(verdict(log_speedup, noise))
     return words
 
 
@@ -52,13 +59,13 @@ def verdicts(ratio, runs, **disturbance):
 @pytest.mark.parametrize("name", ["noise", "AR(1)", "spikes"])
 def test_of_a_machine_against_itself_a_difference_is_seldom_claimed(name, runs):
     words = verdicts(1.0, runs, **DISTURBANCES[name])
-    wrong = sum(word in ("FASTER", "SLOWER") for word in words) / runs
+    wrong = (words.count("FASTER") + words.count("SLOWER")) / runs
     print(f"{name}: {100 * wrong:.2f} % false verdicts")
     assert wrong <= 0.05
 
 
 @pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
 def test_one_per_cent_is_found_where_the_machine_is_quiet(runs):
-    share = sum(word == "FASTER" for word in verdicts(1.01, runs, sigma=0.005)) / runs
+    share = verdicts(1.01, runs, sigma=0.005).count("FASTER") / runs
     print(f"a true 1 % is found in {100 * share:.1f} % of runs")
     assert share >= 0.9

@@ -4,16 +4,19 @@ import itertools
 
 import pytest
 
-from bench.measure.rounds import compare
-from bench.measure.warmup import BLOCKS, QUEUED_BLOCK_S, empty_block_ns, prepare, warm_up
-from bench.spec.protocol import Protocol
-from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner
+from bench.measure.warmup import FEWEST_BLOCKS, QUEUED_BLOCK_S, empty_block_ns, prepare, warm_up
+from tests.measure.simulated import MS, SimulatedMachine, SimulatedRunner, measured_log_speedup
 
 
 def one(step_ns, *, look_ns=0, **disturbances):
     """Return a machine and the only arm on it."""
     machine = SimulatedMachine(look_ns)
     return machine, SimulatedRunner("fp32", machine, step_ns, **disturbances)
+
+
+def first(factors):
+    """Return noise that is these factors in the first steps, and then none."""
+    return itertools.chain(factors, itertools.repeat(1.0)).__next__
 
 
 def warmed(step_ns, cap_s=60, **disturbances):
@@ -23,15 +26,19 @@ def warmed(step_ns, cap_s=60, **disturbances):
 
 
 def test_warm_up_goes_on_until_step_times_are_steady():
-    warm, took_ns = warmed(MS, drift=lambda now: 1 + 9 * max(0.0, 1 - now / (300 * MS)))
-    assert (warm.steady, warm.step_ns) == (True, pytest.approx(MS, rel=0.02))
+    def falling(now_ns):
+        return max(1.0, 10 - 9 * now_ns / (300 * MS))
+
+    warm, took_ns = warmed(MS, drift=falling)
+    assert warm.steady
+    assert warm.step_ns == pytest.approx(MS, rel=0.02)
     assert took_ns >= 300 * MS
 
 
 def test_first_steps_that_are_far_slower_are_not_taken_for_the_steady_state():
-    steps = itertools.count()
-    warm, _ = warmed(2 * MS, noise=lambda: 150.0 if next(steps) < 8 else 1.0)
-    assert (warm.steady, warm.step_ns) == (True, pytest.approx(2 * MS))
+    warm, _ = warmed(2 * MS, noise=first([150.0] * 8))
+    assert warm.steady
+    assert warm.step_ns == pytest.approx(2 * MS)
 
 
 def test_warm_up_gives_up_at_the_cap_and_says_so():
@@ -40,24 +47,20 @@ def test_warm_up_gives_up_at_the_cap_and_says_so():
     assert took_ns >= 1e9
 
 
-@pytest.mark.parametrize(
-    ("scatter", "steady"), [((1.0,), True), ((1.0, 1.0, 1.0, 0.3, 1.6), False)]
-)
+@pytest.mark.parametrize(("scatter", "steady"), [([], True), ([1.0, 1.0, 1.0, 0.3, 1.6], False)])
 def test_steps_longer_than_the_cap_are_steady_if_two_of_them_agree(scatter, steady):
-    steps = itertools.count()
-    warm, _ = warmed(2000 * MS, 2.25, noise=lambda: scatter[min(next(steps), len(scatter) - 1)])
+    warm, _ = warmed(2000 * MS, cap_s=2.25, noise=first(scatter))
     assert warm.steady is steady
 
 
 def test_first_steps_in_which_kernels_are_loaded_take_nothing_of_the_time_to_warm_up():
-    steps = itertools.count()
-    warm, _ = warmed(10 * MS, cap_s=2.0, noise=lambda: 1000.0 if next(steps) < 3 else 1.0)
+    warm, _ = warmed(10 * MS, cap_s=2.0, noise=first([1000.0] * 3))
     assert warm.steady
 
 
 def test_warm_up_waits_for_allocations_to_end():
     machine, arm = one(MS)
-    arm.noise = lambda: setattr(arm, "new_allocations", min(arm.steps, 300)) or 1.0
+    arm.fingerprint = lambda: min(arm.steps, 300)
     result = warm_up(arm, cap_s=60, clock=machine.clock)
     assert result.steady
     assert result.steps > 300
@@ -72,10 +75,9 @@ def test_steps_after_a_switch_are_untimed(step_ns, untimed):
     assert plan.sizes.switch_warmup == untimed
 
 
-def steps_of_blocks(step_ns, *, budget_s=3.0, look_ns=0, **kind):
-    machine = SimulatedMachine(look_ns)
-    arms = [SimulatedRunner(str(n), machine, step_ns, **kind) for n in range(2)]
-    return [plan.sizes.steps for plan in prepare(arms, budget_s, clock=machine.clock)]
+def steps_of_blocks(machine, arm, budget_s=3.0):
+    (plan,) = prepare([arm], budget_s, clock=machine.clock)
+    return plan.sizes.steps
 
 
 @pytest.mark.parametrize(
@@ -85,28 +87,22 @@ def test_a_block_is_long_against_the_scheduler_and_the_clock(step_ns, look_ns, s
     machine, arm = one(step_ns, look_ns=look_ns)
     assert empty_block_ns(arm, machine.clock) == look_ns
     # 10 µs are 0.1 % of 167 steps that take 60 µs by the clock.
-    assert steps_of_blocks(step_ns, look_ns=look_ns) == [steps] * 2
+    assert steps_of_blocks(machine, arm) == steps
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / BLOCKS), (0.006, 0.005)]
+    ("budget_s", "block_s"), [(3.0, QUEUED_BLOCK_S), (0.6, 0.6 / FEWEST_BLOCKS), (0.006, 0.005)]
 )
 def test_blocks_of_queued_steps_take_a_quarter_of_a_second_or_as_long_as_the_budget_allows(
     budget_s, block_s
 ):
-    assert (
-        steps_of_blocks(MS, budget_s=budget_s, asynchronous=True)
-        == [pytest.approx(1000 * block_s, abs=1)] * 2
-    )
+    steps = steps_of_blocks(*one(MS, asynchronous=True), budget_s)
+    assert steps == pytest.approx(1000 * block_s, abs=1)
 
 
 def test_blocks_of_queued_steps_hide_the_draining_of_the_queue_in_a_speedup():
     machine = SimulatedMachine()
-    arms = [
-        SimulatedRunner(name, machine, step_ns, launch_ns=launch_ns, asynchronous=True)
-        for name, step_ns, launch_ns in (("fp32", 6 * MS, 0.2 * MS), ("amp-bf16", 4 * MS, 0.5 * MS))
-    ]
-    protocol = Protocol()
-    sizes = [plan.sizes for plan in prepare(arms, protocol.process_s, clock=machine.clock)]
-    speedup = compare(arms, sizes, protocol, seed=0, clock=machine.clock).speedups[1]
-    assert speedup.center == pytest.approx(1.5, rel=0.002)
+    fp32 = SimulatedRunner("fp32", machine, 6 * MS, launch_ns=0.2 * MS, asynchronous=True)
+    narrow = SimulatedRunner("amp-bf16", machine, 4 * MS, launch_ns=0.5 * MS, asynchronous=True)
+    log_speedup = measured_log_speedup(machine, [fp32, narrow], seed=0)
+    assert log_speedup.exp().center == pytest.approx(1.5, rel=0.002)

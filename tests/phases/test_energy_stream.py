@@ -31,9 +31,11 @@ class SimulatedLoad:
 
     def __call__(self, steps: int):
         for _ in range(steps):
-            self.idle_s += max(0.0, self.clock() - self.busy_until_s)
-            self.busy_until_s = max(self.clock(), self.busy_until_s) + self.step_s
-            self.clock.advance(self.busy_until_s - self.clock() if self.waits else 0.0)
+            start_s = max(self.clock(), self.busy_until_s)
+            self.idle_s += start_s - self.busy_until_s
+            self.busy_until_s = start_s + self.step_s
+            if self.waits:
+                self.clock.advance(self.busy_until_s - self.clock())
         self.most_queued_s = max(self.most_queued_s, self.busy_until_s - self.clock())
         until_s = self.busy_until_s
         return lambda: self.clock() >= until_s
@@ -42,16 +44,14 @@ class SimulatedLoad:
 class Bench:
     """GPUs, their meters and a clock; at given moments something happens to the first."""
 
-    def __init__(self, monkeypatch, *gpus: FakeGpu, uuids=(), events=()) -> None:
+    def __init__(self, monkeypatch, *gpus: FakeGpu, events=()) -> None:
         self.clock, self.gpu, self.events = FakeClock(), gpus[0], list(events)
         FakeDriver(gpus, clock=self.clock).install(monkeypatch)
-        self.nvml = open_monitor()
-        uuids = tuple(uuids or (gpu.uuid for gpu in gpus))
+        uuids = tuple(gpu.uuid for gpu in gpus)
         joint = Device(placement="0", kind="cuda", name="GPU", architecture="Hopper", uuids=uuids)
-        self.meters = meters(self.nvml, joint)
-        monkeypatch.setattr(
-            stream, "time", SimpleNamespace(monotonic=self.clock, time=self.clock, sleep=self.sleep)
-        )
+        self.meters = meters(open_monitor(), joint)
+        time = SimpleNamespace(monotonic=self.clock, time=self.clock, sleep=self.sleep)
+        monkeypatch.setattr(stream, "time", time)
 
     def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -60,9 +60,8 @@ class Bench:
 
     def measure(self, load=None, seconds=5.0):
         load = load or SimulatedLoad(self.clock, 0.007)
-        return measure(
-            load, self.meters, seconds, math.ceil(BURST_S / getattr(load, "step_s", 1.0))
-        )
+        burst = math.ceil(BURST_S / getattr(load, "step_s", 1.0))
+        return measure(load, self.meters, seconds, burst)
 
 
 @pytest.fixture
@@ -85,27 +84,24 @@ def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
     machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
     window = machine.measure(SimulatedLoad(machine.clock, 2.3))
     assert window.steps == 8
-    assert (window.power_w, window.step_s) == (
-        pytest.approx(300, rel=0.005),
-        pytest.approx(2.3, rel=0.005),
-    )
+    assert window.power_w == pytest.approx(300, rel=0.005)
+    assert window.step_s == pytest.approx(2.3, rel=0.005)
 
 
 @pytest.mark.parametrize(("step_s", "errors"), [(0.08, NO_COUNTER), (0.37, {}), (0.37, NO_COUNTER)])
 def test_where_the_host_waits_for_each_step_the_energy_is_right_or_doubtful(bench, step_s, errors):
     def power_w(now_s: float) -> float:
-        # Renewed every 100 ms.
-        return 400.0 if now_s // 0.1 * 0.1 % step_s < 0.7 * step_s else 200.0
+        renewed_s = now_s // 0.1 * 0.1  # every 100 ms
+        return 400.0 if renewed_s % step_s < 0.7 * step_s else 200.0
 
     machine = bench(FakeGpu("GPU-a", power_w=power_w, counter_power_w=340.0, errors=errors))
     window = machine.measure(SimulatedLoad(machine.clock, step_s, waits=True))
-    is_wrong = step_s > 0.1 and bool(errors)
-    assert (abs(window.power_w / 340 - 1) > 0.1) == is_wrong
-    reason = (
-        "the GPU's energy is doubtful: its power was read a few times in each step, perhaps "
-        "always at the same part"
-    )
-    assert doubt(window, None, name="T4", limit_w=None) == (reason if is_wrong else "")
+    answer = doubt(window, None, name="T4", limit_w=None)
+    if window.power_w == pytest.approx(340, rel=0.1):
+        assert answer == ""
+    else:
+        assert (step_s, errors) == (0.37, NO_COUNTER)
+        assert "its power was read a few times in each step" in answer
 
 
 def test_what_was_drawn_before_the_window_is_not_in_it(bench):
@@ -116,11 +112,16 @@ def test_what_was_drawn_before_the_window_is_not_in_it(bench):
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_reading_a_meter_slows_no_step_of_the_window(bench, monkeypatch, errors):
     machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
-    for name in ("energy_j", "power_w"):
-        read = getattr(GpuMeter, name)
-        monkeypatch.setattr(
-            GpuMeter, name, lambda meter, read=read: machine.clock.advance(0.004) or read(meter)
-        )
+
+    def slow(read):
+        def slowly(meter):
+            machine.clock.advance(0.004)
+            return read(meter)
+
+        return slowly
+
+    monkeypatch.setattr(GpuMeter, "energy_j", slow(GpuMeter.energy_j))
+    monkeypatch.setattr(GpuMeter, "power_w", slow(GpuMeter.power_w))
     window = machine.measure(SimulatedLoad(machine.clock, 0.021, waits=True))
     assert window.step_s == pytest.approx(0.021, rel=0.003)
     assert window.power_w == pytest.approx(300, rel=0.01)
@@ -148,9 +149,11 @@ def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
 def test_without_a_sound_counter_power_is_the_source(bench, gpu, events):
     machine = bench(FakeGpu("GPU-a", power_w=250.0, **gpu), events=events)
     window = machine.measure()
-    assert (window.source, window.seconds >= 5.0) == ("power", True)
+    assert window.source == "power"
+    assert window.seconds >= 5.0
     assert machine.clock() < 13.5  # no stretch is run twice
-    assert (window.power_w, window.step_s) == (pytest.approx(250), pytest.approx(0.007, rel=0.003))
+    assert window.power_w == pytest.approx(250)
+    assert window.step_s == pytest.approx(0.007, rel=0.003)
 
 
 def test_zero_power_is_unknown_and_not_free_energy(bench):
@@ -174,30 +177,28 @@ def test_a_gpu_lost_in_mid_run_is_a_failure(bench):
 def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
     machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 400.0 if now_s < 0.5 else 80.0))
     window = machine.measure(rest, seconds=0.5)
-    assert (window.power_w, window.sampled_w) == (pytest.approx(80, rel=0.01), pytest.approx(80))
+    assert window.power_w == pytest.approx(80, rel=0.01)
+    assert window.sampled_w == pytest.approx(80)
     assert machine.clock() < 2.5
 
 
 def test_a_steps_energy_is_less_by_what_is_drawn_idle():
-    rows = pd.DataFrame(
-        {"energy_j_per_step": [15.0, 15.0], "mean_power_w": 300.0, "idle_power_w": [60.0, None]}
-    )
+    energy = {"energy_j_per_step": 15.0, "mean_power_w": 300.0, "idle_power_w": [60.0, None]}
+    rows = pd.DataFrame(energy)
     net = derive(rows, {})["energy_net_j_per_step"].tolist()
     assert net == pytest.approx([12.0, math.nan], nan_ok=True)
 
 
 def gpus(**second):
     """Two GPUs whose counters start apart and tick at periods of their own."""
-    return [
-        FakeGpu("GPU-a", power_w=300.0, energy_start_j=5000.0, energy_tick_s=0.1),
-        FakeGpu(
-            "GPU-b", **{"power_w": 500.0, "energy_start_j": 70.0, "energy_tick_s": 0.07, **second}
-        ),
-    ]
+    first = FakeGpu("GPU-a", power_w=300.0, energy_start_j=5000.0, energy_tick_s=0.1)
+    usual = {"power_w": 500.0, "energy_start_j": 70.0, "energy_tick_s": 0.07}
+    return [first, FakeGpu("GPU-b", **usual | second)]
 
 
 def test_the_powers_of_several_gpus_are_added_and_unknown_where_one_has_none(bench):
     for second, source in (({}, "counter"), ({"errors": NO_COUNTER}, "power")):
         window = bench(*gpus(**second)).measure()
-        assert (window.source, window.power_w) == (source, pytest.approx(800, rel=0.003))
+        assert window.source == source
+        assert window.power_w == pytest.approx(800, rel=0.003)
     assert bench(*gpus(power_w=0.0, errors=NO_COUNTER)).measure() is None

@@ -12,9 +12,8 @@ UNDECIDED = (0.02, -0.05, 0.06)
 
 
 def processes(centers):
-    return [around(center, 0.0025, 11, 20) for center in centers], [
-        center == DISTURBED for center in centers
-    ]
+    intervals = [around(center, 0.0025, 11, 20) for center in centers]
+    return intervals, [center == DISTURBED for center in centers]
 
 
 NEAR, APART, DISTURBED = (0.40, 0.41), 0.12, 0.13
@@ -49,10 +48,8 @@ NEAR, APART, DISTURBED = (0.40, 0.41), 0.12, 0.13
 def test_a_cell_has_enough_processes_when_they_answer_or_have_spent_what_they_may(
     asked, arms, timed_s, wanted
 ):
-    assert (
-        enough(Protocol(**asked), len(arms[0]), [processes(centers) for centers in arms], timed_s)
-        is wanted
-    )
+    measured = [processes(centers) for centers in arms]
+    assert enough(Protocol(**asked), len(arms[0]), measured, timed_s) is wanted
 
 
 def test_a_decision_must_clear_the_noise_that_was_measured():

@@ -6,7 +6,7 @@ from torch import nn
 from bench.results.records import TrialResult
 from bench.spec.precisions import PRECISIONS
 from bench.training import amp
-from tests.phases.conftest import each_phase, of_kind, run_phase
+from tests.phases.conftest import each_phase, of_kind, result_of, run_phase
 
 COMPARED = ("speed", "floor", "inference")
 """The phases whose figures would be compared as those of a precision that was not computed in."""
@@ -31,12 +31,15 @@ def turns_tf32_on(use_suite):
 def test_a_model_that_turns_tf32_on_by_itself_is_seen_and_not_compared_as_fp32(
     tiny_trial, cpu, turns_tf32_on, phase
 ):
-    results = of_kind(TrialResult, run_phase(tiny_trial, cpu, phase, "fp32"))
-    assert [result.switches.fp32_matmul for result in results] == ["tf32"]
-    before, after = (f"matmul {each}, conv {each}, rnn {each}" for each in ("ieee", "tf32"))
-    changed = f"the model changed the fp32 switches from {before} to {after}"
-    assert [result.status for result in results] == ["invalid" if phase in COMPARED else "ok"]
-    assert (results[0].detail == changed) == (phase in COMPARED)
+    result = result_of(run_phase(tiny_trial, cpu, phase, "fp32"))
+    assert result.switches.fp32_matmul == "tf32"
+    is_compared = phase in COMPARED
+    assert result.status == ("invalid" if is_compared else "ok")
+    changed = (
+        "the model changed the fp32 switches from matmul ieee, conv ieee, rnn ieee "
+        "to matmul tf32, conv tf32, rnn tf32"
+    )
+    assert (result.detail == changed) == is_compared
 
 
 def test_arms_of_one_process_each_have_their_own_search_of_algorithms(tiny_trial, cpu):

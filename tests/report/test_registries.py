@@ -27,6 +27,7 @@ from tests.rows import edit_rows
 
 COMPILING = Metric(
     name="compiling",
+    phase="speed",
     label="compile time",
     unit="s",
     about="What torch.compile took.",
@@ -35,6 +36,7 @@ COMPILING = Metric(
 )
 COPIED = Metric(
     name="copied",
+    phase="memory",
     label="bytes copied to the device",
     unit="bytes",
     about="Bytes of a step's batch that are copied to the device.",
@@ -52,15 +54,14 @@ class CopyingPeak(MemoryPeak):
     """Bytes that a step copies."""
 
 
-def declare(monkeypatch: pytest.MonkeyPatch, name: str, row: type, metric: Metric) -> None:
-    """Let a phase declare a row and a metric more, and derive what the harness derives of all
-    phases.
-    """
+def declare(monkeypatch: pytest.MonkeyPatch, row: type, metric: Metric) -> None:
+    """Let the metric's phase declare a row and a metric more, with all that the harness derives."""
+    name = metric.phase
     phase = PHASES[name]
     phase = replace(phase, row=row, metrics=(*phase.metrics, metric))
     monkeypatch.setitem(PHASES, name, phase)
     monkeypatch.setitem(MEASURING, name, phase)
-    monkeypatch.setitem(METRICS, metric.name, replace(metric, phase=name))
+    monkeypatch.setitem(METRICS, metric.name, metric)
     monkeypatch.setitem(COLUMNS, phase.file, columns._columns()[phase.file])
     for column, field in trials._fields().items():
         monkeypatch.setitem(trials.TRIALS, column, field)
@@ -69,7 +70,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, name: str, row: type, metric: Metri
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Two runs: the later compiles in half the time, and amp-bf16 in twice that of fp32."""
-    declare(monkeypatch, "speed", Speed, COMPILING)
+    declare(monkeypatch, Speed, COMPILING)
     folders = [RunBuilder(tmp_path / name).speed().folder for name in ("old", "new")]
     for folder, seconds in zip(folders, (8.0, 4.0), strict=True):
         times = {"fp32": seconds, "amp-bf16": 2 * seconds}
@@ -102,7 +103,7 @@ def test_a_metric_reaches_table_figure_json_frames_and_metrics(
 def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_its_metric(
     tmp_path, monkeypatch
 ) -> None:
-    declare(monkeypatch, "memory", CopyingPeak, COPIED)
+    declare(monkeypatch, CopyingPeak, COPIED)
     run = RunBuilder(tmp_path / "run")
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
         run.result("memory", precision, row=CopyingPeak(copied_bytes=copied))

@@ -39,6 +39,7 @@ class Energy:
 
 def derive(rows: Any, _details: Any) -> Any:
     """Return rows with the energy of a step less what the board draws idle."""
+    # The share of the power that idling does not take is that of the energy, over the same time.
     net = 1 - rows["idle_power_w"] / rows["mean_power_w"]
     return rows.assign(energy_net_j_per_step=rows["energy_j_per_step"] * net)
 
@@ -51,6 +52,7 @@ def describe(result: TrialResult) -> str:
 METRICS = (
     Metric(
         name="energy",
+        phase="energy",
         place=5,
         label="energy of a step",
         unit="J",
@@ -63,6 +65,7 @@ METRICS = (
     ),
     Metric(
         name="alone",
+        phase="energy",
         place=6,
         label="throughput alone",
         unit="samples/s",

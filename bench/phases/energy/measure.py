@@ -59,6 +59,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             open_watch(device, gather=distributed.gathered, rank=distributed.rank())
         )
         if is_first:
+            # Queueing steps one by one would leave no time to look at the meters.
             burst = math.ceil(stream.BURST_S * 1e9 / warm.step_ns)
             window = stream.measure(partial(_queue, runner), meters, stream.STRETCH_S, burst)
             distributed.from_first(0)
@@ -70,6 +71,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     is_recompiled = compilations() != compiled_before
     finite = all(distributed.gathered(runner.finite()))
     operations = runner.operations()
+    # Row and meters are the first process's; the others were needed for what all do together.
     if not is_first:
         return
     if window is None:

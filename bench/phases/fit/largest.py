@@ -75,6 +75,7 @@ def search(
     """
     unit = pieces(trial.cell.placement, trial.cell.techniques) * multiple
     size = max(1, trial.cell.batch_size // unit) * unit
+    # The largest size that fits and the smallest that does not, 0 where none is known.
     low = high = 0
     bound = failure = ""
     fitted: dict[int, TrialResult] = {}
@@ -101,7 +102,7 @@ def search(
             size = 2 * low
         elif low:
             size = between(low, high, unit)
-        else:
+        else:  # not even the first size fits
             size = high // (2 * unit) * unit
     detail = f"batch sizes tried: {', '.join(attempts)}"
     if failure:
@@ -119,18 +120,22 @@ def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: boo
     """
     if not fitted:
         return ""
-    at, result = list(fitted.items())[-1]
+    # Peaks grow linearly with the size: the last two attempts tell by how much a sample. Before the
+    # first is a batch of no samples, which takes nothing.
+    size_before = peak_before = at = peak = 0
+    for tried, attempt in fitted.items():
+        size_before, peak_before = at, peak
+        at, peak = tried, attempt.row.fit_peak_bytes or 0
+        result = attempt
     free = result.row.fit_free_bytes  # where it ran, which may be another machine
     if not on_gpu and free is not None:
-        sizes, peaks = [0], [0]
-        for tried, attempt in fitted.items():
-            sizes.append(tried)
-            peaks.append(attempt.row.fit_peak_bytes or 0)
-        slope = max(0.0, (peaks[-1] - peaks[-2]) / (at - sizes[-2]))
-        if peaks[-1] + slope * (size - at) > (1 - MARGIN) * free:
+        slope = max(0.0, (peak - peak_before) / (at - size_before))
+        predicted = peak + slope * (size - at)
+        if predicted > (1 - MARGIN) * free:
             return "predicted memory"
     limit_s = GPU_LIMIT_S if on_gpu else CPU_LIMIT_S
-    return "time" if size / at * (result.wall_s or 0.0) > limit_s else ""
+    predicted_s = size / at * (result.wall_s or 0.0)
+    return "time" if predicted_s > limit_s else ""
 
 
 def between(low: int, high: int, unit: int) -> int:
@@ -140,7 +145,10 @@ def between(low: int, high: int, unit: int) -> int:
     """
     if high - low <= max(unit, low // SHARE):
         return 0
+    step = unit
     rough = math.lcm(unit, MULTIPLE)
-    step = rough if low >= SHARE * rough else unit
+    # Rounding to the multiple must cost no more than the gap at which the search ends.
+    if low >= SHARE * rough:
+        step = rough
     middle = (low + high) // 2 // step * step
     return middle if middle > low else 0

@@ -22,7 +22,7 @@ from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
 
-# Single samples that are not timed, and those that are.
+# Single samples that are not timed, and those that are: above the 95th percentile are ten.
 LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
 
 
@@ -67,8 +67,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     runners = [_build(context, each, batches) for each in dict.fromkeys((BASELINE, name))]
     for runner in runners:
         runner.compile(context, send)
-    samples = context.samples_per_step(batches)
-    paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+    paired = measure(context, runners, device, send, batches=batches)
     last, runner = len(runners) - 1, runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
@@ -80,10 +79,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     if not math.isfinite(error):
         status, detail = "nonfinite", "an output is infinite or NaN"
     switches = runner.switches_after_a_step()
+    speed = paired.speeds[last]
     row = Inference(
         latency_p50_ms=float(p50),
         latency_p95_ms=float(p95),
-        inference_samples_per_s=samples / (paired.step_ns(last) / 1e9),
+        inference_samples_per_s=speed.samples_per_step / (paired.step_ns(last) / 1e9),
         inference_speedup=speedup,
         inference_speedup_low=low,
         inference_speedup_high=high,
@@ -92,7 +92,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     )
     result = runner.result(
         status,
-        detail or paired.speeds[last].disturbance,
+        detail or speed.disturbance,
         switches=switches,
         operations=runner.operations(),
         row=row,
@@ -102,6 +102,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
 
 def _build(context: Context, name: str, batches: Sequence[Batch]) -> ForwardRunner:
     arm = context.build(name)
+    # Before anything is compiled, which specialises on the mode.
     arm.model.eval()
     return ForwardRunner(name, arm, itertools.cycle(batches))
 
@@ -136,6 +137,7 @@ def agreement(
         largest difference of an output over the largest absolute output of ``baseline``.
     """
     same, differences, sizes = [], [], []
+    # Both arms are in this process, so that switches are set before each forward pass.
     for batch in inputs:  # one at a time: a vocabulary's logits for every token are large
         baseline.activate()
         expected = _rows(baseline.forward(batch), batch)

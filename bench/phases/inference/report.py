@@ -42,6 +42,7 @@ COLUMNS = (
 def inference(trials: pd.DataFrame) -> Table | None:
     """Return inference, of rows of ``Material.trials``; of several seeds the lowest is shown."""
     rows = trials[trials["phase"] == "inference"]
+    # Seeds change weights and inputs, neither of which the time depends on.
     lowest_seed = rows["seed"] == rows.groupby(KEY)["seed"].transform("min")
     return table("Inference", records(rows[lowest_seed]), COLUMNS, ABOUT)
 

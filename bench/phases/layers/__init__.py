@@ -29,6 +29,7 @@ class Layers:
 METRICS = (
     Metric(
         name="gradient_error",
+        phase="layers",
         place=11,
         label="gradient error",
         unit="share",

@@ -68,6 +68,7 @@ class MemoryPeak:
             values = [getattr(peak, field.name) for peak in peaks]
             known = [value for value in values if value is not None]
             largest[field.name] = max(known, default=None)
+        # Of peaks that are partly sums, of nodes with several devices, the sums count.
         together: int | None = 0
         for peak in peaks:
             size = peak.headline_bytes if peak.all_devices_bytes is None else peak.all_devices_bytes
@@ -81,6 +82,7 @@ def describe(result: TrialResult) -> str:
     peak = result.row.headline_bytes
     line = "peak unknown"
     if peak is not None:
+        # Of a small model whole MiB would be a digit, or none.
         mib = peak / 2**20
         line = f"peak {mib:.2g} MiB" if 0 < mib < 10 else f"peak {mib:,.0f} MiB"
     return "; ".join(filter(None, (line, result.detail)))
@@ -89,12 +91,14 @@ def describe(result: TrialResult) -> str:
 METRICS = (
     Metric(
         name="memory",
+        phase="memory",
         place=4,
         label="peak memory",
         unit="bytes",
         about="Steady peak: allocated on a GPU, resident on a CPU.",
         columns=("peak_allocated_bytes", "peak_resident_bytes"),
         replicate="once",
+        # Peaks of two processes with the same model differ by up to this (docs/measuring.md).
         cpu_resolution=5 * 2**20,
         fewest=1,
         shown_as="share",

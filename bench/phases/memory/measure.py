@@ -19,6 +19,7 @@ from bench.training import distributed
 from bench.training.arms import BATCHES, Context, TrainingRunner, enter, open_context
 from bench.training.pipeline import from_host
 
+# Of random batches, which are alike. A suite's own may differ in size: of them BATCHES are held.
 FEW_BATCHES = 2
 # Samples in the batch that loads the libraries; batch norm needs two.
 SMALL_BATCH = 2
@@ -56,6 +57,7 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
             uuid=uuid,
             steps=max(memory.STEADY_STEPS, len(held)),
         )
+        # A compiled or captured step hides its operators, and so its tensors.
         if not trial.ablation and not arm.techniques.hidden and distributed.ranks() == 1:
             modules = [module for module in (arm.model, arm.criterion) if module is not None]
             peaks |= memory.tensor_bytes(

@@ -59,11 +59,15 @@ def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
     ``peak`` is in bytes. Of the processes that read an arm's peak it is the one with the largest,
     which is the arm's figure.
     """
-    counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
-    held = trials[(trials["phase"] == "memory") & counted]
-    held = held.assign(peak=held[[*MEMORY.columns]].bfill(axis=1).iloc[:, 0])
+    is_counted = trials["status"].isin(MEASURED) & trials["tracked_peak_bytes"].notna()
+    is_memory = trials["phase"] == "memory"
+    held = trials[is_memory & is_counted]
+    # The first column of the metric that is filled.
+    peak = held[list(MEMORY.columns)].bfill(axis=1).iloc[:, 0]
+    held = held.assign(peak=peak)
     of_arms = held.groupby(KEY, sort=False, dropna=False)["peak"]
-    return held[of_arms.rank(method="first", ascending=False, na_option="bottom") == 1]
+    rank = of_arms.rank(method="first", ascending=False, na_option="bottom")
+    return held[rank == 1]
 
 
 def memory(material: Material) -> list[Table | None]:
@@ -105,6 +109,7 @@ def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
 
 
 def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
+    labels = [label for label, _ in lines]
     most = max(row["peak"] for _, row in lines)
     unit, size, _ = memory_unit(most)
     marks: list[Mark] = []
@@ -116,13 +121,14 @@ def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
             end += row[column] / size
             if end > start:
                 marks.append(bar(x=(start, end), tint=kind))
-        # Libraries, rounding and slack beyond the tensors.
+        # Libraries, rounding and slack beyond the tensors. A CPU's peak may be the smaller one:
+        # where memory is short, the system reclaims pages meanwhile.
         if peak > end:
             marks.append(bar(x=(end, peak), tint=chart.SOFT, faint=True))
         text = f"{chart.SPACE}{number(peak, 3)}"
         marks.append(Text(x=max(end, peak), y=place + 0.5, text=text, align="left"))
-    x = Axis(label=unit, low=0.0, high=1.2 * most / size)
-    return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
+    x = Axis(label=unit, low=0.0, high=1.2 * most / size)  # with room for the last figure
+    return chart.rows_panel(workload, x, labels, marks)
 
 
 REPORT = PhaseReport(tables=(Entry(55, EACH_RECIPE, memory),), charts=by_kind)

@@ -59,8 +59,9 @@ class Speed:
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     host_ratio: float | None = None
     """GPU: host time to queue one step over its time on the GPU, of several GPUs the largest; near
-    1 or above, launching limits the speed; empty where a GradScaler waits for the GPU in each step,
-    and where steps are long."""
+    1 or above, launching limits the speed. The first process of a cell alone measures it, since
+    further ones would spend time and learn little; it is empty in theirs, where a GradScaler waits
+    for the GPU in each step, and where steps are long."""
     disturbance: str = ""
     """What disturbed the device while timing, or empty: heat that held its clocks down or another
     program that computed for a twentieth of the time or more, a compilation, a GPU that was
@@ -106,7 +107,7 @@ def derive(rows: Any, details: Any, label: str = "") -> Any:
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal; without a time, its status with the detail."""
     speed, name = result.row, result.arm
-    if speed is None or speed.step_ms is None:
+    if speed.step_ms is None:
         return ": ".join(filter(None, (f"{name} {result.status}", result.detail)))
     line = f"{name} {speed.step_ms:.4g} ms"
     gain = speed.log_gain()
@@ -149,6 +150,7 @@ def conduct(trial: Any, session: Any) -> None:
 METRICS = (
     Metric(
         name="speed",
+        phase="speed",
         place=0,
         label="step time",
         unit="ms",
@@ -161,6 +163,7 @@ METRICS = (
     ),
     Metric(
         name="throughput",
+        phase="speed",
         place=1,
         label="throughput",
         unit="samples/s",
@@ -175,6 +178,7 @@ METRICS = (
     ),
     Metric(
         name="script_wait",
+        phase="speed",
         place=2,
         label="wait for data",
         unit="points",
@@ -189,6 +193,7 @@ METRICS = (
     ),
     Metric(
         name="script_loss",
+        phase="speed",
         place=3,
         label="loss",
         unit="",
@@ -217,7 +222,7 @@ PHASE = Phase(
         "tokens_per_s": "median",
         "flops_per_step": "median",
         "tflops": "median",
-        "host_ratio": "median",
+        "host_ratio": "first",
         "block_steps": "median",
         "compile_s": "median",
     },

@@ -38,6 +38,7 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
         arms = "steps" if trial.ablation else "precisions"
         session.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
     for alone in missing:
+        # A result says why it is unpaired, or a report would have no reason to show.
         attempt = session.run(alone)
         results = []
         for result in attempt.results:

@@ -31,13 +31,16 @@ def derive(
         label: what the names of the rows' arms have behind them in blocks.csv.
     """
     blocks = details["blocks.csv"]
-    blocks = blocks[blocks["trial"].isin(rows["trial"])]
+    # The file has the blocks of all phases of rounds.
+    is_of_phase = blocks["trial"].isin(rows["trial"])
+    blocks = blocks[is_of_phase]
     counted = blocks[blocks["discarded"] == ""]
     turns = _grouped(counted, [*ROUND, "position"])[["time_ms", "steps"]].sum()
     turns["step_ms"] = turns["time_ms"] / turns["steps"]
     # In a round that has lost blocks, drift does not cancel.
     in_round = _grouped(turns["steps"], ROUND).transform("size")
-    turns = turns[in_round == _grouped(in_round, PAIR).transform("max")]
+    in_whole_round = _grouped(in_round, PAIR).transform("max")
+    turns = turns[in_round == in_whole_round]
     of_arms = _grouped(turns, PAIR)
     logs = _grouped(np.log(turns["step_ms"]), ROUND).mean()
     figures = pd.DataFrame(
@@ -50,9 +53,11 @@ def derive(
     )
     figures[SPEEDUP] = np.nan
     _add_speedups(figures, logs, rows["reference"].iloc[0])
-    measured = rows["steady"] != ""  # arms that failed may have blocks, too
     arms = pd.MultiIndex.from_arrays([rows["trial"], rows["precision"] + label])
-    of_rows = figures.reindex(arms).set_index(rows.index).where(measured)
+    of_rows = figures.reindex(arms).set_index(rows.index)
+    # Arms that failed may have blocks, too.
+    is_measured = rows["steady"] != ""
+    of_rows = of_rows.where(is_measured)
     samples_per_s = 1e3 * rows["samples_per_step"] / of_rows["step_ms"]
     return rows.assign(
         **of_rows,
@@ -77,13 +82,15 @@ def _add_speedups(figures: pd.DataFrame, logs: Any, reference: str) -> None:
     times = logs.unstack("precision")
     if reference not in times:
         return
-    gains = times.rsub(times[reference], axis=0).drop(columns=reference).stack().dropna()
+    others = times.drop(columns=reference)
+    gains = others.rsub(times[reference], axis=0).stack().dropna()
     gains = gains.reorder_levels(ROUND).sort_index()
     rounds = gains.groupby(PAIR, observed=True).transform("size")
     # Arms with as many rounds are estimated at once: one by one, thousands take seconds.
     for count in rounds.unique().tolist():
         alike = gains[rounds == count]
-        centers, errors = rounds_estimates(alike.to_numpy().reshape(-1, count))
+        by_arm = alike.to_numpy().reshape(-1, count)
+        centers, errors = rounds_estimates(by_arm)
         if count == 1:  # a single round tells nothing of its error
             errors[:] = np.nan
         arms = alike.index.droplevel("round")[::count]

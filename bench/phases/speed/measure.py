@@ -1,7 +1,4 @@
-"""The speed phase: a training step in every precision, all arms of a cell in one process.
-
-The floor phase times the baseline against itself, for the A/A noise.
-"""
+"""The speed phase: a training step in every precision, all arms of a cell in one process."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ import torch
 
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
-from bench.phases.floor import AGAIN
 from bench.phases.speed.paired import measure
 from bench.results.records import Device, Message, Operations, Progress
 from bench.spec.techniques import ArmSpec
@@ -33,48 +29,29 @@ LONGEST_STEP_S = 0.2
 
 def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     """Time the trial's arms against the first of them; send blocks, then a result for each."""
-    floor = trial.phase == "floor"
     context = open_context(trial)
     use_precision(trial.arms[0].precision, context.device)
     # An ablation's steps copy their batches to the device.
     place = torch.device("cpu") if trial.ablation else None
     batches = context.resident_batches(BATCHES, device=place)
-    arms = trial.arms * 2 if floor else trial.arms
     with ExitStack() as stack:
-        runners = [_runner(context, arm, batches, stack) for arm in arms]
-        if floor:
-            runners[1].name += AGAIN
+        runners = [_runner(context, arm, batches, stack) for arm in trial.arms]
         for runner in runners:
             runner.compile(context, send)
         # Before the warm-up, which settles what observing leaves behind, such as free blocks of the
         # allocator.
-        operations = [None if floor else _observe(runner) for runner in runners]
-        samples = context.samples_per_step(batches)
-        paired = measure(trial, runners, device, send, batches=batches, samples=samples)
+        operations = [_observe(runner) for runner in runners]
+        paired = measure(context, runners, device, send, batches=batches)
         for block in paired.blocks():
             send(block)
-        for index, (runner, observed) in enumerate(zip(runners, operations, strict=True)):
-            if floor and index == 0:
-                continue
-            status, detail = paired.judge(index)
-            switches = runner.switches_after_a_step()
-            ratio = None
-            if not floor and trial.replicate == 0:
-                send(Progress(text=f"{runner.name}: the host's share"))
-                ratio = host_ratio(runner, paired.step_ns(index) / 1e9)
-            result = runner.result(
-                status,
-                detail,
-                switches=switches,
-                arm=arms[index].name,
-                operations=observed,
-                conversion=runner.arm.conversion,
-                row=replace(
-                    paired.speeds[index],
-                    tokens_per_sample=context.data.tokens_per_sample,
-                    host_ratio=ratio,
-                ),
-            )
+        for index, observed in enumerate(operations):
+            result = paired.result(index, operations=observed)
+            # One process is enough: the share hardly differs between them, and an advice needs no
+            # more than its size.
+            if trial.replicate == 0:
+                send(Progress(text=f"{result.arm}: the host's share"))
+                ratio = host_ratio(runners[index], paired.step_ns(index) / 1e9)
+                result = replace(result, row=replace(result.row, host_ratio=ratio))
             send(result)
 
 

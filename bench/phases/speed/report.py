@@ -87,6 +87,7 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
             continue
         part = row["batch_size"] / count
         kinds = {row["batch_size"]: "strong", part: f"weak, {part:g} a device"}
+        # Of several devices of the same model the first one stands for all.
         singles: dict[float, Row] = {}
         for single in timed:
             if _is_part(single, row):

@@ -34,9 +34,11 @@ def add(
             alone = of_metric
     table = table.join(_speeds(trials, changes[SPEED], alone))
     of_arms = trials.groupby(ARM_NUMBER, sort=False)
-    is_wide = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1 > of_arms["target_ci"].max()
-    is_unconverged = is_wide & table["speed_status"].isin(MEASURED)
-    table["speed_status"] = table["speed_status"].mask(is_unconverged, "unconverged")
+    # The interval is symmetric in the logarithm, so that its half-width is the root of the ratio.
+    half_width = (table["speedup_high"] / table["speedup_low"]) ** 0.5 - 1
+    is_wide = half_width > of_arms["target_ci"].max()
+    is_measured = table["speed_status"].isin(MEASURED)
+    table["speed_status"] = table["speed_status"].mask(is_wide & is_measured, "unconverged")
     is_script = table["data"] == "script"
     table.loc[is_script, "samples_per_s"] = None  # a script's batch size is its own
     table["skipped_steps"] = of_arms["skipped_steps"].sum().where(is_script)
@@ -63,27 +65,35 @@ def _speeds(
     rows = trials[trials["phase"] == SPEED.phase]
     noise = noises(trials)
     cells = rows.drop_duplicates(ARM_NUMBER).set_index(ARM_NUMBER)[CELL]
-    of_arms = {number: noise.get(tuple(cell)) for number, *cell in cells.itertuples(name=None)}
-    capped = rows["power_capped"].eq("yes").groupby(rows[ARM_NUMBER], sort=False).any()
-    table = pd.DataFrame({"noise_ratio": pd.Series(of_arms, dtype=float), "power_capped": capped})
+    noise_of_arms = {}
+    for arm, *cell in cells.itertuples(name=None):
+        noise_of_arms[arm] = noise.get(tuple(cell))
+    is_capped = rows["power_capped"] == "yes"
+    capped = is_capped.groupby(rows[ARM_NUMBER], sort=False).any()
+    noise_ratio = pd.Series(noise_of_arms, dtype=float)
+    table = pd.DataFrame({"noise_ratio": noise_ratio, "power_capped": capped})
     turns, counting, judged = {}, {}, []
     for arm, contrast in changes.items():
-        counting[arm] = replace(contrast, noise=of_arms[arm], shares_clock=bool(capped[arm]))
-        of_alone = judged_alone(counting[arm], alone.get(arm))
-        judged.append(of_alone or counting[arm])
+        in_turns = replace(contrast, noise=noise_of_arms[arm], shares_clock=bool(capped[arm]))
+        of_alone = judged_alone(in_turns, alone.get(arm))
         if of_alone:
-            turns[arm] = counting[arm]
+            # The clock that precisions shared when they took turns is not what one gets alone.
+            judged.append(of_alone)
+            turns[arm] = in_turns
             counting[arm] = alone[arm]
+        else:
+            judged.append(in_turns)
+            counting[arm] = in_turns
     table = table.join(intervals(counting, SPEED.changes, attrgetter("gain")))
     table = table.join(intervals(turns, IN_TURNS, attrgetter("gain")))
-    verdicts = judge_speedups(judged)
-    words = {
-        arm: (word, measured_in(counting[arm]), changes[arm].is_disturbed)
-        for arm, word in zip(changes, verdicts, strict=True)
-    }
+    words = {}
+    # All verdicts at once: the false discovery rate is over the report.
+    for arm, word in zip(changes, judge_speedups(judged), strict=True):
+        words[arm] = (word, measured_in(counting[arm]), changes[arm].is_disturbed)
     columns = ["speed_verdict", "measured_in", "disturbed"]
     table = table.join(pd.DataFrame.from_dict(words, orient="index", columns=columns, dtype=object))
-    table["timed_processes"] = rows[rows["status"].isin(MEASURED)].groupby(ARM_NUMBER).size()
+    is_measured = rows["status"].isin(MEASURED)
+    table["timed_processes"] = rows[is_measured].groupby(ARM_NUMBER).size()
     return table
 
 
@@ -99,9 +109,11 @@ def measured_in(contrast: Contrast) -> str:
 def noises(trials: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     """Return the A/A noise (``stats.aa_noise``) of cells of which it is known, by their columns."""
     shares = {}
-    for arm in arms(trials, replace(SPEED, phase="floor")).values():
+    # The rows of floor are of the same kind: the baseline's second copy is their arm.
+    of_floor = replace(SPEED, phase="floor")
+    for arm in arms(trials, of_floor).values():
         is_disturbed = [process in arm.disturbed for process in arm.gains]
-        share = stats.aa_noise([*arm.gains.values()], is_disturbed)
+        share = stats.aa_noise(list(arm.gains.values()), is_disturbed)
         if share is not None:
             shares[arm.key[:PRECISION]] = share
     return shares

@@ -96,6 +96,7 @@ LEARNED: Any = {
 METRICS = (
     Metric(
         name="epoch",
+        phase="train",
         place=7,
         label="time per epoch",
         unit="s",
@@ -112,6 +113,7 @@ METRICS = (
     ),
     Metric(
         name="accuracy",
+        phase="train",
         place=8,
         label="test accuracy",
         unit="points",
@@ -126,6 +128,7 @@ METRICS = (
     ),
     Metric(
         name="loss",
+        phase="train",
         place=9,
         label="test loss",
         unit="nats",
@@ -140,6 +143,7 @@ METRICS = (
     ),
     Metric(
         name="quality",
+        phase="train",
         place=10,
         label="figure of merit",
         unit="",

@@ -26,7 +26,8 @@ COLUMNS = {
     LOSS: {"train_loss": False, "test_loss": True},
     ACCURACY: {"test_accuracy_pct": True},
 }
-# A loss that falls by more than this factor is drawn on a logarithmic axis.
+# A loss that falls by more than this factor is drawn on a logarithmic axis: on a linear one its
+# last epochs, in which precisions differ, would be a flat line.
 LOG_FROM = 30
 ABOUT = (
     "Solid is training data, dashed is test data; a line is the mean over seeds, at the mean of "
@@ -43,14 +44,18 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
     panels = []
     for what, columns in COLUMNS.items():
         if any(_finite(epochs, column) for column in columns):
-            panels += [panel(epochs, what, "epoch"), panel(epochs, what, "elapsed_s")]
+            panels.append(panel(epochs, what, "epoch"))
+            panels.append(panel(epochs, what, "elapsed_s"))
     if not panels:
         return None
     return Chart(name=name, caption=caption, about=ABOUT, panels=panels, legend=legend(epochs))
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:
-    return column in rows and bool(np.isfinite(rows[column]).any())
+    if column not in rows:
+        return False
+    is_finite = np.isfinite(rows[column])
+    return bool(is_finite.any())
 
 
 def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
@@ -63,19 +68,25 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
         rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)
     marks: list[Mark] = []
     for column, dashed in COLUMNS[what].items():
+        # Rows of suites without a test set have no column of it.
         if column in rows:
             for name, arm in chart.arms(rows):
                 marks += _line(arm, x, column, dashed=dashed, precision=name)
     y = Axis(label="accuracy (%)")
     if what == LOSS:
-        y = Axis(label=LOSS, scale="log" if _falls_far(rows[list(COLUMNS[LOSS])]) else "linear")
+        losses = rows[list(COLUMNS[LOSS])]
+        y = Axis(label=LOSS, scale="log" if _falls_far(losses) else "linear")
     return Panel(title=f"{what.capitalize()} against {title}", x=against, y=y, marks=marks)
 
 
 def _falls_far(losses: pd.DataFrame) -> bool:
     """Return whether losses are to be drawn on a logarithmic axis."""
     finite = losses.replace(np.inf, np.nan).stack()
-    return bool(len(finite) and finite.min() > 0 and finite.max() > LOG_FROM * finite.min())
+    if finite.empty:
+        return False
+    least, most = finite.min(), finite.max()
+    # A loss of 0 or below, such as a log-likelihood's, has no logarithm.
+    return bool(least > 0 and most > LOG_FROM * least)
 
 
 def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
@@ -86,15 +97,19 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     if finite.empty:
         return []
     epochs = finite.groupby("epoch")
-    at, values = epochs[x].mean(), epochs[y]
+    at = epochs[x].mean()
+    values = epochs[y]
     low, high = values.min(), values.max()
     marks: list[Mark] = []
+    # A single seed has no range.
     if (high > low).any():
         marks.append(Bar(x=at, low=low, high=high, tint=precision, faint=True))
     points = list(zip(at, values.mean(), strict=True))
     marks.append(Line(points=points, tint=precision, dashed=dashed))
-    ended = finite.sort_values("epoch").groupby("seed").tail(1)
-    ended = ended[ended["seed"].isin(arm.loc[diverged, "seed"])]
+    # The cross stands at the last epoch that can be drawn.
+    last_epochs = finite.sort_values("epoch").groupby("seed").tail(1)
+    lost_seeds = arm.loc[diverged, "seed"]
+    ended = last_epochs[last_epochs["seed"].isin(lost_seeds)]
     for place, last in zip(ended[x], ended[y], strict=True):
         marks.append(Text(x=place, y=last, text="✕", tint=precision))
     return marks
@@ -102,7 +117,8 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
 
 def _diverged(rows: pd.DataFrame) -> pd.Series:
     """Return which epochs had a training loss that is not finite; training ends with such a one."""
-    return pd.Series(~np.isfinite(rows["train_loss"]), index=rows.index)
+    is_finite = np.isfinite(rows["train_loss"])
+    return pd.Series(~is_finite, index=rows.index)
 
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -113,8 +129,11 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
         entries.append(("test data", DASHED))
     seeds = rows.groupby("precision")["seed"].nunique()
-    if seeds.max() > 1:
-        count = f"{seeds.max()}" if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+    fewest, most = seeds.min(), seeds.max()
+    if most > 1:
+        count = f"{most}"
+        if fewest < most:
+            count = f"{fewest} to {most}"
         entries.append((f"range of {count} seeds (line: mean)", BAND))
     if _diverged(rows).any():
         entries.append(("a seed diverged after this", CROSS))

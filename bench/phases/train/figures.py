@@ -17,8 +17,12 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
     epochs = details["epochs.csv"].sort_values("epoch", kind="stable")
     of_arms = epochs.groupby(PAIR, sort=False)
     last = epochs.drop_duplicates(PAIR, keep="last").set_index(PAIR)
-    first, final = (of_arms["epoch"].transform(end) for end in ("min", "max"))
-    warm = epochs[(epochs["epoch"] > first) | (first == final)].groupby(PAIR, sort=False)["train_s"]
+    first_epoch = of_arms["epoch"].transform("min")
+    last_epoch = of_arms["epoch"].transform("max")
+    # The first epoch warms up, and counts only where there is no other.
+    is_warm = epochs["epoch"] > first_epoch
+    is_only = first_epoch == last_epoch
+    warm = epochs[is_warm | is_only].groupby(PAIR, sort=False)["train_s"]
     figures = last[OF_LAST].assign(
         first_loss=of_arms["train_loss"].first(),
         last_loss=last["train_loss"],
@@ -30,12 +34,18 @@ def derive(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFr
         data_wait_pct=100 * of_arms["data_wait_s"].sum() / last["elapsed_s"],
         figures=last["figures"],
     )
-    measured = rows["total_s"].notna()  # a training that failed may have epochs, too
-    of_rows = figures.reindex(pd.MultiIndex.from_frame(rows[PAIR])).set_index(rows.index)
-    of_rows = of_rows.where(measured)
-    of_rows["test_nats"] = of_rows["test_loss"].where(rows["regression"] != "yes")
+    arms = pd.MultiIndex.from_frame(rows[PAIR])
+    of_rows = figures.reindex(arms).set_index(rows.index)
+    # A training that failed may have epochs, too.
+    is_measured = rows["total_s"].notna()
+    of_rows = of_rows.where(is_measured)
+    is_regression = rows["regression"] == "yes"
+    of_rows["test_nats"] = of_rows["test_loss"].mask(is_regression)
     quality = []
     for text, name in zip(of_rows.pop("figures"), rows["quality_name"], strict=True):
-        has_figures = isinstance(text, str) and text
-        quality.append(json.loads(text).get(name) if has_figures else None)
+        value = None
+        # A suite's figures are JSON; a row without an epoch has NaN.
+        if isinstance(text, str) and text:
+            value = json.loads(text).get(name)
+        quality.append(value)
     return rows.assign(**of_rows, quality=pd.Series(quality, rows.index, dtype=float))

@@ -17,16 +17,21 @@ from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
 from bench.phases.train import Training
-from bench.results.records import Device, EpochResult, Message, Progress
+from bench.results.records import Device, EpochResult, Message, Progress, Switches
 from bench.spec.errors import UsageError
 from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
 from bench.training import distributed
-from bench.training.arms import TrainingRunner, open_context
+from bench.training.arms import Context, TrainingRunner, open_context
 from bench.training.checkpoint import Checkpoint, read_checkpoint, stored_bytes
 from bench.training.step import BuiltArm, CrossEntropies, evaluate, evaluate_by, train_epoch
 
+# How often a training says how far it is: well within the time after which a silent process is
+# taken for one that hangs.
 HEARTBEAT_S = 2.0
+
+# Passes batches on, counted in this unit, with signs of life in between.
+Heartbeat = Callable[[str, Iterator[Batch]], Iterator[Batch]]
 
 
 def run(
@@ -55,35 +60,16 @@ def run(
         send(row)
     switches = runner.read_back()
     for number in range(trained + len(rows) + 1, trial.epochs + 1):
+        # It would not become finite again; a checkpoint may hold such an epoch, too.
         if rows and not math.isfinite(rows[-1].train_loss):
             break
-        rate = float(arm.optimizer.param_groups[0]["lr"])
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
-        drawn = batches.train(number)  # tokens are drawn here, before the clock
-        fed = prefetched(drawn, context.device) if context.techniques.prefetcher else drawn
-        with closing(fed) as device_batches:
-            start_s = time.time()
-            epoch = train_epoch(arm, heartbeat("step", device_batches))
-        switches = runner.read_back()
-        row = EpochResult(
-            trial=trial.id,
-            precision=name,
-            seed=trial.seed,
-            epoch=number,
-            train_loss=epoch.loss,
-            train_s=epoch.seconds,
-            elapsed_s=epoch.seconds + (rows[-1].elapsed_s if rows else 0.0),
-            data_wait_s=epoch.wait_seconds,
-            samples=epoch.samples,
-            learning_rate=rate,
-            loss_scale=arm.loss_scale,
-            skipped_steps=epoch.skipped_steps,
-            samples_per_s=epoch.samples / epoch.seconds,
-            start_s=start_s,
-            **_tested(context.suite, arm, batches, heartbeat),
-        )
+        row, switches = _epoch(number, context, runner, batches, heartbeat)
+        if rows:
+            row = replace(row, elapsed_s=rows[-1].elapsed_s + row.elapsed_s)
         rows.append(row)
         if saves_checkpoints:
+            # In all ranks: the state of each one's random generators is gathered.
             state = Checkpoint.of(arm, trial.id, rows)
             if checkpoint is not None and distributed.rank() == 0:
                 state.write(checkpoint)
@@ -104,6 +90,42 @@ def run(
         row=_training(rows, arm, batches, context.suite.quality, of_classes=bool(entropies.seen)),
     )
     send(result)
+
+
+def _epoch(
+    number: int, context: Context, runner: TrainingRunner, batches: Batches, heartbeat: Heartbeat
+) -> tuple[EpochResult, Switches]:
+    """Train and test one epoch; return its row, elapsed by itself, and the switches after training.
+
+    They are read back before the test, in which they need not be the training's.
+    """
+    trial, arm = context.trial, runner.arm
+    learning_rate = float(arm.optimizer.param_groups[0]["lr"])
+    fed = batches.train(number)  # tokens are drawn here, before the clock
+    if context.techniques.prefetcher:
+        fed = prefetched(fed, context.device)
+    with closing(fed) as device_batches:
+        start_s = time.time()
+        epoch = train_epoch(arm, heartbeat("step", device_batches))
+    switches = runner.read_back()
+    row = EpochResult(
+        trial=trial.id,
+        precision=runner.name,
+        seed=trial.seed,
+        epoch=number,
+        train_loss=epoch.loss,
+        train_s=epoch.seconds,
+        elapsed_s=epoch.seconds,
+        data_wait_s=epoch.wait_seconds,
+        samples=epoch.samples,
+        learning_rate=learning_rate,
+        loss_scale=arm.loss_scale,
+        skipped_steps=epoch.skipped_steps,
+        samples_per_s=epoch.samples / epoch.seconds,
+        start_s=start_s,
+        **_tested(context.suite, arm, batches, heartbeat),
+    )
+    return row, switches
 
 
 def _heartbeat(
@@ -162,16 +184,12 @@ def _resume(
     return [], begun.epochs[-1].epoch, read_failure
 
 
-def _tested(
-    suite: Suite,
-    arm: BuiltArm,
-    batches: Batches,
-    heartbeat: Callable[[str, Iterator[Batch]], Iterator[Batch]],
-) -> dict[str, Any]:
+def _tested(suite: Suite, arm: BuiltArm, batches: Batches, heartbeat: Heartbeat) -> dict[str, Any]:
     """Return an epoch's figures from the evaluation after it, where the data have a test set."""
     tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
     if not batches.has_test:
         return tested
+    # Each rank has batch norm's statistics of its own part, and all test one model.
     distributed.share_buffers(arm.model)
     start = time.monotonic()
     test = heartbeat("test batch", batches.test())

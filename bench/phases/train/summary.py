@@ -17,6 +17,12 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import learned
 from bench.spec.precisions import BASELINE, find_precision
 
+# An arm whose loss falls by less than this share of fp32's fall does not learn: noise between
+# precisions is far smaller, and a step that underflows learns nothing at all.
+STALLED_SHARE = 0.1
+# The spread of fewer seeds' losses may be small by chance.
+FEWEST_FOR_SPREAD = 3
+
 
 def add(
     table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]
@@ -24,7 +30,8 @@ def add(
     """Add the columns of ``_parities``, ``_diverged`` and ``stalled`` to the summary."""
     table = table.join([_parities(changes), _diverged(trials)])
     # Also where no seed is left to compare.
-    table.loc[table["diverged"] > 0, "accuracy_verdict"] = "diverged"
+    has_diverged = table["diverged"] > 0
+    table.loc[has_diverged, "accuracy_verdict"] = "diverged"
     table["perplexity"] = np.exp(table["test_loss_nats"])
     table["above_entropy"] = table["test_loss"] - table["entropy_nats"]
     table["stalled"] = stalled(trials)
@@ -33,14 +40,20 @@ def add(
 
 def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
     """Return the word for what each arm has learned, and how many seeds it rests on."""
-    judged: dict[int, tuple[str, float]] = {}
-    for metric in reversed(learned()):  # the first one counts
+    words: dict[int, str] = {}
+    seeds: dict[int, int] = {}
+    # Of several metrics of an arm the first one counts, so that it is written last.
+    for metric in reversed(learned()):
         for arm, contrast in changes[metric].items():
-            judged[arm] = (parity(contrast), float(contrast.change.n))
-    table = pd.DataFrame.from_dict(
-        judged, "index", columns=["accuracy_verdict", "accuracy_change_seeds"]
+            words[arm] = parity(contrast)
+            seeds[arm] = contrast.change.n
+    # The types are given for where nothing was trained: pandas cannot tell them of no values.
+    return pd.DataFrame(
+        {
+            "accuracy_verdict": pd.Series(words, dtype=object),
+            "accuracy_change_seeds": pd.Series(seeds, dtype=float),
+        }
     )
-    return table.astype({"accuracy_change_seeds": float})  # also where nothing was trained
 
 
 def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
@@ -50,18 +63,25 @@ def _diverged(trials: pd.DataFrame) -> pd.DataFrame:
     ``diverged_seeds`` has them all.
     """
     rows = trials[trials["phase"] == "train"]
-    lost = rows[rows["status"] == "nonfinite"]
-    of_arms = lost.groupby(ARM_NUMBER)["seed"].agg(frozenset)
-    of_fp32 = lost[lost["precision"] == BASELINE].groupby(CELL_NUMBER)["seed"].agg(frozenset)
+    is_lost = rows["status"] == "nonfinite"
+    lost = rows[is_lost]
+    is_fp32 = lost["precision"] == BASELINE
+    seeds_of_arms = lost.groupby(ARM_NUMBER)["seed"].agg(frozenset)
+    seeds_of_fp32 = lost[is_fp32].groupby(CELL_NUMBER)["seed"].agg(frozenset)
     counts = {}
     every = rows[[ARM_NUMBER, CELL_NUMBER, "precision"]].drop_duplicates()
     for arm, cell, precision in every.itertuples(index=False):
-        seeds, baseline = of_arms.get(arm, frozenset()), of_fp32.get(cell, frozenset())
-        own = seeds if precision == BASELINE else seeds - baseline
-        counts[arm] = (len(own), len(baseline), seeds)
+        seeds = seeds_of_arms.get(arm, frozenset())
+        of_fp32 = seeds_of_fp32.get(cell, frozenset())
+        # With a seed that fp32 does not survive either, the recipe fails and not the precision.
+        own = seeds
+        if precision != BASELINE:
+            own = seeds - of_fp32
+        counts[arm] = (len(own), len(of_fp32), seeds)
     names = ["diverged", "fp32_diverged", "diverged_seeds"]
     table = pd.DataFrame.from_dict(counts, "index", columns=names)
-    done = rows[rows["status"].isin(MEASURED)].groupby(ARM_NUMBER)
+    is_done = rows["status"].isin(MEASURED)
+    done = rows[is_done].groupby(ARM_NUMBER)
     table["seeds"] = done.size()
     table["accuracy_sd_points"] = done["test_accuracy_pct"].std()
     return table
@@ -75,36 +95,48 @@ def stalled(trials: pd.DataFrame) -> pd.Series:
     than a tenth of that. Where an arm was trained, epochs count, else the steps of the phase that
     recorded them; the share of its gradients that are zero is the latter's.
     """
-    rows = trials[trials["status"].isin(MEASURED) & trials["first_loss"].notna()]
+    is_measured = trials["status"].isin(MEASURED)
+    has_losses = trials["first_loss"].notna()
+    rows = trials[is_measured & has_losses]
     is_training = rows["phase"] == "train"
     words: dict[Any, str] = {}
-    for part in (rows[~is_training], rows[is_training]):  # the last counts
+    # What is written last counts: epochs are more than the few steps of the other phase.
+    for part in (rows[~is_training], rows[is_training]):
         for _, cell in part.groupby(CELL_NUMBER, sort=False):
             fp32 = cell[cell["precision"] == BASELINE]
-            spread = fp32["last_loss"].max() - fp32["last_loss"].min()
-            if len(fp32) < 3:
-                spread = max(spread, 0.1 * abs(fp32["first_loss"].mean()))
-            for number_of_arm, arm in cell.groupby(ARM_NUMBER):
-                words.pop(number_of_arm, None)
-                if _fall(fp32) > spread and _fall(arm) < 0.1 * _fall(fp32):
-                    words[number_of_arm] = _losses(
-                        arm, fp32, trials[trials[ARM_NUMBER] == number_of_arm]
-                    )
+            fp32_learns = _fall(fp32) > _least_fall(fp32)
+            for arm_number, arm in cell.groupby(ARM_NUMBER):
+                words.pop(arm_number, None)
+                if fp32_learns and _fall(arm) < STALLED_SHARE * _fall(fp32):
+                    of_arm = trials[trials[ARM_NUMBER] == arm_number]
+                    words[arm_number] = _losses(arm, fp32, of_arm)
     return pd.Series(words, dtype=object)
 
 
+def _least_fall(fp32: pd.DataFrame) -> float:
+    """Return the fall of fp32's loss above which it learns."""
+    last = fp32["last_loss"]
+    spread = float(last.max() - last.min())
+    if len(fp32) < FEWEST_FOR_SPREAD:
+        spread = max(spread, STALLED_SHARE * abs(fp32["first_loss"].mean()))
+    return spread
+
+
 def _fall(arm: pd.DataFrame) -> float:
-    return float(arm["first_loss"].mean() - arm["last_loss"].mean())
+    fall = arm["first_loss"].mean() - arm["last_loss"].mean()
+    return float(fall)
 
 
 def _losses(arm: pd.DataFrame, fp32: pd.DataFrame, trials: pd.DataFrame) -> str:
     """Write how little an arm's loss falls next to fp32's, and how many gradients are zero."""
     text = f"loss {_course(arm)}, {BASELINE} {_course(fp32)}"
+    # The column is there only where a run has the phase that records it.
     if "zero_gradients_pct" in trials and trials["zero_gradients_pct"].notna().any():
-        precision = find_precision(arm["precision"].iloc[0])
-        where = " in float16" if precision and precision.autocast == "float16" else ""
         zero = number(trials["zero_gradients_pct"].mean(), 2)
-        text += f"; {zero} % of its gradients are zero{where}"
+        text += f"; {zero} % of its gradients are zero"
+        precision = find_precision(arm["precision"].iloc[0])
+        if precision and precision.autocast == "float16":
+            text += " in float16"
     return text
 
 
