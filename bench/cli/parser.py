@@ -16,7 +16,7 @@ import bench
 from bench.cli.commands import Command, optional_commands
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
-from bench.spec.phases import PHASES, USUAL
+from bench.spec.phases import DEFAULT_PHASES, PHASES
 from bench.spec.protocol import Protocol
 from bench.spec.request import MAX, Request
 
@@ -306,7 +306,7 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
     options = run_options()
     of_training = [name for name in given if name in options and options[name].of_training]
     added = [name for name, phase in PHASES.items() if phase.help and name in given]
-    phases: tuple[str, ...] = USUAL
+    phases: tuple[str, ...] = DEFAULT_PHASES
     if "phases" in given:
         phases = given["phases"]
     elif added:
