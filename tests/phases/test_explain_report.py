@@ -17,7 +17,7 @@ from bench.phases.explain.report import (
 from bench.report.figures.chart import WORK
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
-from tests.phases.test_explain_reasons import CAUSES, FP32, GAINS, figure, held, plain, step
+from tests.phases.test_explain_reasons import EXAMPLES, FP32, GAINS, figure, held, plain, step
 from tests.report.builders import RunBuilder
 
 MEMORY = [
@@ -40,7 +40,7 @@ def test_the_table_has_each_class_and_adds_up_to_the_step():
 
 
 def test_reasons_are_sentences_and_techniques_are_named_once():
-    result = plain(**CAUSES["launch-bound"])
+    result = plain(**EXAMPLES["launch-bound"])
     first, *_, last = sentences(result)
     assert first.startswith("Launching kernels limits it")
     assert result.techniques == ["cuda-graphs", "compile"]

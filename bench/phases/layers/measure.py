@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -52,7 +52,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
     model = Narrowing(reference.model, loss, batches, dtype)
     text = f"{name}: narrowing {len(model.candidates)} modules"
     findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
-    patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
+    modules = dict(reference.model.named_modules())
+    patterns = globs(findings.kept, modules)
     for layer, figure, value in _figures(findings, patterns):
         numeric = Numeric(
             trial=trial.id,
@@ -64,7 +65,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
             value=value,
         )
         send(numeric)
-    row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
+    row = Layers()
+    if math.isfinite(findings.error):
+        row = Layers(gradient_error=findings.error)
     runner = context.runner(name, batches)
     detail = describe(findings, name, patterns)
     send(runner.result("ok", detail, switches=runner.read_back(), row=row))
@@ -79,8 +82,11 @@ def _figures(findings: Findings, patterns: Sequence[str]) -> Iterator[tuple[str,
         yield "", "kept", findings.error_kept
     total = sum(error**2 for error in findings.errors.values())
     for module, error in findings.errors.items():
+        share = 1.0
+        if error != math.inf:
+            share = error**2 / total
         yield module or WHOLE, "error", error
-        yield module or WHOLE, "share", 1.0 if error == math.inf else error**2 / total
+        yield module or WHOLE, "share", share
     for pattern in patterns:
         yield pattern, "keep", 1.0
 
@@ -100,10 +106,11 @@ def _narrow_type(precision: Precision) -> torch.dtype:
     return dtype
 
 
-def globs(names: Sequence[str], known: Sequence[str]) -> list[str]:
+def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
     """Return patterns for modules: with * for numbers where it matches no other, else the name."""
     chosen = {name or "*" for name in names}
     for name in names:
+        # A part of the name that is a number, as in layers.0.norm.
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
         matches = {each for each in known if fnmatchcase(each, pattern)}
         if len(matches) > 1 and matches <= chosen:

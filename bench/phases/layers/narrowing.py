@@ -30,7 +30,7 @@ from bench.training.keep import lies_in
 # Errors of gradients that are no harm, by the narrow type.
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
 # An error that is harm whatever the modules add up to.
-MOST = 0.5
+HARM = 0.5
 # A module whose error is above so many medians is none of those whose sum is the floor.
 OUTLIER = 10
 # So many modules are a small set even where they are most of the model's.
@@ -193,7 +193,8 @@ class Narrowing:
             except RuntimeError as error:  # a type or a value that an operator does not take
                 self.raised = self.raised or error
                 return math.inf
-            if all(bool(tensor.isfinite().all()) for tensor in (loss, *gradients.values())):
+            computed = (loss, *gradients.values())
+            if all(bool(tensor.isfinite().all()) for tensor in computed):
                 return self.score(gradients, batch)
             if scale == 1.0 or not loss.isfinite():
                 return math.inf
@@ -210,8 +211,10 @@ class Narrowing:
         with self._autocast():
             loss = self._loss(self.model, self.batches[batch])
         (loss * scale).backward()
-        gradients = named_gradients(self.model, self.model.parameters())
-        return loss, {name: gradient.float() / scale for name, gradient in gradients}
+        unscaled = {}
+        for name, gradient in named_gradients(self.model, self.model.parameters()):
+            unscaled[name] = gradient.float() / scale
+        return loss, unscaled
 
     def agreed(self, kept: Collection[str]) -> float:
         """Return the least error of the batches; infinite where it is on any of them.
@@ -229,15 +232,20 @@ class Narrowing:
         """
         reference = self.references[batch]
         pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
-        squares = [min(distance([pairs[name]]), 1.0) ** 2 for name in self._signal[batch]]
-        mean = math.sqrt(sum(squares) / max(1, len(squares)))
+        squares = 0.0
+        for name in self._signal[batch]:
+            # At an error of 1 nothing is left of a gradient: more is no more harm.
+            error = min(distance([pairs[name]]), 1.0)
+            squares += error**2
+        mean = math.sqrt(squares / max(1, len(self._signal[batch])))
         return max(mean, distance(pairs.values()))
 
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept with these modules: they, and those in them."""
-        kept = {each for each in self.candidates if each in names}
-        for name in names:
-            kept.update(each for each in self.candidates if lies_in(each, name))
+        kept = set()
+        for candidate in self.candidates:
+            if candidate in names or any(lies_in(candidate, name) for name in names):
+                kept.add(candidate)
         return kept
 
 
@@ -288,9 +296,12 @@ def limit_of(errors: Collection[float], enough: float) -> float:
     kept.
     """
     positive = [error for error in errors if 0 < error < math.inf]
-    median = statistics.median_low(positive) if positive else 0.0
-    floor = math.sqrt(sum(error**2 for error in positive if error <= OUTLIER * median))
-    return min(MOST, max(enough, 2 * floor))
+    if not positive:
+        return enough
+    median = statistics.median_low(positive)
+    usual = [error for error in positive if error <= OUTLIER * median]
+    floor = math.hypot(*usual)
+    return min(HARM, max(enough, 2 * floor))
 
 
 def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: None) -> Findings:
@@ -314,7 +325,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
     errors = dict[str, float]()
     for name in candidates:
-        errors[name] = model.error([other for other in candidates if other != name], replay=True)
+        others = [other for other in candidates if other != name]
+        errors[name] = model.error(others, replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
     findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)

@@ -47,14 +47,14 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
     failure = observation.train(batches, steps)
-    first, last = observation.losses[0], observation.losses[-1]
-    course = (
-        f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(observation.losses)}"
-    )
+    losses = observation.losses
+    first, last = losses[0], losses[-1]
+    course = f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(losses)}"
     lost = min(observation.lost, default=0.0)
     if lost >= MENTIONED:
         course += f"; {100 * lost:.0f} % of the weights' updates were lost to rounding"
-    runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
+    one_batch = cycle(context.resident_batches(1))
+    runner = TrainingRunner(name, arm, one_batch)
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or course,
@@ -92,9 +92,8 @@ class _Observation:
                 scale = self.arm.loss_scale
                 if step in counted:
                     before = [weight.detach().clone() for weight in self.arm.weights.trained()]
-                    with gradients.watch_output_gradients(
-                        self.arm.model, scale or 1.0
-                    ) as of_outputs:
+                    watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
+                    with watched as of_outputs:
                         failure = self._step(step, batch, scale, largest_activations, before)
                     self._counts("output_gradient", step, of_outputs)
                 else:
@@ -150,6 +149,7 @@ class _Observation:
             if figure is not None:
                 self._send("step", step, name, float(figure))
         for layer, value in values.items():
+            # Magnitudes, so that the first of a layer is larger.
             largest, _ = self.largest.get(layer, (-1.0, 0))
             if not value <= largest:  # a NaN is kept, for it is what is looked for
                 self.largest[layer] = (value, step)
@@ -184,10 +184,12 @@ class _Observation:
                 tensor.data = tensor.data.to(torch.complex128)
         state = arm.weights.state_dict()
         # Converted layers may hold more.
-        exact.load_state_dict({name: state[name] for name in exact.state_dict()})
+        common = {name: state[name] for name in exact.state_dict()}
+        exact.load_state_dict(common)
         exact_loss = arm.loss
         if arm.criterion is not None:
-            exact_loss = pair_loss(copy.deepcopy(arm.criterion).double())
+            exact_criterion = copy.deepcopy(arm.criterion).double()
+            exact_loss = pair_loss(exact_criterion)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             with arm.autocast():
