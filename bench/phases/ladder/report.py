@@ -90,14 +90,17 @@ def ladders(runs: Runs) -> list[Ladder]:
         return []
     # A ladder's techniques are its steps, and its noise is that of fp32 with any techniques at its
     # batch size.
-    noise = noises(numbered(runs.trials.assign(techniques="")))
-    trials = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
+    without_techniques = numbered(runs.trials.assign(techniques=""))
+    noise = noises(without_techniques)
+    named = runs.ablations.merge(subjects(runs.ablations), how="left")
+    trials = numbered(named)
     timed = {arm.key: arm for arm in arms(trials, SPEED).values()}
     peaks = {arm.key: arm for arm in arms(trials, MEMORY).values()}
     found = []
     for cell, rows in trials.groupby(CELL, sort=False):
         first = rows.iloc[0]
-        types = other_types(rows.assign(precision=rows["arm_precision"]))
+        by_precision = rows.assign(precision=rows["arm_precision"])
+        types = other_types(by_precision)
         subject = f"{first['workload']} on {first['where']}"
         ladder = Ladder(
             title=f"{subject} at batch size {first['batch_size']:.0f}",
@@ -107,9 +110,8 @@ def ladders(runs: Runs) -> list[Ladder]:
             other_types=bool(types.notna().any()),
             rows=[],
         )
-        for (precision, techniques), of_step in rows.groupby(
-            ["arm_precision", "arm_techniques"], sort=False
-        ):
+        steps = rows.groupby(["arm_precision", "arm_techniques"], sort=False)
+        for (precision, techniques), of_step in steps:
             step = ArmSpec(precision=str(precision), techniques=listed(str(techniques)))
             ladder.rows.append(_row(ladder, step, of_step, peaks))
         ladder.rows.sort(key=lambda row: row["step"].rank)
@@ -131,7 +133,8 @@ def _row(
     status, detail = _outcome(trials[is_speed | is_memory_failure])
     if status == "ok" and over_fp32 is not None and over_fp32.change.half_width is not None:
         asked = timed["target_ci"].max()
-        if math.expm1(over_fp32.change.half_width) > asked:
+        reached = math.expm1(over_fp32.change.half_width)
+        if reached > asked:
             status = "unconverged"
             detail = f"the interval over processes is wider than ±{100 * asked:g} %"
     peak = peaks.get((*ladder.cell, step.name))

@@ -41,7 +41,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
         for epoch in range(1, trial.epochs + 1):
             train_epoch(reference, opened.train(epoch))
             text = f"fp32: epoch {epoch} of {trial.epochs}"
-            send(Progress(text=text, done=epoch / trial.epochs / 2))
+            # Training is taken to be the first half of the work.
+            done = epoch / trial.epochs / 2
+            send(Progress(text=text, done=done))
     batches = context.resident_batches(2)
     if len(batches) < 2:
         raise UnsupportedError("layers compares two batches, and an epoch has one")
@@ -51,7 +53,11 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
 
     model = Narrowing(reference.model, loss, batches, dtype)
     text = f"{name}: narrowing {len(model.candidates)} modules"
-    findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
+
+    def show(share: float) -> None:
+        send(Progress(text=text, done=share))
+
+    findings = narrowing.search(model, show)
     modules = dict(reference.model.named_modules())
     patterns = globs(findings.kept, modules)
     for layer, figure, value in _figures(findings, patterns):
@@ -114,7 +120,8 @@ def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
         matches = {each for each in known if fnmatchcase(each, pattern)}
         if len(matches) > 1 and matches <= chosen:
-            chosen = (chosen - matches) | {pattern}
+            chosen -= matches
+            chosen.add(pattern)
     return sorted(chosen)
 
 

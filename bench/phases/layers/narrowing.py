@@ -121,6 +121,7 @@ class Narrowing:
         self._kept = set(self.candidates)
         for name, module in self.model.named_modules():
             module.forward = self._stateful(name, module.forward)
+        # With all kept: the pass says which of them compute anything themselves.
         own = _OwnOperations(self._stack)
         with own, torch.no_grad():
             loss(self.model, batches[0])
@@ -164,13 +165,15 @@ class Narrowing:
         if name in self._kept:
             return cast(inputs, torch.float32)
         if not self._kept:
-            self._types[call] = tree_map(lambda leaf: getattr(leaf, "dtype", None), inputs)
+            self._types[call] = tree_map(_dtype, inputs)
         elif self._replay and call in self._types:
             return tree_map(self._narrowed, inputs, self._types[call])
         return inputs
 
     def _narrowed(self, leaf: Any, dtype: torch.dtype | None) -> Any:
-        return leaf.to(dtype) if dtype == self.dtype else leaf
+        if dtype == self.dtype:
+            return leaf.to(dtype)
+        return leaf
 
     def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
         """Return the error of the gradients with some modules kept: 0 is fp32's own.
@@ -221,8 +224,12 @@ class Narrowing:
 
         A unit near zero that changes its sign is a large error on a single batch, and no harm.
         """
-        errors = [self.error(kept, number) for number in range(len(self.batches))]
-        return math.inf if math.inf in errors else min(errors)
+        errors = []
+        for number in range(len(self.batches)):
+            errors.append(self.error(kept, number))
+        if math.inf in errors:
+            return math.inf
+        return min(errors)
 
     def score(self, gradients: Gradients, batch: int) -> float:
         """Return the larger of the error of all gradients as a vector and the mean over parameters.
@@ -230,8 +237,9 @@ class Narrowing:
         The vector sees the sums of large gradients, and the mean those that are small throughout.
         The mean is over parameters whose fp32 gradient is more than rounding.
         """
-        reference = self.references[batch]
-        pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
+        pairs = {}
+        for name, exact in self.references[batch].items():
+            pairs[name] = (gradients[name], exact)
         squares = 0.0
         for name in self._signal[batch]:
             # At an error of 1 nothing is left of a gradient: more is no more harm.
@@ -247,6 +255,10 @@ class Narrowing:
             if candidate in names or any(lies_in(candidate, name) for name in names):
                 kept.add(candidate)
         return kept
+
+
+def _dtype(leaf: Any) -> torch.dtype | None:
+    return getattr(leaf, "dtype", None)
 
 
 Answer = Literal["fine", "concentrated", "diffuse", "loss"]

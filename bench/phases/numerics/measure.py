@@ -99,12 +99,15 @@ class _Observation:
                 else:
                     failure = self._step(step, batch, scale, largest_activations)
                 if step in counted or failure:  # the scaler has divided them by the scale again
-                    bins = [gradients.count_bins(gradient) for _, gradient in self._named()]
+                    bins = []
+                    for _, gradient in self._named():
+                        bins.append(gradients.count_bins(gradient))
                     self._counts("gradient", step, bins)
                 if failure:
                     break
-                text = f"{self.arm.precision.name}: step {step + 1}"
-                self.send(Progress(text=text, done=(step + 1) / steps))
+                number = step + 1
+                text = f"{self.arm.precision.name}: step {number}"
+                self.send(Progress(text=text, done=number / steps))
         for layer, (value, step) in self.largest.items():
             self._send("activation", step, "largest", value, layer)
         return failure
@@ -155,9 +158,10 @@ class _Observation:
                 self.largest[layer] = (value, step)
         if not math.isfinite(loss):
             where = "with every layer's output finite"
-            for layer, value in reversed(values.items()):
+            for layer, value in values.items():
                 if not math.isfinite(value):
                     where = f"first in the output of layer {layer}"
+                    break
             return f"the loss became {loss} at step {step}, {where}"
         if bad and scale is None:
             # The backward pass runs from the last layer to the first.
@@ -168,6 +172,7 @@ class _Observation:
         """Send the sums of counts of ``gradients.BINS``; empty bins are left out."""
         if not counts:
             return
+        # Of all tensors together: a row for each of them would be a file of megabytes.
         sums = torch.stack(counts).sum(dim=0).tolist()
         for name, value in zip(gradients.BINS, sums, strict=True):
             if value:

@@ -45,7 +45,10 @@ POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.n
 
 
 def _decibels(value: float) -> str:
-    return f"{-20 * math.log10(value):.1f}" if value > 0 else "∞"
+    if value == 0:
+        return "∞"
+    decibels = -20 * math.log10(value)
+    return f"{decibels:.1f}"
 
 
 STEP_COLUMNS = (
