@@ -4,7 +4,7 @@ does not need.
 
 from pathlib import Path
 
-from bench.spec.optional import optional_folders
+from bench.spec.optional import packages_with
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = {"memory", "floor", "speed", "train"}
@@ -14,6 +14,7 @@ OF_PHASES = [
     if path.parent.name not in CORE
 ]
 WITH_COMMANDS = [
-    ROOT.joinpath("bench", *name.split(".")) for name in optional_folders("command", "launcher")
+    ROOT.joinpath("bench", *name.split("."))
+    for name in (*packages_with("command"), *packages_with("launcher"))
 ]
 OPTIONAL = list(dict.fromkeys([*WITH_COMMANDS, *OF_PHASES]))

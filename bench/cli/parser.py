@@ -16,7 +16,7 @@ import bench
 from bench.cli.commands import Command, optional_commands
 from bench.spec.errors import UsageError, nearest
 from bench.spec.options import Option
-from bench.spec.phases import PHASES, USUAL
+from bench.spec.phases import DEFAULT_PHASES, PHASES
 from bench.spec.protocol import Protocol
 from bench.spec.request import MAX, Request
 
@@ -324,7 +324,7 @@ def _phases(given: dict[str, Any]) -> tuple[str, ...]:
         if name in options and options[name].of_training:
             of_training.append(name)
     added = [name for name, phase in PHASES.items() if phase.help and name in given]
-    phases: tuple[str, ...] = USUAL
+    phases: tuple[str, ...] = DEFAULT_PHASES
     if "phases" in given:
         phases = given["phases"]
     elif added:  # such as --ladder: it is measured alone

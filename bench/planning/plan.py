@@ -209,7 +209,7 @@ def _trials_on(
     fitting = {name: size for name, size in found.items() if size is not None}
     chosen = {}
     for name, phase in PHASES.items():
-        if name in request.phases and phase.lacks(device) is None:
+        if name in request.phases and phase.can_measure(device):
             chosen[name] = _batch_sizes(suite, request, device, phase)
     for size in sorted({*fitting.values()}.union(*chosen.values())):
         at_size = tuple(name for name in fitting if fitting[name] >= size)

@@ -14,7 +14,7 @@ from typing import Any
 from bench.report.figures.chart import Chart
 from bench.report.reading.load import Runs
 from bench.report.tables.table import Entry, Material, Table
-from bench.spec.optional import optional_folders
+from bench.spec.optional import packages_with
 from bench.spec.phases import PHASES
 
 # The place of figures of the whole report; the others have the title of their section, as
@@ -73,6 +73,6 @@ def parts() -> dict[str, PhaseReport]:
     """Return what the phases show, by their names, in the order in which they run."""
     found = {}
     for name in PHASES:
-        if f"phases.{name}" in optional_folders("report"):
+        if f"phases.{name}" in packages_with("report"):
             found[name] = import_module(f"bench.phases.{name}.report").REPORT
     return found

@@ -268,8 +268,9 @@ def warn_of_what_does_nothing(
     """Warn of parts of a request that cannot show what they are asked for."""
     for name in request.phases:
         for device in environment.devices:
-            warning = PHASES[name].lacks(device)
-            if warning:
+            phase = PHASES[name]
+            warning = phase.missing(device)
+            if warning and not phase.can_measure(device):
                 yield warning
     idle = [name for name in request.techniques if find(name).input_pipeline]
     others = [phase for phase in SELECTABLE if phase in request.phases and phase != "train"]

@@ -52,9 +52,8 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
             cell=cell, phase="speed", arms=arms, protocol=request.protocol, silence_s=silence_s
         )
         trials += [replace(common, phase="memory", arms=(arm,)) for arm in arms]
-        trials += [
-            replace(common, replicate=number) for number in range(request.protocol.replicates)
-        ]
+        for number in range(request.protocol.replicates):
+            trials.append(replace(common, replicate=number))
         if script.explain:
             trials.append(replace(common, phase="explain"))
     return PreparedRun(

@@ -125,70 +125,118 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
             f"the script ended after {len(record['steps'])} optimizer steps, before enough were "
             "measured: let it train longer, or lower --steps and --warmup"
         )
-    length = period([step["optimizer"] for step in steps[1:]])
-    # The first step of each part ends the iteration before it.
-    parts = [steps[begin : begin + length + 1] for begin in range(0, len(steps) - length, length)]
-    discarded = rare_marks(parts)
-    unmarked = [place for place, why in enumerate(discarded) if not why]
+    iterations = _iterations(steps)
+    _discard_rare_marks(iterations)
+    unmarked = [iteration for iteration in iterations if not iteration.discarded]
     if not unmarked:
         raise RefusedError(
             "each measured step has a pause in it, such as evaluation or the start of an epoch"
         )
-    passes = [tuple(step["backwards"] for step in part[1:]) for part in parts]
-    usual = mode([passes[place] for place in unmarked[-(len(unmarked) // 4 + 1) :]])
+    # The last quarter: a script that accumulates more and more gradients has ceased to by then.
+    late = unmarked[-(len(unmarked) // 4 + 1) :]
+    usual = mode([iteration.passes for iteration in late])
     counted = []
-    for place in unmarked:
-        if passes[place] == usual:
-            counted.append(place)
+    for iteration in unmarked:
+        if iteration.passes == usual:
+            counted.append(iteration)
         else:
-            discarded[place] = UNUSUAL
-    clock = "s" if any(step["gpu_s"] is None for step in steps) else "gpu_s"
-    times_ms = [1e3 * (part[-1][clock] - part[0][clock]) for part in parts]
-    warming, settles = warm_up([times_ms[place] for place in counted])
-    for place in counted[:warming]:
-        discarded[place] = WARMING
+            iteration.discarded = UNUSUAL
+    warming, settles = warm_up([iteration.time_ms for iteration in counted])
+    for iteration in counted[:warming]:
+        iteration.discarded = WARMING
     timed = counted[warming:]
-    step_ms = fmean([times_ms[place] for place in timed])
-    waits_s = []
-    for place in timed:
-        waits_s += [step["data_s"] for step in parts[place][1:] if step["data_s"] is not None]
-    blocks = []
-    for part, time_ms, why in zip(parts, times_ms, discarded, strict=True):
-        block = Block(
-            trial="",
-            precision="",
-            round=0,
-            position=0,
-            steps=1,
-            time_ms=time_ms,
-            start_s=record["start_s"] + part[0]["s"],
-            skipped_steps=sum(step["skipped"] for step in part[1:]),
-            discarded=why,
-        )
-        blocks.append(block)
+    step_ms = fmean([iteration.time_ms for iteration in timed])
     # A step that a GradScaler skips may have a loss that is not finite.
     losses = list(filter(math.isfinite, losses_of(steps)))
     return Timing(
-        blocks=tuple(blocks),
+        blocks=tuple(iteration.block(record["start_s"]) for iteration in iterations),
         step_ms=step_ms,
         warming=warming,
         steady=settles and 2 * len(counted) >= len(unmarked),
-        wait_pct=min(100.0, 100e3 * sum(waits_s) / (len(timed) * step_ms)) if waits_s else None,
+        wait_pct=_wait_pct(timed, len(timed) * step_ms),
         loss=fmean(losses) if losses else None,
         shape=(record["optimizers"], usual),
         diverged=has_diverged(record["steps"]),
     )
 
 
-def rare_marks(parts: Sequence[Sequence[Step]]) -> list[str]:
-    """Return, in words, the marks of each iteration that fewer than half of the iterations have.
+@dataclass(kw_only=True, slots=True)
+class _Iteration:
+    """The optimizer steps of one iteration."""
 
-    Its first step ends the iteration before, and does not count.
-    """
-    marks_of = [set().union(*(step["marks"] for step in part[1:])) for part in parts]
-    counts = Counter(mark for marks in marks_of for mark in marks)
-    rare = {mark for mark, count in counts.items() if 2 * count < len(parts)}
-    return [", ".join(sorted(marks & rare)) for marks in marks_of]
+    steps: Sequence[Step]
+    start_s: float
+    """When the step before it ended, on the host's clock."""
+    time_ms: float
+    discarded: str = ""
+    """Why it does not count; empty if it does."""
+
+    @property
+    def passes(self) -> tuple[int, ...]:
+        """The backward passes before each of its steps."""
+        return tuple(step["backwards"] for step in self.steps)
+
+    @property
+    def marks(self) -> set[str]:
+        """What happened in it that does not belong to each step."""
+        marks = set[str]()
+        for step in self.steps:
+            marks.update(step["marks"])
+        return marks
+
+    def block(self, start_s: float) -> Block:
+        """Return it as a block; ``start_s`` is the start of the host's clock."""
+        return Block(
+            trial="",
+            precision="",
+            round=0,
+            position=0,
+            steps=1,
+            time_ms=self.time_ms,
+            start_s=start_s + self.start_s,
+            skipped_steps=sum(step["skipped"] for step in self.steps),
+            discarded=self.discarded,
+        )
+
+
+def _iterations(steps: Sequence[Step]) -> list[_Iteration]:
+    """Return the iterations after the first step, whose end is the start of the first of them."""
+    length = period([step["optimizer"] for step in steps[1:]])
+    clock = "gpu_s"
+    if any(step["gpu_s"] is None for step in steps):
+        clock = "s"
+    iterations = []
+    for begin in range(0, len(steps) - length, length):
+        before, last = steps[begin], steps[begin + length]
+        iteration = _Iteration(
+            steps=steps[begin + 1 : begin + length + 1],
+            start_s=before["s"],
+            time_ms=1e3 * (last[clock] - before[clock]),
+        )
+        iterations.append(iteration)
+    return iterations
+
+
+def _discard_rare_marks(iterations: Sequence[_Iteration]) -> None:
+    """Discard the iterations with a mark that fewer than half of them have."""
+    counts = Counter[str]()
+    for iteration in iterations:
+        counts.update(iteration.marks)
+    rare = {mark for mark, count in counts.items() if 2 * count < len(iterations)}
+    for iteration in iterations:
+        iteration.discarded = ", ".join(sorted(iteration.marks & rare))
+
+
+def _wait_pct(iterations: Sequence[_Iteration], took_ms: float) -> float | None:
+    """Return the share of a time that was spent waiting for data; None without a DataLoader."""
+    waits_s = []
+    for iteration in iterations:
+        for step in iteration.steps:
+            if step["data_s"] is not None:
+                waits_s.append(step["data_s"])
+    if not waits_s:
+        return None
+    return min(100.0, 100e3 * sum(waits_s) / took_ms)
 
 
 def losses_of(steps: Sequence[Step]) -> list[float]:

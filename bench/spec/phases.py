@@ -16,13 +16,13 @@ for path in FOLDER.glob("*/__init__.py"):
 _found.sort(key=lambda phase: phase.order)
 # By name, in the order in which they run within a cell.
 PHASES = {phase.name: phase for phase in _found}
-# The choices of ``--phases``.
+# Those that ``--phases`` takes; the others have options of their own, such as ``--ladder``.
 SELECTABLE = tuple(phase.name for phase in _found if phase.option == "--phases")
-# The phases that plan ablations.
+# Those that only plan an ablation, whose trials are of other phases.
 ABLATIONS = tuple(phase.name for phase in _found if phase.is_ablation)
-# The phases that measure, and so have a CSV.
+# Those whose trials measure something, and that so have a CSV each: all others.
 MEASURING = {phase.name: phase for phase in _found if not phase.is_ablation}
-# The phases that search a batch size.
+# Those that find the batch size at which the others then run.
 SEARCHES = tuple(phase.name for phase in _found if phase.searches)
-# The phases that run where no option names phases.
-USUAL = tuple(phase.name for phase in _found if phase.default)
+# Those that run where the command line names no phases: the default of ``--phases``.
+DEFAULT_PHASES = tuple(phase.name for phase in _found if phase.default)

@@ -19,7 +19,7 @@ from bench.spec.options import (
     whole,
     word,
 )
-from bench.spec.phases import SELECTABLE, USUAL
+from bench.spec.phases import DEFAULT_PHASES, SELECTABLE
 from bench.spec.placement import EVERY_GPU, Placement
 from bench.spec.precisions import PRECISIONS, parse_precision, split
 from bench.spec.protocol import Protocol
@@ -222,12 +222,12 @@ class Request:
     )
     phases: tuple[str, ...] = option(
         (
-            f"of {', '.join(SELECTABLE)} (default: {','.join(USUAL)}; --quick: memory,speed; "
-            "--rigorous: floor, too)"
+            f"of {', '.join(SELECTABLE)} (default: {','.join(DEFAULT_PHASES)}; "
+            "--quick: memory,speed; --rigorous: floor, too)"
         ),
         "LIST",
         listed(_phase),
-        default=USUAL,
+        default=DEFAULT_PHASES,
         group="how",
         repeated="same",
     )

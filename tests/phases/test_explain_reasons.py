@@ -110,7 +110,7 @@ GROWN = [
     amp("memory", "", 60 * MIB),
 ]
 NAN = amp("nonfinite", "Linear", 1, module="head", detail="forward")
-CAUSES = {
+EXAMPLES = {
     "not finite": {"extra": [NAN]},
     "recomputation": {"extra": [amp("step", "recomputed", 12.0)]},
     "launch-bound": {
@@ -141,9 +141,9 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", EXAMPLES)
 def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
-    result = plain(**CAUSES[cause])
+    result = plain(**EXAMPLES[cause])
     assert [reason.name for reason in result.reasons] == [cause]
 
 
@@ -159,7 +159,7 @@ def test_each_rule_fires_on_its_cause_and_no_other_does(cause):
     ],
 )
 def test_a_reason_names_the_module(cause, named):
-    (reason,) = plain(**CAUSES[cause]).reasons
+    (reason,) = plain(**EXAMPLES[cause]).reasons
     assert named in reason.sentence
 
 
@@ -206,7 +206,7 @@ def test_casts_that_are_repeated_are_named():
 )
 def test_no_technique_is_named_that_would_be_refused(placement, refused, techniques):
     extra = [amp("refused", name, 1) for name in refused]
-    result = plain(**CAUSES["launch-bound"], extra=extra)
+    result = plain(**EXAMPLES["launch-bound"], extra=extra)
     result.cell["placement"] = placement
     assert result.techniques == techniques
 

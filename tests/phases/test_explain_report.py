@@ -17,7 +17,7 @@ from bench.phases.explain.report import (
 from bench.report.figures.chart import WORK
 from bench.report.reading.load import load
 from bench.results.records import TrialResult
-from tests.phases.test_explain_reasons import CAUSES, FP32, GAINS, figure, held, plain, step
+from tests.phases.test_explain_reasons import EXAMPLES, FP32, GAINS, figure, held, plain, step
 from tests.report.builders import RunBuilder
 
 MEMORY = [
@@ -35,20 +35,24 @@ def test_the_table_has_each_class_and_adds_up_to_the_step():
     assert "communication" not in rows
     total = rows.pop("the step")
     for column in (0, 1):
-        parts = [float(row[column].replace("−", "-")) for row in rows.values()]
-        assert sum(parts) == pytest.approx(float(total[column]), rel=0.02)
+        total_ms = 0.0
+        for row in rows.values():
+            total_ms += float(row[column].replace("−", "-"))
+        assert total_ms == pytest.approx(float(total[column]), rel=0.02)
 
 
 def test_reasons_are_sentences_and_techniques_are_named_once():
-    result = plain(**CAUSES["launch-bound"])
+    result = plain(**EXAMPLES["launch-bound"])
     first, *_, last = sentences(result)
     assert first.startswith("Launching kernels limits it")
     assert result.techniques == ["cuda-graphs", "compile"]
     assert "--techniques cuda-graphs,compile " in last
     result.cell["data"] = "script"
-    assert "--ladder" not in list(sentences(result))[-1]  # which scripts have not
+    *_, last = sentences(result)
+    assert "--ladder" not in last  # which scripts have not
     result.cell["techniques"] = "cuda-graphs+compile"
-    assert (result.techniques, len(list(sentences(result)))) == ([], 1)
+    assert result.techniques == []
+    assert len([*sentences(result)]) == 1
 
 
 def test_without_a_reason_the_largest_part_of_the_step_is_named():
@@ -106,7 +110,8 @@ def test_memory_of_the_run_that_grows_beyond_its_tensors_is_named_with_the_opera
     figures = [*step("fp32", FP32), *step("amp-bf16", GAINS), *MEMORY]
     results = [TrialResult(arm=name, status="ok") for name in trial.arm_names]
     run.add(trial, *results, records=[Explained(trial=trial.id, **row) for row in figures])
-    ((finding,),) = [group.findings for group in findings(load([tmp_path]))]
+    (group,) = findings(load([tmp_path]))
+    (finding,) = group.findings
     sentence = "Peak memory grows from 10 to 60 MiB, and 50 MiB of that are in no tensor"
     grown = [reason for reason in finding.reasons if reason.startswith(sentence)]
     assert len(grown) == is_named

@@ -17,11 +17,20 @@ from tests.report.tables.lines import lines
 
 
 def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, skipped=()):
+    """Return the figures of a training, in the first and the last step gradients and errors."""
     rows = []
 
     def add(kind, step, name, value, layer=""):
-        where = {"trial": trial, "precision": precision, "kind": kind, "step": step, "layer": layer}
-        rows.append(Numeric(**where, name=name, value=float(value)))
+        row = Numeric(
+            trial=trial,
+            precision=precision,
+            kind=kind,
+            step=step,
+            layer=layer,
+            name=name,
+            value=float(value),
+        )
+        rows.append(row)
 
     for step, loss in enumerate(losses):
         add("step", step, "loss", loss)
@@ -29,15 +38,12 @@ def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, s
         if scale:
             add("step", step, "loss_scale", scale)
     for step in (0, len(losses) - 1):
-        for kind, name, value in (
-            ("gradient", "zero", zero),
-            ("gradient", "-20", 75),
-            ("gradient", "-30", 25),
-            ("error", "loss", 1e-4),
-            ("error", "gradient", 0.01 * (step + 1)),
-            ("error", "output", 0.05),
-        ):
-            add(kind, step, name, value)
+        add("gradient", step, "zero", zero)
+        add("gradient", step, "-20", 75)
+        add("gradient", step, "-30", 25)
+        add("error", step, "loss", 1e-4)
+        add("error", step, "gradient", 0.01 * (step + 1))
+        add("error", step, "output", 0.05)
     add("activation", 1, "largest", 655.04, "fc")
     add("activation", 0, "largest", 3, "conv1")
     return rows
@@ -50,14 +56,15 @@ def steps_of(run):
 @pytest.fixture
 def run(tmp_path):
     builder = RunBuilder(tmp_path / "run")
-    for name, status, more in (
-        ("fp32", "ok", {}),
-        ("amp-fp16", "ok", {"scale": 1024.0, "zero": 100.0, "skipped": (1,)}),
-        ("fp16", "nonfinite", {"losses": (2.0, math.nan)}),
-    ):
+
+    def add(name, status="ok", **more):
         trial = builder.trial("numerics", [name], 128)
         builder.add(trial, TrialResult(arm=name, status=status))
         builder.append(*figures(trial.id, name, **more))
+
+    add("fp32")
+    add("amp-fp16", scale=1024.0, zero=100.0, skipped=(1,))
+    add("fp16", "nonfinite", losses=(2.0, math.nan))
     return load([builder.folder])
 
 
@@ -84,7 +91,8 @@ def histogram(run):
     points = []
     for mark in panel.marks:
         if isinstance(mark, Line) and mark.tint == "amp-fp16":
-            points.append([(x, y) for x, y in mark.points if y > 0])
+            drawn = [(x, y) for x, y in mark.points if y > 0]
+            points.append(drawn)
     return panel, *points
 
 
@@ -92,14 +100,17 @@ def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limi
     panel, line, zeros = histogram(run)
     assert line == [(-29.5, pytest.approx(12.5)), (-19.5, pytest.approx(37.5))]
     assert [share for _, share in zeros] == [pytest.approx(50.0)]
-    assert [mark.x[1] for mark in panel.marks if isinstance(mark, Bar)] == [-25, -14]
+    shaded = [mark.x for mark in panel.marks if isinstance(mark, Bar)]
+    assert [end for _, end in shaded] == [-25, -14]
     # At fp32's scale, GradScaler's first.
-    assert [mark.at for mark in panel.marks if isinstance(mark, Rule)] == [-25 - 16]
+    (rule,) = [mark for mark in panel.marks if isinstance(mark, Rule)]
+    assert rule.at == -25 - 16
 
 
 def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
     rows = run.details["numerics_figures"]
-    run.details["numerics_figures"] = rows[(rows["kind"] != "gradient") | (rows["name"] == "zero")]
+    is_power = (rows["kind"] == "gradient") & (rows["name"] != "zero")
+    run.details["numerics_figures"] = rows[~is_power]
     _, line, zeros = histogram(run)
     assert line == []
     assert [share for _, share in zeros] == [pytest.approx(100.0)]
@@ -116,21 +127,26 @@ def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
 def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind, of):
     chance = np.random.default_rng(0)
     values = np.exp2(chance.uniform(-45, 14, 4000)).astype(np.float32)
+    plain = values.astype(np.float16)
     with np.errstate(over="ignore"):
-        plain, scaled = ((values * np.float32(by)).astype(np.float16) for by in (1.0, scale))
-    names, counts = np.unique(np.floor(np.log2(values)).astype(int).astype(str), return_counts=True)
+        scaled = (values * np.float32(scale)).astype(np.float16)
+    powers = np.floor(np.log2(values)).astype(int)
+    names, counts = np.unique(powers.astype(str), return_counts=True)
     rows = steps_of(run)
-    steps = rows[(rows["precision"] == "amp-fp16") & (rows["name"] == "loss_scale")].assign(
-        value=scale
-    )
+    is_scale = (rows["precision"] == "amp-fp16") & (rows["name"] == "loss_scale")
+    steps = rows[is_scale].assign(value=scale)
     bins = steps.iloc[[-1] * len(names)].assign(kind=kind, name=names, value=counts.astype(float))
-    (line,) = lines(numerics(pd.concat([steps, bins]))[1])
-    lost, subnormal = plain == 0, (plain > 0) & (plain < 2.0**-14)
-    expected = [lost, subnormal, lost & (scaled > 0), np.isinf(scaled)]
-    headers = ["in fp16: zero (%)", "subnormal (%)", "S brings into range (%)", "overflow at S (%)"]
-    assert [float(line[each]) for each in headers] == pytest.approx(
-        [100 * part.mean() for part in expected], abs=0.1
-    )
+    _, gradients = numerics(pd.concat([steps, bins]))
+    (line,) = lines(gradients)
+    lost = plain == 0
+    expected = {
+        "in fp16: zero (%)": lost,
+        "subnormal (%)": (plain > 0) & (plain < 2.0**-14),
+        "S brings into range (%)": lost & (scaled > 0),
+        "overflow at S (%)": np.isinf(scaled),
+    }
+    for header, part in expected.items():
+        assert float(line[header]) == pytest.approx(100 * part.mean(), abs=0.1)
     assert line["gradients of"] == of
 
 

@@ -52,7 +52,8 @@ def launch(monkeypatch, tmp_path):
     def launch(processes, asked=None, *, inject=False):
         asked = asked or trial(*processes)
         arms = tuple((name, "") for name in processes)
-        launcher = ScriptLauncher(Script(command=("train.py",), arms=arms, warmup=2, inject=inject))
+        script = Script(command=("train.py",), arms=arms, warmup=2, inject=inject)
+        launcher = ScriptLauncher(script)
         launcher.workspace = tmp_path
         started, records = [], []
 
@@ -67,13 +68,14 @@ def launch(monkeypatch, tmp_path):
 
         monkeypatch.setattr(launcher, "_run_arm", run_arm)
         ending = launcher.run(asked, CPU, records.append)
-        records = figured(asked, records)
+        rows, places = {}, []
+        for each in figured(asked, records):
+            if isinstance(each, TrialResult):
+                rows[each.arm] = each
+            if isinstance(each, Block):
+                places.append(each.position)
         return SimpleNamespace(
-            ending=ending,
-            started=started,
-            rows={each.arm: each for each in records if isinstance(each, TrialResult)},
-            places=[each.position for each in records if isinstance(each, Block)],
-            notes=launcher.notes,
+            ending=ending, started=started, rows=rows, places=places, notes=launcher.notes
         )
 
     return launch
@@ -84,18 +86,24 @@ def process(ms, **more):
     return record([ms] * 12, **more) | observed
 
 
+def speedup(done, arm):
+    return done.rows[arm].row.log_gain().exp().center
+
+
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
-    plain, mixed = [process(30), process(30 * 1.1**3)], [process(20 * 1.1), process(20 * 1.1**2)]
+    plain = [process(30), process(30 * 1.1**3)]
+    mixed = [process(20 * 1.1), process(20 * 1.1**2)]
     done = launch({"plain": plain, "mixed": mixed})
-    assert (done.ending.kind, done.started) == ("done", ["plain", "mixed", "mixed", "plain"])
-    assert done.rows["mixed"].row.log_gain().exp().center == pytest.approx(1.5)
+    assert done.ending.kind == "done"
+    assert done.started == ["plain", "mixed", "mixed", "plain"]
+    assert speedup(done, "mixed") == pytest.approx(1.5)
     assert done.rows["plain"].row.step_ms == pytest.approx(30 * (1 + 1.1**3) / 2)
-    assert done.places == [place for place in range(4) for _ in range(10)]
+    assert done.places == 10 * [0] + 10 * [1] + 10 * [2] + 10 * [3]
 
 
 def test_the_slowest_of_several_ranks_counts(launch):
     done = launch({"a": (process(10), process(12)), "b": process(6)})
-    assert done.rows["b"].row.log_gain().exp().center == pytest.approx(2.0)
+    assert speedup(done, "b") == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ def test_an_arm_that_fails_or_accumulates_otherwise_leaves_the_round_and_the_oth
     assert done.started == ["a", "b", "c", "c", "a"]
     assert done.rows["b"].status == "failed"
     assert why in done.rows["b"].detail
-    assert done.rows["c"].row.log_gain().exp().center == pytest.approx(2.0)
+    assert speedup(done, "c") == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("left", [("a",), ("b", "c")])
@@ -133,18 +141,20 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
 
 def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
     growing = [1] * 6 + [4] * 12
-    done = launch(
-        {name: record([ms] * 18, backwards=growing) for name, ms in (("a", 10.0), ("b", 5.0))}
-    )
+    slow = record([10.0] * 18, backwards=growing)
+    fast = record([5.0] * 18, backwards=growing)
+    done = launch({"a": slow, "b": fast})
     assert "had another number of backward passes" in done.rows["b"].detail
-    assert done.rows["b"].row.log_gain().exp().center == pytest.approx(2.0)
+    assert speedup(done, "b") == pytest.approx(2.0)
 
 
 def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch):
     row = launch({"a": process(10)}, trial("a", phase="memory")).rows["a"]
-    assert (row.operations.compute_dtypes, row.row.peak_resident_bytes) == ("float32:100%", 2**20)
+    assert row.operations.compute_dtypes == "float32:100%"
+    assert row.row.peak_resident_bytes == 2**20
     other = trial("b", phase="memory", reference="a")
-    assert "changed nothing" in launch({"b": process(5)}, other).ending.text
+    same = launch({"b": process(5)}, other)
+    assert "changed nothing" in same.ending.text
     mixed = process(5, computed={"bfloat16": 9, "float32": 1})
     row = launch({"b": mixed}, other).rows["b"]
     assert row.operations.compute_dtypes == "bfloat16:90% float32:10%"
@@ -152,7 +162,11 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
 
 @pytest.mark.parametrize(
     ("dtype", "is_scaled", "notes"),
-    [("float16", False, 1), ("float16", True, 0), ("bfloat16", False, 0)],
+    [
+        ("float16", False, 1),
+        ("float16", True, 0),
+        ("bfloat16", False, 0),
+    ],
 )
 def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, notes):
     narrow = process(10, computed={dtype: 10}) | {"is_scaled": is_scaled}

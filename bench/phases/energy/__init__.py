@@ -79,13 +79,8 @@ METRICS = (
 )
 
 
-def lacks(device: Device) -> str | None:
-    """Return why the energy of a device cannot be read; None where it can.
-
-    It is an empty text for a CPU, so that a run does not warn of it.
-    """
-    if device.energy:
-        return None
+def missing(device: Device) -> str:
+    """Return why the energy of a GPU cannot be read; nobody expects it of a CPU."""
     if not device.is_gpu:
         return ""
     return f"GPU {device.placement} tells neither energy nor power: its energy is not measured."
@@ -108,7 +103,8 @@ PHASE = Phase(
     derive=derive,
     describe=describe,
     default=True,
-    lacks=lacks,
+    can_measure=lambda device: bool(device.energy),
+    missing=missing,
     joint=True,
     estimate=lambda work: 15.0 + 4 * work.step_s,  # idle power first, then two stretches of steps
 )

@@ -31,7 +31,7 @@ MODULE = "module: "
 # Names by which DistributedDataParallel, torch.compile and FSDP hold a model.
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module")
 CASTS = ("_to_copy", "clone")
-# Groups of tensors that are kept, the largest.
+# Groups of tensors that are kept, the largest: a report shows ten that changed most.
 KEPT = 40
 # How many times the bytes of its inputs and results an operator takes inside, from which that is
 # kept: the library has fallen back to an algorithm that unfolds a copy.
@@ -154,12 +154,14 @@ class PeakHolders(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         tensors = _tensors(result)
         name, module = func.overloadpacket.__name__, self._module()
-        group = name, module, _shape(tensors[0]) if tensors else ""
+        shape = _shape(tensors[0]) if tensors else ""
+        group = name, module, shape
         if self._device == "cuda":
             kept = max(0, torch.cuda.memory_allocated() - before)
             inside = torch.cuda.max_memory_allocated() - before - kept
             operands = _tensors((args, kwargs))
-            if inside > UNFOLDED * sum(tensor.nbytes for tensor in (*operands, *tensors)):
+            outside = sum(tensor.nbytes for tensor in (*operands, *tensors))
+            if inside > UNFOLDED * outside:
                 self._noted["unfolded"] |= Counter({group: inside})
         if name in CASTS and isinstance(args[0], Tensor):
             self._note_copy(group, args[0], tensors[0])
@@ -172,7 +174,8 @@ class PeakHolders(TorchDispatchMode):
         """Yield what was alive at the peak, and what was noted of the operators."""
         name, module = self.running
         yield _row("peak", name, module, "", self.peak_bytes)
-        for kind, values in {"held": self._at_peak, **self._noted}.items():
+        kinds = {"held": self._at_peak, **self._noted}
+        for kind, values in kinds.items():
             for (name, module, detail), value in values.most_common(KEPT):
                 yield _row(kind, name, module, detail, value)
 
@@ -221,8 +224,9 @@ class PeakHolders(TorchDispatchMode):
         self._bytes += size
         weakref.finalize(storage, self._forget, storage._cdata, group, size)
         if self._bytes > self.peak_bytes:
-            self.peak_bytes, self.running = self._bytes, group[:2]
-            self._at_peak = +self._alive
+            self.peak_bytes = self._bytes
+            self.running = group[:2]
+            self._at_peak = +self._alive  # a copy without the groups that hold nothing any more
 
     def _forget(self, key: int, group: Group, size: int) -> None:
         self._known.discard(key)
@@ -368,7 +372,9 @@ def _is_finite(values: Any) -> bool:
 
 
 def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) + f" {str(tensor.dtype).removeprefix('torch.')}"
+    sizes = "x".join(map(str, tensor.shape))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"{sizes} {dtype}"
 
 
 def _row(kind: str, name: str, module: str, detail: str, value: float) -> Row:

@@ -52,12 +52,14 @@ def explained(runs: Runs) -> list[Explanation]:
     if rows.empty:
         return []
     trials = runs.trials[runs.trials["status"].isin(MEASURED)]
-    measured = trials.loc[trials["phase"] == "explain", ["run", *PAIR]].drop_duplicates()
+    of_arm = ["run", *PAIR]
+    measured = trials.loc[trials["phase"] == "explain", of_arm].drop_duplicates()
     peaks = trials[trials["phase"] == "memory"]
     # As the memory phase's table: of a CPU the resident set, which torch's allocator does not show.
     peak_bytes = peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"])
     peaks = peaks[KEY].assign(kind="memory", value=peak_bytes)
-    every = pd.concat([rows.merge(measured, on=["run", *PAIR]), peaks], ignore_index=True)
+    figures_of_arms = rows.merge(measured, on=of_arm)
+    every = pd.concat([figures_of_arms, peaks], ignore_index=True)
     names = subjects(runs.trials)[[*SUBJECT, "workload", "where"]]
     return explanations(every.merge(names, on=SUBJECT))
 
@@ -112,9 +114,13 @@ def _unexplained(trials: pd.DataFrame) -> list[Findings]:
     rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
     if rows.empty:
         return []
-    details = rows["detail"].dropna()
-    reasons = [*details[details != ""], f"it takes {BASELINE} and another precision"]
-    return [Findings(findings=[Finding(subject="No explanation", result=reasons[0])])]
+    reason = f"it takes {BASELINE} and another precision"
+    for detail in rows["detail"].dropna():
+        if detail:
+            reason = detail
+            break
+    finding = Finding(subject="No explanation", result=reason)
+    return [Findings(findings=[finding])]
 
 
 def time_by_class(explanation: Explanation) -> Table:
@@ -124,8 +130,8 @@ def time_by_class(explanation: Explanation) -> Table:
         rest_ms = {PROFILER: step.timed_ms - step.profiled_ms, "the step": step.timed_ms}
         times.append(pd.concat([step.ms, pd.Series(rest_ms)]))
     rows = side_by_side(*times)
-    rows = rows[(rows["before"] != 0) | (rows["after"] != 0)]
-    return _compared(explanation, "", "class of work", rows)
+    is_there = (rows["before"] != 0) | (rows["after"] != 0)
+    return _compared(explanation, "", "class of work", rows[is_there])
 
 
 def operators_changed(explanation: Explanation) -> Iterator[Table]:
@@ -207,10 +213,13 @@ def _memory(explanation: Explanation) -> str:
     else:
         text += f", and {number(was / size, 3)} {unit} in fp32 ({change((now - was) / was)})"
     parts = []
-    for part in records(explanation.changed("held", by_size=False).head(NAMED)):
-        if abs(part["change"]) >= SAME * max(was, now):
-            sign = "+" if part["change"] > 0 else ""
-            parts.append(f"{part['name']} {sign}{number(part['change'] / size, 3)} {unit}")
+    largest = explanation.changed("held", by_size=False).head(NAMED)
+    for part in records(largest):
+        change_bytes = part["change"]
+        if abs(change_bytes) < SAME * max(was, now):
+            continue
+        sign = "+" if change_bytes > 0 else ""
+        parts.append(f"{part['name']} {sign}{number(change_bytes / size, 3)} {unit}")
     if parts:
         text += f": {'; '.join(parts)}"
     return f"{text}. The peak comes at {explanation.arm.peak_at}."
@@ -228,9 +237,12 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     panels = []
     shown = set[str]()
     for title, steps in cells.items():
-        unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
-        times = {step.precision: step.ms.reindex([*PARTS], fill_value=0.0) for step in steps}
-        memory = {step.precision: _held(step) / size for step in steps}
+        largest = max(step.peak_bytes for step in steps)
+        unit, size, _ = memory_unit(largest)
+        times, memory = {}, {}
+        for step in steps:
+            times[step.precision] = step.ms.reindex([*PARTS], fill_value=0.0)
+            memory[step.precision] = _held(step) / size
         panels.append(_panel(title, "ms a step", times))
         panels.append(_panel(title, f"{unit} at the peak", memory))
         for parts in (*times.values(), *memory.values()):
@@ -249,7 +261,8 @@ def _held(step: Step) -> pd.Series[float]:
     """Return the bytes of each part at the peak; without a class, such as views, is the rest."""
     held = step.of("held")
     parts = held["work"].where(held["work"] != "", held["name"])
-    amounts = held["value"].groupby(parts).sum().reindex([*PARTS], fill_value=0.0)
+    by_part = held["value"].groupby(parts).sum()
+    amounts = by_part.reindex([*PARTS], fill_value=0.0)
     amounts[REST] += step.peak_bytes - amounts.sum()
     return amounts
 
@@ -261,12 +274,15 @@ def _panel(title: str, unit: str, steps: dict[str, pd.Series[float]]) -> Panel:
     for place, parts in enumerate(steps.values()):
         start = 0.0
         for part, value in parts[parts > 0].items():
-            ends = (start, start + value)
-            bar = Bar(x=ends, low=place + 0.15, high=place + 0.85, tint=PARTS[str(part)])
+            end = start + value
+            tint = PARTS[str(part)]
+            # Bars are 0.7 of a row high, so that those of two rows do not touch.
+            bar = Bar(x=(start, end), low=place + 0.15, high=place + 0.85, tint=tint)
             marks.append(bar)
-            start += value
+            start = end
         longest = max(longest, start)
-    return chart.rows_panel(title, Axis(label=unit, low=0.0, high=1.03 * longest), [*steps], marks)
+    axis = Axis(label=unit, low=0.0, high=1.03 * longest)
+    return chart.rows_panel(title, axis, [*steps], marks)
 
 
 REPORT = PhaseReport(findings=lambda material: findings(material.runs))

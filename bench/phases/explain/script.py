@@ -34,11 +34,13 @@ def figures_of(
     Raises:
         ValueError: the trace shows no steps.
     """
-    profile = decompose({"traceEvents": _marked(record["trace"]["traceEvents"], length)}, gpu=gpu)
+    events = _marked(record["trace"]["traceEvents"], length)
+    profile = decompose({"traceEvents": events}, gpu=gpu)
     yield {"kind": "step", "name": "timed", "value": step_ms}
     yield from profile
-    skipped = sum(step["skipped"] for step in record["steps"])
-    yield {"kind": "step", "name": "skipped", "value": 100 * skipped / len(record["steps"])}
+    steps = record["steps"]
+    skipped = sum(step["skipped"] for step in steps)
+    yield {"kind": "step", "name": "skipped", "value": 100 * skipped / len(steps)}
     if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
         classes_ms = {row["name"]: row["value"] for row in profile if row["kind"] == "class"}
@@ -60,7 +62,8 @@ def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any
     for event in events:
         if event.get("ph") == "X" and event["name"].startswith(OPTIMIZER):
             ends.append(event["ts"] + event["dur"])
-    ends = sorted(ends)[::length]
+    ends.sort()
+    ends = ends[::length]
     if len(ends) < 2:
         raise ValueError("torch.profiler saw no step of its optimizers, as where they are compiled")
     within = [event for event in events if event.get("ts", 0) < ends[-1]]

@@ -408,7 +408,8 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     """
     if name == COPY:
         floats = [kind for kind in types[:2] if kind in FLOATS]
-        return "casts and layout" if len(floats) == 2 and floats[0] != floats[1] else None
+        is_cast = len(floats) == 2 and floats[0] != floats[1]
+        return "casts and layout" if is_cast else None
     if re.match(LAYOUT, name):
         return "casts and layout"
     if re.match(BOOKKEEPING, name):
@@ -416,7 +417,10 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
     known = name.startswith(("aten::", "torchao::", "mkldnn", "onednn"))
     if (known and is_product(name)) or name.startswith("triton_tem"):
         return "other products"
-    return next((work for work, names in OPERATORS if re.match(names, name)), None)
+    for work, names in OPERATORS:
+        if re.match(names, name):
+            return work
+    return None
 
 
 def work_of(row: Row) -> WorkClass | Literal[""]:
@@ -428,13 +432,20 @@ def work_of(row: Row) -> WorkClass | Literal[""]:
 @cache
 def range_class(name: str) -> WorkClass | None:
     """Return the class that all within a range has, such as an optimizer's step, if any."""
-    return next((work for work, names in RANGES if re.match(names, name)), None)
+    for work, names in RANGES:
+        if re.match(names, name):
+            return work
+    return None
 
 
 def kernel_class(name: str) -> WorkClass:
     """Return the class of a kernel by its own name alone."""
-    work: WorkClass = next((work for work, names in KERNELS if re.search(names, name)), "unknown")
-    return "matrix units" if work == "other products" and on_matrix_units(name, ()) else work
+    for work, names in KERNELS:
+        if re.search(names, name):
+            if work == "other products" and on_matrix_units(name, ()):
+                return "matrix units"
+            return work
+    return "unknown"
 
 
 def on_matrix_units(kernel: str, types: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ PHASE = Phase(
     summary="the baseline timed against itself: the A/A noise",
     row=Speed,
     details={Block: "blocks.csv"},
-    derive=partial(derive, label=AGAIN),
+    derive=partial(derive, label=AGAIN),  # the second copy's blocks are compared with the first's
     describe=describe,
     key="replicate",
     is_enough=is_enough,

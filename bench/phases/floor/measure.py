@@ -24,4 +24,4 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     paired = measure(context, [first, second], device, send, batches=batches)
     for block in paired.blocks():
         send(block)
-    send(paired.result(1, precision=name))
+    send(paired.result(1, arm=name))

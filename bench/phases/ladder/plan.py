@@ -21,9 +21,11 @@ def trials(question: Question) -> list[Trial]:
     steps, unsupported = build_ablation(mixed, question.device.kind, more, supported=supported)
     cell = replace(question.cell, techniques=())  # they are steps
     speed = replace(question.trial(), phase="speed", ablation=True, cell=cell, arms=tuple(steps))
+    # Memory comes first: what does not fit is then left out of the speed of all together.
     memory = [replace(speed, phase="memory", arms=(step,)) for step in steps]
     groups, alone = together(speed, question.device, unsupported)
-    return [*memory, *in_processes(speed, groups, speed.protocol.replicates), *alone]
+    timed = in_processes(speed, groups, speed.protocol.replicates)
+    return [*memory, *timed, *alone]
 
 
 def _mixed(question: Question) -> str:
@@ -32,7 +34,9 @@ def _mixed(question: Question) -> str:
     if names:
         return named_mixed(names)
     best = best_mixed(device)
-    return BASELINE if is_emulated(device, best) else best
+    if is_emulated(device, best):  # which would be slower than fp32
+        return BASELINE
+    return best
 
 
 def named_mixed(names: tuple[str, ...]) -> str:
@@ -41,7 +45,10 @@ def named_mixed(names: tuple[str, ...]) -> str:
     Raises:
         UsageError: there are several.
     """
-    mixed = [name for name in dict.fromkeys(names) if parse_precision(name).compute != "float32"]
+    mixed = []
+    for name in dict.fromkeys(names):
+        if parse_precision(name).compute != "float32":
+            mixed.append(name)
     if len(mixed) > 1:
         raise UsageError(
             f"A ladder climbs to one mixed precision: name one of {', '.join(mixed)} in "
@@ -69,10 +76,16 @@ def build_ablation(
     steps = [ArmSpec(precision=BASELINE)]
     unsupported: list[ArmSpec] = []
     if mixed != BASELINE:
-        place = steps if supported else unsupported
-        place.append(ArmSpec(precision=mixed))
+        step = ArmSpec(precision=mixed)
+        if supported:
+            steps.append(step)
+        else:
+            unsupported.append(step)
     for name in dict.fromkeys((*FIXED, *more)):
-        step = replace(steps[-1], techniques=(*steps[-1].techniques, name))
-        place = unsupported if refusal(step.techniques, kind, "speed") else steps
-        place.append(step)
+        below = steps[-1]
+        step = replace(below, techniques=(*below.techniques, name))
+        if refusal(step.techniques, kind, "speed"):
+            unsupported.append(step)
+        else:
+            steps.append(step)
     return steps, unsupported

@@ -90,14 +90,17 @@ def ladders(runs: Runs) -> list[Ladder]:
         return []
     # A ladder's techniques are its steps, and its noise is that of fp32 with any techniques at its
     # batch size.
-    noise = noises(numbered(runs.trials.assign(techniques="")))
-    trials = numbered(runs.ablations.merge(subjects(runs.ablations), how="left"))
+    without_techniques = numbered(runs.trials.assign(techniques=""))
+    noise = noises(without_techniques)
+    named = runs.ablations.merge(subjects(runs.ablations), how="left")
+    trials = numbered(named)
     timed = {arm.key: arm for arm in arms(trials, SPEED).values()}
     peaks = {arm.key: arm for arm in arms(trials, MEMORY).values()}
     found = []
     for cell, rows in trials.groupby(CELL, sort=False):
         first = rows.iloc[0]
-        types = other_types(rows.assign(precision=rows["arm_precision"]))
+        by_precision = rows.assign(precision=rows["arm_precision"])
+        types = other_types(by_precision)
         subject = f"{first['workload']} on {first['where']}"
         ladder = Ladder(
             title=f"{subject} at batch size {first['batch_size']:.0f}",
@@ -107,9 +110,8 @@ def ladders(runs: Runs) -> list[Ladder]:
             other_types=bool(types.notna().any()),
             rows=[],
         )
-        for (precision, techniques), of_step in rows.groupby(
-            ["arm_precision", "arm_techniques"], sort=False
-        ):
+        steps = rows.groupby(["arm_precision", "arm_techniques"], sort=False)
+        for (precision, techniques), of_step in steps:
             step = ArmSpec(precision=str(precision), techniques=listed(str(techniques)))
             ladder.rows.append(_row(ladder, step, of_step, peaks))
         ladder.rows.sort(key=lambda row: row["step"].rank)
@@ -126,10 +128,13 @@ def _row(
     is_speed = trials["phase"] == "speed"
     timed = trials[is_speed & is_measured & trials["step_ms"].gt(0)]
     over_fp32 = ladder.gain(FP32, step) if step != FP32 else None
-    status, detail = _outcome(trials[is_speed | ~is_measured & (trials["phase"] == "memory")])
+    # Memory counts where it failed: its speed was then left out.
+    is_memory_failure = ~is_measured & (trials["phase"] == "memory")
+    status, detail = _outcome(trials[is_speed | is_memory_failure])
     if status == "ok" and over_fp32 is not None and over_fp32.change.half_width is not None:
         asked = timed["target_ci"].max()
-        if math.expm1(over_fp32.change.half_width) > asked:
+        reached = math.expm1(over_fp32.change.half_width)
+        if reached > asked:
             status = "unconverged"
             detail = f"the interval over processes is wider than ±{100 * asked:g} %"
     peak = peaks.get((*ladder.cell, step.name))
@@ -164,7 +169,8 @@ def _outcome(trials: pd.DataFrame) -> tuple[str, str]:
         return UNKNOWN, ""
     # Memory's failures, which come first in the plan, count where the speed phase was left out.
     order = trials["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
-    last = trials.assign(order=order).sort_values(["order", "phase"], kind="stable").iloc[-1]
+    ordered = trials.assign(order=order).sort_values(["order", "phase"], kind="stable")
+    last = ordered.iloc[-1]
     return str(last["status"]), str(last["detail"])
 
 
@@ -187,11 +193,25 @@ def _gain(contrast: Contrast | None) -> str:
     if contrast is None:
         return UNKNOWN
     center, low, high = contrast.gain.ends
-    return ratio(center, low, high) + (" (no interval)" if low is None else "")
+    text = ratio(center, low, high)
+    if low is None:
+        text += " (no interval)"
+    return text
 
 
 def _over_fp32(row: Row) -> str:
-    return "baseline" if row["step"] == FP32 and known(row["step_ms"]) else _gain(row["over_fp32"])
+    if row["step"] == FP32 and known(row["step_ms"]):
+        return "baseline"
+    return _gain(row["over_fp32"])
+
+
+def _over_previous(row: Row) -> str:
+    return _gain(row["over_previous"])
+
+
+def _measured_in(row: Row) -> str:
+    contrast = row["over_previous"]
+    return measured_in(contrast) if contrast else ""
 
 
 def _status(row: Row) -> str:
@@ -207,8 +227,8 @@ COLUMNS = (
     words("builds on", "builds_on"),
     figures("step (ms)", "step_ms"),
     figures("over fp32 [95 % interval]", _over_fp32),
-    figures("over the one it builds on [95 % interval]", lambda row: _gain(row["over_previous"])),
-    words("measured in", lambda row: row["over_previous"] and measured_in(row["over_previous"])),
+    figures("over the one it builds on [95 % interval]", _over_previous),
+    words("measured in", _measured_in),
     figures("peak memory (MiB)", "peak_memory_bytes", per=MIB),
     words("status", _status),
 )
@@ -253,8 +273,12 @@ def verdict(ladder: Ladder) -> str:
 def _lowest_unbeaten(ladder: Ladder, faster: list[Row]) -> Row:
     """Return the lowest step faster than fp32 that no higher one is shown to beat."""
     for place, lower in enumerate(faster):
-        gains = [ladder.gain(lower["step"], higher["step"]) for higher in faster[place + 1 :]]
-        if not any(gain and gain.word == "FASTER" for gain in gains):
+        is_beaten = False
+        for higher in faster[place + 1 :]:
+            gain = ladder.gain(lower["step"], higher["step"])
+            if gain and gain.word == "FASTER":
+                is_beaten = True
+        if not is_beaten:
             break
     return lower
 
@@ -293,7 +317,9 @@ def _document(ladder: Ladder) -> dict[str, Any]:
         for name in IN_DOCUMENT:
             step[name] = row[name] if known(row[name]) else None
         for key, over in (("speedup", "over_fp32"), ("speedup_over_previous", "over_previous")):
-            step |= interval(key, row[over].gain if row[over] else None)
+            contrast = row[over]
+            gain = contrast.gain if contrast else None
+            step |= interval(key, gain)
         steps.append(step)
     return {"name": ladder.title, "noise_ratio": ladder.noise, "steps": steps}
 

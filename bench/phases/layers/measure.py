@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -41,7 +41,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
         for epoch in range(1, trial.epochs + 1):
             train_epoch(reference, opened.train(epoch))
             text = f"fp32: epoch {epoch} of {trial.epochs}"
-            send(Progress(text=text, done=epoch / trial.epochs / 2))
+            # Training is taken to be the first half of the work.
+            done = epoch / trial.epochs / 2
+            send(Progress(text=text, done=done))
     batches = context.resident_batches(2)
     if len(batches) < 2:
         raise UnsupportedError("layers compares two batches, and an epoch has one")
@@ -51,8 +53,13 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
 
     model = Narrowing(reference.model, loss, batches, dtype)
     text = f"{name}: narrowing {len(model.candidates)} modules"
-    findings = narrowing.search(model, lambda share: send(Progress(text=text, done=share)))
-    patterns = globs(findings.kept, [module for module, _ in reference.model.named_modules()])
+
+    def show(share: float) -> None:
+        send(Progress(text=text, done=share))
+
+    findings = narrowing.search(model, show)
+    modules = dict(reference.model.named_modules())
+    patterns = globs(findings.kept, modules)
     for layer, figure, value in _figures(findings, patterns):
         numeric = Numeric(
             trial=trial.id,
@@ -64,7 +71,9 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
             value=value,
         )
         send(numeric)
-    row = Layers(gradient_error=findings.error if math.isfinite(findings.error) else None)
+    row = Layers()
+    if math.isfinite(findings.error):
+        row = Layers(gradient_error=findings.error)
     runner = context.runner(name, batches)
     detail = describe(findings, name, patterns)
     send(runner.result("ok", detail, switches=runner.read_back(), row=row))
@@ -79,8 +88,11 @@ def _figures(findings: Findings, patterns: Sequence[str]) -> Iterator[tuple[str,
         yield "", "kept", findings.error_kept
     total = sum(error**2 for error in findings.errors.values())
     for module, error in findings.errors.items():
+        share = 1.0
+        if error != math.inf:
+            share = error**2 / total
         yield module or WHOLE, "error", error
-        yield module or WHOLE, "share", 1.0 if error == math.inf else error**2 / total
+        yield module or WHOLE, "share", share
     for pattern in patterns:
         yield pattern, "keep", 1.0
 
@@ -100,14 +112,16 @@ def _narrow_type(precision: Precision) -> torch.dtype:
     return dtype
 
 
-def globs(names: Sequence[str], known: Sequence[str]) -> list[str]:
+def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
     """Return patterns for modules: with * for numbers where it matches no other, else the name."""
     chosen = {name or "*" for name in names}
     for name in names:
+        # A part of the name that is a number, as in layers.0.norm.
         pattern = re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
         matches = {each for each in known if fnmatchcase(each, pattern)}
         if len(matches) > 1 and matches <= chosen:
-            chosen = (chosen - matches) | {pattern}
+            chosen -= matches
+            chosen.add(pattern)
     return sorted(chosen)
 
 

@@ -30,7 +30,7 @@ from bench.training.keep import lies_in
 # Errors of gradients that are no harm, by the narrow type.
 ENOUGH = {torch.bfloat16: 1 / 8, torch.float16: 1 / 20}
 # An error that is harm whatever the modules add up to.
-MOST = 0.5
+HARM = 0.5
 # A module whose error is above so many medians is none of those whose sum is the floor.
 OUTLIER = 10
 # So many modules are a small set even where they are most of the model's.
@@ -121,6 +121,7 @@ class Narrowing:
         self._kept = set(self.candidates)
         for name, module in self.model.named_modules():
             module.forward = self._stateful(name, module.forward)
+        # With all kept: the pass says which of them compute anything themselves.
         own = _OwnOperations(self._stack)
         with own, torch.no_grad():
             loss(self.model, batches[0])
@@ -164,13 +165,15 @@ class Narrowing:
         if name in self._kept:
             return cast(inputs, torch.float32)
         if not self._kept:
-            self._types[call] = tree_map(lambda leaf: getattr(leaf, "dtype", None), inputs)
+            self._types[call] = tree_map(_dtype, inputs)
         elif self._replay and call in self._types:
             return tree_map(self._narrowed, inputs, self._types[call])
         return inputs
 
     def _narrowed(self, leaf: Any, dtype: torch.dtype | None) -> Any:
-        return leaf.to(dtype) if dtype == self.dtype else leaf
+        if dtype == self.dtype:
+            return leaf.to(dtype)
+        return leaf
 
     def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
         """Return the error of the gradients with some modules kept: 0 is fp32's own.
@@ -193,7 +196,8 @@ class Narrowing:
             except RuntimeError as error:  # a type or a value that an operator does not take
                 self.raised = self.raised or error
                 return math.inf
-            if all(bool(tensor.isfinite().all()) for tensor in (loss, *gradients.values())):
+            computed = (loss, *gradients.values())
+            if all(bool(tensor.isfinite().all()) for tensor in computed):
                 return self.score(gradients, batch)
             if scale == 1.0 or not loss.isfinite():
                 return math.inf
@@ -210,16 +214,22 @@ class Narrowing:
         with self._autocast():
             loss = self._loss(self.model, self.batches[batch])
         (loss * scale).backward()
-        gradients = named_gradients(self.model, self.model.parameters())
-        return loss, {name: gradient.float() / scale for name, gradient in gradients}
+        unscaled = {}
+        for name, gradient in named_gradients(self.model, self.model.parameters()):
+            unscaled[name] = gradient.float() / scale
+        return loss, unscaled
 
     def agreed(self, kept: Collection[str]) -> float:
         """Return the least error of the batches; infinite where it is on any of them.
 
         A unit near zero that changes its sign is a large error on a single batch, and no harm.
         """
-        errors = [self.error(kept, number) for number in range(len(self.batches))]
-        return math.inf if math.inf in errors else min(errors)
+        errors = []
+        for number in range(len(self.batches)):
+            errors.append(self.error(kept, number))
+        if math.inf in errors:
+            return math.inf
+        return min(errors)
 
     def score(self, gradients: Gradients, batch: int) -> float:
         """Return the larger of the error of all gradients as a vector and the mean over parameters.
@@ -227,18 +237,28 @@ class Narrowing:
         The vector sees the sums of large gradients, and the mean those that are small throughout.
         The mean is over parameters whose fp32 gradient is more than rounding.
         """
-        reference = self.references[batch]
-        pairs = {name: (gradients[name], exact) for name, exact in reference.items()}
-        squares = [min(distance([pairs[name]]), 1.0) ** 2 for name in self._signal[batch]]
-        mean = math.sqrt(sum(squares) / max(1, len(squares)))
+        pairs = {}
+        for name, exact in self.references[batch].items():
+            pairs[name] = (gradients[name], exact)
+        squares = 0.0
+        for name in self._signal[batch]:
+            # At an error of 1 nothing is left of a gradient: more is no more harm.
+            error = min(distance([pairs[name]]), 1.0)
+            squares += error**2
+        mean = math.sqrt(squares / max(1, len(self._signal[batch])))
         return max(mean, distance(pairs.values()))
 
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept with these modules: they, and those in them."""
-        kept = {each for each in self.candidates if each in names}
-        for name in names:
-            kept.update(each for each in self.candidates if lies_in(each, name))
+        kept = set()
+        for candidate in self.candidates:
+            if candidate in names or any(lies_in(candidate, name) for name in names):
+                kept.add(candidate)
         return kept
+
+
+def _dtype(leaf: Any) -> torch.dtype | None:
+    return getattr(leaf, "dtype", None)
 
 
 Answer = Literal["fine", "concentrated", "diffuse", "loss"]
@@ -288,9 +308,12 @@ def limit_of(errors: Collection[float], enough: float) -> float:
     kept.
     """
     positive = [error for error in errors if 0 < error < math.inf]
-    median = statistics.median_low(positive) if positive else 0.0
-    floor = math.sqrt(sum(error**2 for error in positive if error <= OUTLIER * median))
-    return min(MOST, max(enough, 2 * floor))
+    if not positive:
+        return enough
+    median = statistics.median_low(positive)
+    usual = [error for error in positive if error <= OUTLIER * median]
+    floor = math.hypot(*usual)
+    return min(HARM, max(enough, 2 * floor))
 
 
 def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: None) -> Findings:
@@ -314,7 +337,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
     errors = dict[str, float]()
     for name in candidates:
-        errors[name] = model.error([other for other in candidates if other != name], replay=True)
+        others = [other for other in candidates if other != name]
+        errors[name] = model.error(others, replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
     findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)

@@ -88,8 +88,10 @@ def answers(rows: pd.DataFrame) -> Table | None:
     """Return each arm's answer, of rows of ``searched`` with the column ``where``."""
     lines = []
     for _, arm in rows.groupby(KEY, sort=False):
-        of_model = arm[arm["layer"] == ""].set_index("name")["value"].to_dict()
-        line = arm.iloc[0].to_dict() | dict.fromkeys(OF_MODEL) | of_model
+        of_model = arm[arm["layer"] == ""].set_index("name")["value"]
+        line = arm.iloc[0].to_dict()
+        for name in OF_MODEL:
+            line[name] = of_model.get(name)
         line["keep"] = kept(arm)
         line["answer"] = "".join(text for name, text in ANSWERS.items() if name in of_model)
         lines.append(line)
@@ -117,7 +119,8 @@ def findings(material: Material) -> Iterator[Findings]:
     """Yield what each search has found, which is the detail of its row."""
     trials = material.trials
     found = []
-    for trial in records(trials[(trials["phase"] == "layers") & trials["status"].isin(MEASURED)]):
+    is_search = (trials["phase"] == "layers") & trials["status"].isin(MEASURED)
+    for trial in records(trials[is_search]):
         advice, _, evidence = str(trial["detail"]).partition(": ")
         subject = (
             f"{trial['workload']} on {trial['where']}, batch {trial['batch_size']:.0f}, "

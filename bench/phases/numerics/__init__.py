@@ -28,8 +28,10 @@ def derive(rows: Any, details: Any) -> Any:
     is_loss = (figures["kind"] == "step") & (figures["name"] == "loss")
     losses = figures[is_loss].groupby(key)["value"]
     gradients = figures[figures["kind"] == "gradient"]
-    zeros = gradients["value"].where(gradients["name"] == "zero", 0.0)
-    sums = gradients.assign(zeros=zeros).groupby(key)[["value", "zeros"]].sum()
+    # Values are counts of gradients, by bins of their size.
+    is_zero = gradients["name"] == "zero"
+    gradients = gradients.assign(zeros=gradients["value"].where(is_zero, 0.0))
+    sums = gradients.groupby(key)[["value", "zeros"]].sum()
     zeros_pct = 100 * sums["zeros"] / sums["value"]
     named = rows.set_index(key).index
     return rows.assign(

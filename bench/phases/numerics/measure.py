@@ -47,14 +47,14 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
     failure = observation.train(batches, steps)
-    first, last = observation.losses[0], observation.losses[-1]
-    course = (
-        f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(observation.losses)}"
-    )
+    losses = observation.losses
+    first, last = losses[0], losses[-1]
+    course = f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(losses)}"
     lost = min(observation.lost, default=0.0)
     if lost >= MENTIONED:
         course += f"; {100 * lost:.0f} % of the weights' updates were lost to rounding"
-    runner = TrainingRunner(name, arm, cycle(context.resident_batches(1)))
+    one_batch = cycle(context.resident_batches(1))
+    runner = TrainingRunner(name, arm, one_batch)
     result = runner.result(
         "nonfinite" if failure else "ok",
         failure or course,
@@ -92,20 +92,22 @@ class _Observation:
                 scale = self.arm.loss_scale
                 if step in counted:
                     before = [weight.detach().clone() for weight in self.arm.weights.trained()]
-                    with gradients.watch_output_gradients(
-                        self.arm.model, scale or 1.0
-                    ) as of_outputs:
+                    watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
+                    with watched as of_outputs:
                         failure = self._step(step, batch, scale, largest_activations, before)
                     self._counts("output_gradient", step, of_outputs)
                 else:
                     failure = self._step(step, batch, scale, largest_activations)
                 if step in counted or failure:  # the scaler has divided them by the scale again
-                    bins = [gradients.count_bins(gradient) for _, gradient in self._named()]
+                    bins = []
+                    for _, gradient in self._named():
+                        bins.append(gradients.count_bins(gradient))
                     self._counts("gradient", step, bins)
                 if failure:
                     break
-                text = f"{self.arm.precision.name}: step {step + 1}"
-                self.send(Progress(text=text, done=(step + 1) / steps))
+                number = step + 1
+                text = f"{self.arm.precision.name}: step {number}"
+                self.send(Progress(text=text, done=number / steps))
         for layer, (value, step) in self.largest.items():
             self._send("activation", step, "largest", value, layer)
         return failure
@@ -150,14 +152,16 @@ class _Observation:
             if figure is not None:
                 self._send("step", step, name, float(figure))
         for layer, value in values.items():
+            # Magnitudes, so that the first of a layer is larger.
             largest, _ = self.largest.get(layer, (-1.0, 0))
             if not value <= largest:  # a NaN is kept, for it is what is looked for
                 self.largest[layer] = (value, step)
         if not math.isfinite(loss):
             where = "with every layer's output finite"
-            for layer, value in reversed(values.items()):
+            for layer, value in values.items():
                 if not math.isfinite(value):
                     where = f"first in the output of layer {layer}"
+                    break
             return f"the loss became {loss} at step {step}, {where}"
         if bad and scale is None:
             # The backward pass runs from the last layer to the first.
@@ -168,6 +172,7 @@ class _Observation:
         """Send the sums of counts of ``gradients.BINS``; empty bins are left out."""
         if not counts:
             return
+        # Of all tensors together: a row for each of them would be a file of megabytes.
         sums = torch.stack(counts).sum(dim=0).tolist()
         for name, value in zip(gradients.BINS, sums, strict=True):
             if value:
@@ -184,10 +189,12 @@ class _Observation:
                 tensor.data = tensor.data.to(torch.complex128)
         state = arm.weights.state_dict()
         # Converted layers may hold more.
-        exact.load_state_dict({name: state[name] for name in exact.state_dict()})
+        common = {name: state[name] for name in exact.state_dict()}
+        exact.load_state_dict(common)
         exact_loss = arm.loss
         if arm.criterion is not None:
-            exact_loss = pair_loss(copy.deepcopy(arm.criterion).double())
+            exact_criterion = copy.deepcopy(arm.criterion).double()
+            exact_loss = pair_loss(exact_criterion)
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             with arm.autocast():

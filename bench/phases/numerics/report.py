@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule
-from bench.report.format import error, known, number, records
+from bench.report.format import error, known, number
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
 from bench.report.tables.table import (
@@ -45,7 +45,10 @@ POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.n
 
 
 def _decibels(value: float) -> str:
-    return f"{-20 * math.log10(value):.1f}" if value > 0 else "∞"
+    if value == 0:
+        return "∞"
+    decibels = -20 * math.log10(value)
+    return f"{decibels:.1f}"
 
 
 STEP_COLUMNS = (
@@ -107,9 +110,12 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
     for kind, of in GRADIENTS.items():
         for arm in arms:
             of_kind = arm[arm["kind"] == kind]
-            if not of_kind.empty:
-                names = of_kind.iloc[0].to_dict()
-                gradients.append(names | {"of": of} | _float16_shares(of_kind, _scale(arm)))
+            if of_kind.empty:
+                continue
+            line: dict[Any, Any] = of_kind.iloc[0].to_dict()
+            line["of"] = of
+            line |= _float16_shares(of_kind, _scale(arm))
+            gradients.append(line)
     return [
         table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
         table("Numerics: gradients", gradients, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
@@ -118,30 +124,42 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
 
 def _scale(rows: pd.DataFrame) -> float:
     """Return the loss scale of the last step."""
-    scales = rows[rows["name"] == "loss_scale"].sort_values("step")["value"]
-    return float(scales.iloc[-1]) if len(scales) else FIRST_SCALE
+    scales = rows[rows["name"] == "loss_scale"]
+    if scales.empty:
+        return FIRST_SCALE
+    ordered = scales.sort_values("step")
+    return float(ordered["value"].iloc[-1])
 
 
 def _course(arm: pd.DataFrame) -> dict[Any, Any]:
     """Return how an arm's steps began and ended, as far as the file has it."""
     line: dict[Any, Any] = arm.iloc[0].to_dict()
     arm = arm.sort_values("step")
-    steps = dict([*arm[arm["kind"] == "step"].groupby("name")["value"]])
-    if "loss" in steps:
-        losses = steps["loss"].to_list()
+    of_steps = arm[arm["kind"] == "step"]
+    values_of = dict(list(of_steps.groupby("name")["value"]))
+    if "loss" in values_of:
+        losses = values_of["loss"].to_list()
         line["steps"] = len(losses)
         line["first_loss"] = losses[0]
-        line["last_loss"] = losses[-1] if known(losses[-1]) else "not finite"
-    if "lost_updates" in steps:
-        line["lost_updates"] = steps["lost_updates"].min()
-    if "loss_scale" in steps:
+        line["last_loss"] = losses[-1]
+        if not known(losses[-1]):
+            line["last_loss"] = "not finite"
+    if "lost_updates" in values_of:
+        line["lost_updates"] = values_of["lost_updates"].min()
+    if "loss_scale" in values_of:
         line["loss_scale"] = _scale(arm)
-        line["skipped"] = arm["value"][arm["name"] == "skipped"].sum()
-    for largest in records(arm[arm["kind"] == "activation"].sort_values("value").tail(1)):
-        text = number(largest["value"]) if known(largest["value"]) else "NaN"
+        line["skipped"] = arm.loc[arm["name"] == "skipped", "value"].sum()
+    activations = arm[arm["kind"] == "activation"]
+    if not activations.empty:
+        largest = activations.sort_values("value").iloc[-1]
+        # A NaN is sorted behind all numbers.
+        text = "NaN"
+        if known(largest["value"]):
+            text = number(largest["value"])
         line["activation"] = f"{text} ({largest['layer']})"
         line["activation_share"] = largest["value"]
-    for name, values in arm[arm["kind"] == "error"].groupby("name")["value"]:
+    errors = arm[arm["kind"] == "error"]
+    for name, values in errors.groupby("name")["value"]:
         line[f"first_{name}_error"] = values.iloc[0]
         line[f"last_{name}_error"] = values.iloc[-1]
     return line
@@ -150,7 +168,9 @@ def _course(arm: pd.DataFrame) -> dict[Any, Any]:
 def _float16_shares(rows: pd.DataFrame, scale: float) -> dict[str, float]:
     """Return the shares of gradients that float16 loses, with a loss scale and without, in %."""
     rows = rows[rows["step"] == rows["step"].max()]
-    powers = rows["name"].map(POWERS).fillna(pd.to_numeric(rows["name"], errors="coerce"))
+    # The names of most bins are powers of two.
+    numbers = pd.to_numeric(rows["name"], errors="coerce")
+    powers = rows["name"].map(POWERS).fillna(numbers)
     percent = 100 * rows["value"] / rows["value"].sum()
     shift = math.log2(scale)
     ranges = {
@@ -162,7 +182,8 @@ def _float16_shares(rows: pd.DataFrame, scale: float) -> dict[str, float]:
     }
     shares = {"scale": scale}
     for name, (low, high) in ranges.items():
-        shares[name] = percent[(powers >= low) & (powers < high)].sum()
+        is_within = (powers >= low) & (powers < high)
+        shares[name] = percent[is_within].sum()
     return shares
 
 
@@ -184,7 +205,8 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
             of_model = rows[rows["kind"] == kind]
             if of_model.empty:
                 continue
-            last = of_model.groupby("precision")["step"].transform("max")
+            last_steps = of_model.groupby("precision")["step"].transform("max")
+            in_last_step = of_model[of_model["step"] == last_steps]
             histogram = Chart(
                 name=f"{slug}-b{batch:.0f}-{kind.replace('_', '-')}s",
                 caption=(
@@ -194,7 +216,7 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
                 about="The share of all values at each power of two, and of zeros, in the last "
                 "step. Dashed: values left of it are zero in fp16 even at a loss scale of "
                 f"2^{math.log2(scale):g}.",
-                panels=[_histogram(of_model[of_model["step"] == last], scale)],
+                panels=[_histogram(in_last_step, scale)],
                 legend=[*chart.legend(of_model), *LEGEND],
             )
             yield str(workload), histogram
@@ -206,9 +228,10 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     Where float16 has only zero, or subnormal numbers, it is shaded.
     """
     arms = chart.arms(rows)
-    # Where all values are zero there are no powers.
     named = pd.to_numeric(rows["name"], errors="coerce").dropna().astype(int)
-    powers = range(LOWEST, max([0, *named]) + 1)
+    # The axis goes to 2^0 at least; where all values are zero there are no powers.
+    highest = max([0, *named])
+    powers = range(LOWEST, highest + 1)
     zero = LOWEST - 3 - len(arms)
     low, high = SHARES
     marks: list[Mark] = [
@@ -219,11 +242,16 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     for place, (name, arm) in enumerate(arms):
         counts = arm.groupby("name")["value"].sum()
         shares = (100 * counts / counts.sum()).clip(lower=low)
-        # A bin without any values interrupts the line.
-        line = [(power + 0.5, shares.get(str(power), math.nan)) for power in powers]
+        line = []
+        for power in powers:
+            # A bin without any values interrupts the line.
+            share = shares.get(str(power), math.nan)
+            line.append((power + 0.5, share))
         dot = (zero + place, shares.get("zero", math.nan))
-        marks += [Line(points=line, tint=name), Line(points=[dot], tint=name)]
-    ticks = [(zero + (len(arms) - 1) / 2, "zero")]
+        marks.append(Line(points=line, tint=name))
+        marks.append(Line(points=[dot], tint=name))
+    middle = zero + (len(arms) - 1) / 2
+    ticks = [(middle, "zero")]
     for power in range(-40, powers.stop, 10):
         ticks.append((power, f"2^{power}".replace("-", "−")))
     percents = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]

@@ -142,6 +142,7 @@ def is_enough(last: Any, measured: Any) -> bool:
 
 def conduct(trial: Any, session: Any) -> None:
     """Measure a trial's arms together, or apart (``bench.phases.speed.apart``)."""
+    # bench.spec.trial, which it imports, imports bench.spec.phases, and that this module.
     from bench.phases.speed import apart
 
     apart.conduct(trial, session)
