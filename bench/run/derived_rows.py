@@ -46,7 +46,7 @@ def with_derived(
     for result in results:
         row = result.row
         if row is not None:
-            row = replace(row, **_without_unknown(by_arm[result.precision]))
+            row = replace(row, **_as_fields(by_arm[result.precision]))
         completed.append(replace(result, row=row))
     return completed
 
@@ -61,19 +61,31 @@ def _frame(trial: Trial, records: Sequence[Any], file: str) -> pd.DataFrame:
 
 
 def stored_speeds(folder: Path) -> dict[str, dict[str, Speed]]:
-    """Return the speeds that earlier processes of a run have stored, by trial and arm."""
+    """Return the speeds that a run has stored, by trial and arm (``speeds_of``)."""
     rows = read_trials(folder, read_run(folder), read_details(folder))
-    timed = rows[rows["status"].isin(MEASURED) & (rows["step_ms"] > 0)]
+    phases = [name for name, phase in PHASES.items() if phase.row is Speed]
+    is_speed = rows["phase"].isin(phases) & rows["status"].isin(MEASURED)
+    timed = rows[is_speed & (rows["step_ms"] > 0)]
     columns = [field.name for field in fields(Speed)]
     speeds: dict[str, dict[str, Speed]] = defaultdict(dict)
     for row in timed[["trial", "precision", *columns]].to_dict("records"):
         trial, arm = row.pop("trial"), row.pop("precision")
-        speeds[trial][arm] = Speed(**_without_unknown(row))
+        speeds[trial][arm] = Speed(**_as_fields(row))
     return speeds
 
 
-def _without_unknown(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a row of a frame that are known."""
+def speeds_of(results: Sequence[TrialResult]) -> dict[str, Speed]:
+    """Return the speeds among results of a trial, by the arms that were measured."""
+    speeds = {}
+    for result in results:
+        row = result.row
+        if isinstance(row, Speed) and row.step_ms is not None and result.status in MEASURED:
+            speeds[result.precision] = row
+    return speeds
+
+
+def _as_fields(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the known values of a row of a frame as a dataclass has them, yes and no as bools."""
     known = {}
     for name, value in row.items():
         if not pd.isna(value):

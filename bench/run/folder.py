@@ -84,14 +84,12 @@ def describe(prepared: PreparedRun) -> dict[str, Any]:
     }
 
 
-def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
+def earlier_run(folder: Path) -> dict[str, Any]:
     """Return run.json of the run that goes on in a folder; empty of a new run.
 
     Raises:
-        UsageError: its rows and those to come would answer different questions, or nobody can tell.
+        UsageError: it is not a run's, or damaged.
     """
-    if folder is None:
-        return {}
     if not (folder / "run.json").exists():
         for name in COLUMNS:
             if (folder / name).exists():
@@ -100,7 +98,18 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
                     "restore it, or use another folder."
                 )
         return {}
-    earlier = read_run(folder)
+    return read_run(folder)
+
+
+def require_same_question(folder: Path, prepared: PreparedRun) -> None:
+    """Refuse a run that would not answer the question of the one that goes on in its folder.
+
+    Raises:
+        UsageError: its rows and those to come would be of different questions, or nobody can tell.
+    """
+    earlier = earlier_run(folder)
+    if not earlier:
+        return
     now = json.loads(text_of(describe(prepared)))
     before = fixed(earlier)
     differing = []
@@ -117,7 +126,6 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
             f"The run in '{folder}' differs in {', '.join(differing)}. Repeat its own options, or "
             f"only --resume {folder}, on the same machine and data; or start a new run with --out."
         )
-    return earlier
 
 
 def fixed(run: Mapping[str, Any]) -> dict[str, Any]:

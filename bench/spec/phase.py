@@ -99,6 +99,9 @@ class Phase:
     """Returns whether the processes of a cell are enough, given the last one's trial, and the
     measured rows of speed by the ids of trials and the names of arms; further processes follow
     until they are. None: as many as were planned."""
+    processes_on_gpu: int = 1
+    """Processes that repeat it on a GPU, without ``--quick``, if nothing asks whether they are
+    enough."""
     grouping: Literal["each", "together", "baseline"] = "each"
     """One trial for each precision, one for all that the device supports, or one of the baseline
     alone."""

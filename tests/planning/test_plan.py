@@ -8,6 +8,7 @@ from bench.planning import suite_registry
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.footprint import Footprint
 from bench.planning.plan import Plan, make_plan
+from bench.planning.prepared_suite import PreparedSuite
 from bench.results.records import Device
 from bench.run.forecast import Forecast
 from bench.spec.data_source import DataSource, PreparedData
@@ -56,22 +57,18 @@ def plan(
     footprint=None,
     **asked,
 ):
-    return make_plan(
-        Request(**asked),
-        {ref: suite},
-        {ref: data},
-        replace(machine, devices=devices or machine.devices),
-        {ref: flops},
-        largest=largest,
-        footprints={ref: footprint},
+    prepared = PreparedSuite(
+        ref=ref, suite=suite, data=data, flops_per_sample=flops, footprint=footprint
     )
+    machine = replace(machine, devices=devices or machine.devices)
+    return make_plan(Request(**asked), [prepared], machine, largest)
 
 
 def timed(machine, **asked):
     """Return trials on a CPU of a known rate, and the arms of those that take no time."""
     planned, free = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), **asked), set()
-    for trial, seconds in zip(planned.trials, planned.seconds, strict=True):
-        if seconds == 0:
+    for trial in planned.trials:
+        if trial.estimate_s == 0:
             free.update(trial.precisions)
     return planned.trials, free
 
@@ -180,12 +177,16 @@ def test_the_trials_of_a_plan_have_names_of_their_own(machine):
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
+    def estimates(**given):
+        planned = plan(machine, gpu(), phases=("train",), **given)
+        return [trial.estimate_s for trial in planned.trials]
+
     def estimate(**given):
-        return sum(plan(machine, gpu(), phases=("train",), **given).seconds)
+        return sum(estimates(**given))
 
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
     assert estimate() < min(estimate(epochs=100), estimate(flops=1e12), estimate(data=real))
-    assert set(plan(machine, gpu(), flops=None).seconds) == {None}
+    assert set(estimates(flops=None)) == {None}
 
 
 def test_clipping_reaches_all_trials(machine):
@@ -335,49 +336,58 @@ def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, size
     assert at == measured
 
 
-def forecast(seconds, *trials):
-    return Forecast(Plan(trials=trials, seconds=seconds))
+def with_estimates(trial, *estimates_s):
+    return [replace(trial, estimate_s=estimate_s) for estimate_s in estimates_s]
+
+
+def forecast(*trials):
+    return Forecast(Plan(trials=trials))
+
+
+def end(expected, trial, took_s):
+    expected.leave(trial)
+    expected.learn(trial, took_s)
 
 
 def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
-    memory, speed, train = (
-        replace(tiny_trial, phase=phase) for phase in ("memory", "speed", "train")
-    )
-    expected = forecast((10.0, 20.0, 30.0, 40.0), memory, memory, speed, train)
+    first, second = with_estimates(replace(tiny_trial, phase="memory"), 10.0, 20.0)
+    (speed,) = with_estimates(replace(tiny_trial, phase="speed"), 30.0)
+    (train,) = with_estimates(replace(tiny_trial, phase="train"), 40.0)
+    expected = forecast(first, second, speed, train)
     assert expected.left_s() == 100.0
-    expected.end(0, 30.0)
-    assert expected.trial_s(1) == 60.0
+    end(expected, first, 30.0)
+    assert expected.trial_s(second) == 60.0
     assert expected.left_s() == 60.0 + 30.0 + 40.0  # of other phases nothing is known
-    expected.end(2, 30.0)
-    expected.end(3, None)
+    end(expected, speed, 30.0)
+    expected.leave(train)
     assert expected.left_s() == 60.0
 
 
 def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tiny_trial):
     speed = replace(tiny_trial, phase="speed")
-    expected = forecast((None, None, None), speed, speed, speed)
-    assert (expected.trial_s(0), expected.left_s()) == (0.0, None)
-    expected.end(0, 20.0)
-    assert (expected.trial_s(1), expected.left_s()) == (20.0, 40.0)
+    expected = forecast(speed, speed, speed)
+    assert (expected.trial_s(speed), expected.left_s()) == (0.0, None)
+    end(expected, speed, 20.0)
+    assert (expected.trial_s(speed), expected.left_s()) == (20.0, 40.0)
 
 
 def test_the_first_process_of_a_script_tells_how_long_the_rest_takes(tiny_trial):
     cell = replace(tiny_trial.cell, data=DataSource(kind="script"))
     memory = replace(tiny_trial, cell=cell, phase="memory", arms=arms_of("fp32"))
     speed = replace(memory, phase="speed", arms=arms_of("fp32", "amp-bf16"))
-    expected = forecast((None,) * 4, memory, memory, speed, speed)
+    expected = forecast(memory, memory, speed, speed)
     assert expected.left_s() is None
-    expected.end(0, 10.0)
+    end(expected, memory, 10.0)
     assert expected.left_s() >= 10.0 + 2 * 4 * 10.0  # nine processes
-    expected.end(1, 10.0)
-    expected.end(2, 160.0)
+    end(expected, memory, 10.0)
+    end(expected, speed, 160.0)
     assert 80.0 < expected.left_s() < 240.0
 
 
 def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(machine, cpu):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, unsupported={}),))
     planned = plan(slow, precisions=("fp32", "amp-fp16"), phases=("numerics",))
-    assert [seconds is None for seconds in planned.seconds] == [False, True]
+    assert [trial.estimate_s is None for trial in planned.trials] == [False, True]
 
 
 # Of a sample, in a training step.
@@ -401,13 +411,14 @@ def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(
     device = replace(gpu(), **device)
     for name, flops in FLOPS.items():
         ref = suite_registry.refer(name)
-        suites = {ref: suite_registry.load(ref)}
+        suite = PreparedSuite(
+            ref=ref, suite=suite_registry.load(ref), data=SYNTHETIC, flops_per_sample=flops
+        )
         request = parse(["--suite", name, "--quick"])
-        machine = replace(machine, devices=(device,))
-        planned = make_plan(request, suites, {ref: SYNTHETIC}, machine, {ref: flops})
-        assert arms(planned.trials, "speed") == [precisions], name
-        assert len({trial.cell.batch_size for trial in planned.trials}) == 1
-        assert sum(planned.seconds) <= most_s, name
+        trials = make_plan(request, [suite], replace(machine, devices=(device,))).trials
+        assert arms(trials, "speed") == [precisions], name
+        assert len({trial.cell.batch_size for trial in trials}) == 1
+        assert sum(trial.estimate_s for trial in trials) <= most_s, name
 
 
 SIZED = replace(SUITE, batch_size=64, sized=True)

@@ -21,7 +21,7 @@ from bench.planning.plan import Plan
 from bench.results.records import Block, Device, Progress, TrialResult
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
-from bench.run.runner import run_plan
+from bench.run.queue import run_plan
 from bench.run.session import Session
 from bench.spec.errors import UsageError
 from bench.spec.protocol import Protocol
@@ -166,13 +166,13 @@ def run(tmp_path, cpu, monkeypatch):
 
     def run(plan, rules=None, *, device=cpu, deadline_s=math.inf, **scripted):
         launcher = ScriptedLauncher(rules or {}, **scripted)
-        for module in ("runner", "session"):
+        for module in ("queue", "session"):
             monkeypatch.setattr(f"bench.run.{module}.time", launcher)
         store = Store(tmp_path / "run")
         store.write_run({})
         sampler, devices = Sampler(()), {"cpu": device}
-        session = Session(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
-        fine = run_plan(plan, session)
+        session = Session(plan, store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
+        fine = run_plan(session)
         largest = largest_batches(plan, tmp_path / "run")
         return Outcome(
             ran=[short(trial.id) for trial in launcher.ran],
@@ -187,7 +187,7 @@ def run(tmp_path, cpu, monkeypatch):
 
 
 def plan_of(*trials):
-    return Plan(trials=trials, seconds=(None,) * len(trials))
+    return Plan(trials=trials)
 
 
 @pytest.fixture
@@ -508,11 +508,9 @@ def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
     run, speed_plan, tiny_trial, *, deadline_s, ran, undecided
 ):
     others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
-    plan = Plan(
-        trials=(*speed_plan(most_replicates=4).trials, *others),
-        seconds=(10.0, 10.0, 10.0, 20.0, 2.0),
-    )
     durations = {"speed": 10.0, "train": 20.0, "memory": 2.0}
+    trials = (*speed_plan(most_replicates=4).trials, *others)
+    plan = plan_of(*(replace(trial, estimate_s=durations[trial.phase]) for trial in trials))
     done = run(plan, deadline_s=deadline_s, durations=durations, speedups=UNCLEAR)
     assert done.ran == ran
     assert done.undecided == [f"{phase} of tiny on cpu" for phase in undecided]
@@ -521,7 +519,7 @@ def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
 def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(
     run, plan
 ):
-    timed = Plan(trials=plan.trials[:2], seconds=(1.0, None))
+    timed = plan_of(replace(plan.trials[0], estimate_s=1.0), plan.trials[1])
     done = run(timed, deadline_s=10.0, durations={"memory": 8.0})
     assert done.fine  # what was measured is fine
     assert done.arms("memory") == ["fp32"]

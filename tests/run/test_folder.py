@@ -27,7 +27,7 @@ from bench.results.run_json import read_run
 from bench.results.store import Store
 from bench.run import reporting
 from bench.run.execute import execute, remaining
-from bench.run.folder import LOCK, choose_folder, earlier_run, locked, new_folder
+from bench.run.folder import LOCK, choose_folder, locked, new_folder, require_same_question
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
@@ -60,7 +60,7 @@ def prepared(machine):
             request=Request(suites=suites, **asked),
             suites=(SuiteRef(name="mlp"),),
             environment=replace(machine, torch=torch, devices=(device,)),
-            plan=Plan(trials=(), seconds=()),
+            plan=Plan(trials=()),
             data=(text, PreparedData(source=DataSource(kind="synthetic"))),
         )
 
@@ -146,7 +146,7 @@ def test_seeds_may_be_added_and_other_circumstances_or_options_are_refused_by_na
     with pytest.raises(UsageError, match=message):
         go_on(**changed)
     with pytest.raises(UsageError, match=message):  # so does --dry-run
-        earlier_run(tmp_path, prepared(dry_run=True, **changed))
+        require_same_question(tmp_path, prepared(dry_run=True, **changed))
     assert contents(tmp_path) == before
 
 
@@ -203,13 +203,13 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(
 
 def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, tiny_trial, cpu):
     trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
-    plan = Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0))
+    plan = Plan(trials=trials)
     assert remaining(plan, None) == plan
     go_on()
     store = Store(tmp_path)
     for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
         store.add_results(trial, cpu, [result(status=status)])
-    assert remaining(plan, tmp_path).seconds == (3.0, 30.0)
+    assert remaining(plan, tmp_path).trials == trials[2:]
 
 
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
@@ -255,7 +255,7 @@ def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(
 def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(
     tmp_path, go_on, monkeypatch
 ):
-    def lose(_plan, session):
+    def lose(session):
         shutil.rmtree(tmp_path / "run")
         session.store.add([])
 

@@ -9,6 +9,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import Plan
+from bench.planning.prepared_suite import PreparedSuite
 from bench.run.prepare import (
     check_batches,
     choose_source,
@@ -165,14 +166,11 @@ def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(prepared):
 def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(
     tiny_trial, phase, missing, refused
 ):
-    cell, data = (
-        tiny_trial.cell,
-        PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing),
-    )
+    plan = Plan(trials=(replace(tiny_trial, phase=phase),))
+    data = PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing)
+    suite = PreparedSuite(ref=tiny_trial.cell.suite, suite=SUITE, data=data)
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        check_batches(
-            Plan(trials=(replace(tiny_trial, phase=phase),), seconds=(None,)), {cell.suite: data}
-        )
+        check_batches(plan, [suite])
 
 
 TOKENS = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, source="markov"))
@@ -225,7 +223,8 @@ def test_a_texts_bytes_are_the_vocabulary_and_a_short_one_is_refused(prepared, t
 
 def test_images_that_cannot_be_read_are_warned_of_with_their_number():
     data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=("a.png",) * 2000)
-    (warning,) = warn_of_data(Request(), {SuiteRef(name="small"): data})
+    suite = PreparedSuite(ref=SuiteRef(name="small"), suite=SUITE, data=data)
+    (warning,) = warn_of_data(Request(), [suite])
     assert warning == "folder:/pets: 2,000 unreadable images are left out, the first is 'a.png'."
 
 
