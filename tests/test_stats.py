@@ -59,11 +59,6 @@ def test_discoveries_are_those_of_scipy():
     assert stats.discoveries({"a": 0.04, "b": 0.9, "c": 0.9}) == set()
 
 
-def test_a_rounds_log_ratio_takes_both_blocks_of_each_arm():
-    assert stats.round_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
-    assert stats.round_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
-
-
 def over(centers, is_disturbed, confidence=stats.REPORTED):
     return stats.over_processes(
         [stats.around(center, 0.0, 1.0, 1) for center in centers], is_disturbed, confidence
