@@ -23,6 +23,7 @@ from bench.results.run_json import read_run
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
+# How CSVs write booleans.
 YES_OR_NO = {"yes": True, "no": False}
 
 
@@ -40,8 +41,8 @@ def with_derived(
         details[name] = _frame(trial, sent, name)
     # As a frame of reports, which has the reference of each cell.
     rows = _frame(trial, measured, phase.file).assign(reference=trial.cell.reference)
-    columns = phase.derive(rows, details).set_index("precision")[[*derived(phase)]]
-    by_arm = columns.to_dict("index")
+    rows = phase.derive(rows, details).set_index("precision")
+    by_arm = rows[[*derived(phase)]].to_dict("index")
     completed = []
     for result in results:
         row = result.row
@@ -64,8 +65,10 @@ def stored_speeds(folder: Path) -> dict[str, dict[str, Speed]]:
     """Return the speeds that a run has stored, by trial and arm (``speeds_of``)."""
     rows = read_trials(folder, read_run(folder), read_details(folder))
     phases = [name for name, phase in PHASES.items() if phase.row is Speed]
-    is_speed = rows["phase"].isin(phases) & rows["status"].isin(MEASURED)
-    timed = rows[is_speed & (rows["step_ms"] > 0)]
+    speed_rows = rows[rows["phase"].isin(phases)]
+    is_measured = speed_rows["status"].isin(MEASURED)
+    # Where no block was sent, the time is unknown: NaN, which is not above 0.
+    timed = speed_rows[is_measured & (speed_rows["step_ms"] > 0)]
     columns = [field.name for field in fields(Speed)]
     speeds: dict[str, dict[str, Speed]] = defaultdict(dict)
     for row in timed[["trial", "precision", *columns]].to_dict("records"):

@@ -71,8 +71,9 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
                 run["undecided"] = [*session.undecided]
                 run["finished"] = None if session.undecided else now()
             finally:  # whatever ended the run, with the warnings so far
-                lost = [f"GPU {gpu} was lost to NVML: {why}" for gpu, why in sampler.lost.items()]
-                _add_warnings(run, [*launcher.notes, *lost])
+                _add_warnings(run, launcher.notes)
+                for gpu, why in sampler.lost.items():
+                    _add_warnings(run, [f"GPU {gpu} was lost to NVML: {why}"])
                 store.write_run(run)
     return fine
 
@@ -98,7 +99,9 @@ def _first_plan(prepared: PreparedRun) -> Plan:
 
 def _add_warnings(run: dict[str, Any], warnings: Sequence[str]) -> None:
     """Add warnings to a run, each once."""
-    run["warnings"] = list(dict.fromkeys([*run["warnings"], *warnings]))
+    for warning in warnings:
+        if warning not in run["warnings"]:
+            run["warnings"].append(warning)
 
 
 def _deadline_s(within_s: float | None, begun_s: float) -> float:
@@ -154,6 +157,7 @@ def largest_batches(plan: Plan, folder: Path) -> Largest:
     for trial in plan.trials:
         arm = trial.precisions[0]
         statuses = stored.statuses.get(trial.id, {})
+        # The id of a search has no batch size in it, which the row has once it is found.
         if trial.phase in SEARCHES and statuses.get(arm) == "ok":
             largest[at_any_size(trial.cell), arm] = stored.batch_sizes[trial.id]
     return largest

@@ -23,9 +23,10 @@ from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import find
 from bench.spec.text import print_plain
-from bench.spec.trial import SuiteRef, Trial
+from bench.spec.trial import SuiteRef
 
-# Training images of the sources whose number is known without them.
+# Training images of the sources whose number is known without them: a plan needs no download for
+# its estimates.
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 
 
@@ -65,6 +66,7 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     if request.quick and request.gpus is None and request.on is None:
         environment = one_of_each_model(environment)
     if not any(device.is_gpu for device in environment.devices):
+        # Only now is it known that a CPU alone measures, which some suites are smaller for.
         suites = suite_registry.select(request, on_cpu=True)
     busy_gpus = busy(environment)  # before this run's own processes use them
     prepared = _prepare_suites(suites, request, launcher)
@@ -145,7 +147,8 @@ def one_of_each_model(environment: Environment) -> Environment:
 
 def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights before any trial runs."""
-    weights = dict(ref.parameters).get("weights") or suite_registry.parameters(ref).get("weights")
+    defaults = suite_registry.parameters(ref)
+    weights = dict(ref.parameters).get("weights") or defaults.get("weights")
     if weights not in (None, "none"):
         print_plain(f"Checking the weights of {ref.name}: {weights}.")
         launcher.call("bench.training.pretrained:fetch", ref)
@@ -215,6 +218,7 @@ def check_batches(plan: Plan, suites: Sequence[PreparedSuite]) -> None:
                 f"The batch size {size} is larger than the {samples} training images of "
                 f"{trial.cell.data}. Name smaller --batch-sizes."
             )
+        # In an ablation only some arms accumulate gradients, at the batch size of all.
         parts = max(trial.techniques_of(arm).grad_accumulation for arm in trial.arms)
         pieces = parts * len(trial.cell.placement.members)
         if trial.phase not in SEARCHES and size % pieces:  # a search tries only multiples
@@ -255,7 +259,8 @@ def warn_of_emulation(environment: Environment, request: Request, plan: Plan) ->
     """Warn of precisions that a CPU emulates, with what becomes of them."""
     measured: set[tuple[str, str]] = set()
     for trial in plan.trials:
-        measured.update((trial.cell.placement.name, name) for name in trial.precisions)
+        for name in trial.precisions:
+            measured.add((trial.cell.placement.name, name))
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name):
@@ -286,9 +291,7 @@ def warn_of_what_does_nothing(
             f"No effect on {', '.join(others)}, which use batches that are on the device already: "
             f"{', '.join(idle)}."
         )
-    if not any(_has_baseline(trial) for trial in plan.trials):
-        yield f"{BASELINE} is not among the precisions, so there will be no speedups."
-
-
-def _has_baseline(trial: Trial) -> bool:
-    return BASELINE in trial.precisions or PHASES[trial.phase].has_own_baseline
+    for trial in plan.trials:
+        if BASELINE in trial.precisions or PHASES[trial.phase].has_own_baseline:
+            return
+    yield f"{BASELINE} is not among the precisions, so there will be no speedups."

@@ -16,9 +16,6 @@ from bench.run.session import OutOfTimeError, Session
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
-# Trials of a plan, each with its number there.
-Numbered = Sequence[tuple[int, Trial]]
-
 
 def run_plan(session: Session) -> bool:
     """Run every unfinished trial of a session's plan.
@@ -27,55 +24,42 @@ def run_plan(session: Session) -> bool:
         Whether something was measured, and nothing failed or hung.
     """
     launcher = session.launcher
-    queue = [*enumerate(session.plan.trials, 1)]
+    queues: defaultdict[str, list[tuple[int, Trial]]] = defaultdict(list)
+    for number, planned in enumerate(session.plan.trials, 1):
+        # Placements that share accelerators take turns, others may run concurrently. A launcher
+        # that does so is Ray's, where all members of a placement are the same type of accelerator.
+        resource = planned.cell.placement.members[0] if launcher.overlapping else "all"
+        queues[resource].append((number, planned))
+    jobs = [partial(_run_queue, queue, session) for queue in queues.values()]
     if launcher.overlapping:
-        # Placements that share accelerators take turns, others run concurrently. Such a launcher is
-        # Ray's, where each member of a placement is a type of accelerator, and all are the same.
-        queues: defaultdict[str, list[tuple[int, Trial]]] = defaultdict(list)
-        for number, planned in queue:
-            queues[planned.cell.placement.members[0]].append((number, planned))
-        jobs = [partial(_run_queue, each, session) for each in queues.values()]
         run_concurrently(jobs, launcher.cancel)
     else:
-        _run_queue(queue, session)
+        for job in jobs:
+            job()
     statuses: set[Status] = set()
     for arms in session.known.statuses.values():
         statuses.update(arms.values())
     return statuses.isdisjoint(TRIED_AGAIN) and not statuses.isdisjoint(MEASURED)
 
 
-def _run_queue(queue: Numbered, session: Session) -> None:
-    """Run planned trials in their order, then further processes, the cells by turns."""
+def _run_queue(queue: Sequence[tuple[int, Trial]], session: Session) -> None:
+    """Run planned trials, each with its number, in their order; then further processes.
+
+    Of these the cells take turns.
+    """
     of_memory = memory_trials(session.plan)
     further: deque[Trial] = deque()
     for number, planned in queue:
-        with session.lock:
-            session.numbers[planned.cell.placement.name] = number
-        trial = _run_trial(planned, of_memory, session)
+        further += _run_trial(number, planned, of_memory, session)
         with session.lock:
             session.forecast.leave(planned)
-        if trial is not None:
-            further.extend(_following(trial))
     while further:
-        planned = further.popleft()
+        process = further.popleft()
         # Asked only now: the noise, which decides too, is that of all processes so far.
-        if not _is_needed(planned, session):
-            continue
-        with session.lock:
-            session.total += 1
-            session.numbers[planned.cell.placement.name] = session.total
-        trial = _run_trial(planned, of_memory, session)
-        if trial is not None:
-            further.extend(_following(trial))
-
-
-def _following(trial: Trial) -> Sequence[Trial]:
-    """Return the next process of a trial's cell, if it would be the first after the planned ones.
-
-    Those before are in the plan, and so in the queue already.
-    """
-    further = replace(trial, replicate=trial.replicate + 1)
-    return (further,) if _is_further(further) else ()
+        if _is_needed(process, session):
+            with session.lock:
+                session.total += 1
+            further += _run_trial(session.total, process, of_memory, session)
 
 
 def _is_further(trial: Trial) -> bool:
@@ -86,36 +70,46 @@ def _is_further(trial: Trial) -> bool:
 
 def _is_needed(further: Trial, session: Session) -> bool:
     """Return whether the processes of a cell before a further one are not enough yet."""
-    is_enough = PHASES[further.phase].is_enough
     last = replace(further, replicate=further.replicate - 1)
-    if is_enough is None or "oom" in session.statuses(last).values():
-        return False  # its arms were measured apart: nothing is paired
-    return not is_enough(last, session.speeds)
+    if "oom" in session.statuses(last).values():  # its arms were measured apart: nothing is paired
+        return False
+    is_enough = PHASES[further.phase].is_enough
+    return is_enough is not None and not is_enough(last, session.speeds)
 
 
-def _run_trial(planned: Trial, of_memory: MemoryTrials, session: Session) -> Trial | None:
+def _run_trial(
+    number: int, planned: Trial, of_memory: MemoryTrials, session: Session
+) -> Sequence[Trial]:
     """Measure what is left of a trial.
 
     Returns:
-        The trial without the arms that do not fit, or that have crashed or hung in its cell. None
-        if no arm is left, or if there is not enough time.
+        The process that may follow in its cell: the first after the planned ones, or the next of
+        those. None follows one that could not be measured.
     """
+    with session.lock:
+        session.numbers[planned.cell.placement.name] = number
     trial = resolve(planned, of_memory, session.known.statuses)
     if trial is not None and _is_left(trial, session):
         trial = _measure(trial, session)
-    if trial is not None and PHASES[trial.phase].checkpoints and session.known.is_done(trial):
+    if trial is None:
+        return ()
+    if PHASES[trial.phase].checkpoints and session.known.is_done(trial):
         _drop_checkpoint(trial, session)
-    return trial
+    following = replace(trial, replicate=trial.replicate + 1)
+    # Processes before that are in the plan, and so in the queue already.
+    return (following,) if _is_further(following) else ()
 
 
 def _is_left(trial: Trial, session: Session) -> bool:
     """Return whether a trial has arms to measure, together or apart."""
     if not session.known.is_done(trial):
         return True
-    if PHASES[trial.phase].conduct is None or "oom" not in session.statuses(trial).values():
-        return False
-    # They did not fit together, and the run may have been stopped before all were measured apart.
-    return not all(session.known.is_done(alone) for alone in trial.apart())
+    is_led = PHASES[trial.phase].conduct is not None
+    if is_led and "oom" in session.statuses(trial).values():
+        # They did not fit together, and the run may have been stopped before all were measured
+        # apart.
+        return not all(session.known.is_done(alone) for alone in trial.apart())
+    return False
 
 
 def _measure(trial: Trial, session: Session) -> Trial | None:

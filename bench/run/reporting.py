@@ -114,7 +114,9 @@ def _more_seeds(trials: pd.DataFrame, where: str) -> str:
     seeds = {int(seed) for seed in trained["seed"]}
     if trained["precision"].nunique() < 2 or len(seeds) >= ACCURACY.fewest:
         return ""
-    wanted = ",".join(map(str, sorted(seeds.union(range(ACCURACY.fewest)))))
+    # Those that are there already stay: --resume refuses to leave one out.
+    seeds.update(range(ACCURACY.fewest))
+    wanted = ",".join(map(str, sorted(seeds)))
     return (
         f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict on "
         "accuracy needs, "

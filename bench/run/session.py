@@ -106,6 +106,7 @@ class Session:
         records: list[Message] = []
 
         def take(message: Message) -> None:
+            # A launcher passes on empty messages while a worker is silent, so this is asked often.
             if time.monotonic() > self.deadline_s:
                 self.note(f"{trial.id}: ended by --within; --resume measures it")
                 raise OutOfTimeError
@@ -156,8 +157,10 @@ class Session:
 
     def _was_measured_before(self, trial: Trial) -> bool:
         """Return whether the process before ran: of two that read an arm's memory one is enough."""
+        if not PHASES[trial.phase].finds_unfit:
+            return False
         before = self.statuses(replace(trial, replicate=trial.replicate - 1))
-        return PHASES[trial.phase].finds_unfit and not {*before.values()}.isdisjoint(MEASURED)
+        return not {*before.values()}.isdisjoint(MEASURED)
 
     def store_results(
         self, trial: Trial, results: Sequence[TrialResult], records: Sequence[Message] = ()
