@@ -43,5 +43,7 @@ def common_multiple(precisions: Iterable[str], rows: int) -> int:
     common = 1
     for name in precisions:
         multiple = parse_precision(name).multiple
-        common = math.lcm(common, multiple // math.gcd(multiple, rows))
+        # A batch has ``rows`` times as many rows as samples, of which ``multiple`` is a divisor.
+        of_samples = multiple // math.gcd(multiple, rows)
+        common = math.lcm(common, of_samples)
     return common

@@ -125,9 +125,10 @@ def _shorten(
     """
     size = min((suite.batch_size, *usual_sizes(suite, device)))
     parts = pieces(Placement(name=device.placement), request.techniques)
-    most = QUICK_STEP_FLOPS[device.kind]
+    sample_flops = flops_per_sample or 0.0
+    most_flops = QUICK_STEP_FLOPS[device.kind]
     # Each part keeps two samples, which batch norm needs.
-    while size * (flops_per_sample or 0.0) > most and size % (4 * parts) == 0:
+    while size * sample_flops > most_flops and size % (4 * parts) == 0:
         size //= 2
     return replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
@@ -141,14 +142,16 @@ def _emulates_quickly(
     has nothing to compare with fp32.
     """
     phases = {*request.phases}
+    # An ablation of a CPU that emulates bfloat16 has steps of fp32 alone.
     if request.precisions or phases & {*ABLATIONS} or not is_emulated(device, EMULATED):
         return False
     if not phases & {"speed", "train"}:
         return True
     if flops_per_sample is None or device.bf16_gflops is None:
         return False
-    largest = max(_batch_sizes(suite, request, device, PHASES["speed"]), default=suite.batch_size)
-    return largest * flops_per_sample < EMULATED_STEP_S * 1e9 * device.bf16_gflops
+    sizes = _batch_sizes(suite, request, device, PHASES["speed"])
+    largest_flops = max(sizes, default=suite.batch_size) * flops_per_sample
+    return largest_flops < EMULATED_STEP_S * 1e9 * device.bf16_gflops
 
 
 def _is_worth_emulating(trial: Trial) -> bool:
@@ -246,13 +249,13 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -
     They are the request's, else the suite's sweep; training keeps the recipe's.
     """
     recipe = (suite.batch_size,)
-    if "batch_size" in dict(request.sweep):
+    if "batch_size" in dict(request.sweep):  # each size is a suite of its own
         return recipe
     if request.batch_sizes:
         return request.batch_sizes
     if phase.recipe_batch:
         return recipe
-    if request.largest_batch:
+    if request.largest_batch:  # the phase is measured at those alone
         return ()
     sizes = usual_sizes(suite, device)
     if phase.is_ablation:
@@ -266,6 +269,7 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     They are those named, else those that the device may gain by.
     """
     if request.precisions:
+        # The others keep their order: False sorts before True.
         return tuple(sorted(request.precisions, key=lambda name: name != BASELINE))
     if request.quick:
         usual = [BASELINE, best_mixed(device)]

@@ -88,9 +88,12 @@ def speeds_of(results: Sequence[TrialResult]) -> dict[str, Speed]:
 
 
 def _as_fields(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the known values of a row of a frame as a dataclass has them, yes and no as bools."""
+    """Return a row of a frame as fields of a dataclass, with yes and no as bools.
+
+    What is empty is the field's default.
+    """
     known = {}
     for name, value in row.items():
-        if not pd.isna(value):
+        if value != "" and not pd.isna(value):
             known[name] = YES_OR_NO.get(value, value)
     return known

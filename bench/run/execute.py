@@ -57,7 +57,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         with Sampler(gpus) as sampler:
             launcher.workspace = folder.resolve()
             session = Session(
-                plan=_first_plan(prepared),
+                plan=prepared.plan,
                 store=store,
                 devices={device.placement: device for device in prepared.environment.devices},
                 launcher=launcher,
@@ -80,21 +80,16 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
 
 def _run(prepared: PreparedRun, session: Session, run: dict[str, Any]) -> bool:
     """Run the plan, and the searches for the largest batches before it is made in full."""
-    is_fine = run_plan(session)
-    if prepared.replan is None:
-        return is_fine
-    plan = prepared.replan(largest_batches(prepared.plan, session.store.folder))
-    run["planned"] = [planned(trial) for trial in plan.trials]
-    session.store.write_run(run)
-    session.follow(plan)
+    is_fine = True
+    if prepared.replan is not None:
+        session.follow(prepared.plan.only(lambda trial: trial.phase in SEARCHES))
+        is_fine = run_plan(session)
+        plan = prepared.replan(largest_batches(prepared.plan, session.store.folder))
+        # So that a report knows what is missing, should the run be stopped from here on.
+        run["planned"] = [planned(trial) for trial in plan.trials]
+        session.store.write_run(run)
+        session.follow(plan)
     return run_plan(session) and is_fine
-
-
-def _first_plan(prepared: PreparedRun) -> Plan:
-    """Return the plan, or only the searches that come before it is made in full."""
-    if prepared.replan is None:
-        return prepared.plan
-    return prepared.plan.only(lambda trial: trial.phase in SEARCHES)
 
 
 def _add_warnings(run: dict[str, Any], warnings: Sequence[str]) -> None:
