@@ -215,9 +215,7 @@ def student(values: Values, confidence: float = CONFIDENCE, least_spread: float 
     return around(center, error, freedom, count, confidence)
 
 
-def over_processes(
-    processes: Sequence[Interval], is_disturbed: Sequence[bool], confidence: float = REPORTED
-) -> Interval:
+def over_processes(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> Interval:
     """Return the log-speedup of a cell: Student's t over its processes.
 
     Processes with evidence of a disturbance do not count while two others do. The standard error is
@@ -227,7 +225,9 @@ def over_processes(
     Args:
         processes: the log-speedup of each. A single one is returned as it is.
         is_disturbed: which show evidence, which is never taken from their log-speedups.
-        confidence: of the interval.
+
+    Returns:
+        The estimate with its interval at the confidence that is ``REPORTED``.
     """
     if len(processes) == 1:
         return processes[0]
@@ -235,7 +235,7 @@ def over_processes(
     for process, counts in zip(processes, without_evidence(is_disturbed), strict=True):
         if counts:
             centers.append(process.center)
-    return student(centers, confidence, LEAST_SPREAD)
+    return student(centers, REPORTED, LEAST_SPREAD)
 
 
 def without_evidence(is_disturbed: Sequence[bool]) -> list[bool]:

@@ -59,6 +59,7 @@ def completed(trial: Trial, records: Sequence[Message], ending: Ending, started:
     if status == "oom" and len(trial.arms) > 1:
         detail = f"{', '.join(trial.precisions)} together: {detail}"
     for name in trial.precisions:
+        # A process that died may have sent the results of some arms before.
         if name not in answered:
             result = TrialResult(precision=name, status=status, detail=detail, started=started)
             results.append(result)

@@ -93,6 +93,7 @@ def earlier_run(folder: Path) -> dict[str, Any]:
         UsageError: it is not a run's, or damaged.
     """
     if not (folder / "run.json").exists():
+        # Rows without a question are of a run that lost its run.json.
         for name in COLUMNS:
             if (folder / name).exists():
                 raise UsageError(
@@ -112,6 +113,7 @@ def require_same_question(folder: Path, prepared: PreparedRun) -> None:
     earlier = earlier_run(folder)
     if not earlier:
         return
+    # As it would be read back: what is compared with it has no tuples or paths.
     now = json.loads(text_of(describe(prepared)))
     before = fixed(earlier)
     differing = []
@@ -149,6 +151,7 @@ def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
     facts["torch"] = environment.get("torch")
     for device in environment.get("devices", ()):
         fact = device["name"]
+        # A CPU's times depend on how many threads compute.
         if device.get("threads"):
             fact += f" on {device['threads']} threads"
         facts[f"the device {device['placement']}"] = fact

@@ -51,6 +51,7 @@ class Forecast:
         """Return the seconds that the trials which are left take; None: unknown for some."""
         total_s = 0.0
         for kind, left_s in self._left_s.items():
+            # One kind without a rate makes the sum unknown, unless none of it is left.
             rate = self._rate(kind)
             if rate is not None:
                 total_s += rate * left_s

@@ -44,6 +44,7 @@ def report(
         UsageError: it cannot be written.
     """
     out = out or REPORTS / report_name(runs)
+    # A run that is named twice is one run.
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     if (out / "run.json").is_file():
         raise UsageError(
@@ -86,6 +87,7 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
 
     run, where = read_run(folder), shlex.quote(str(folder))
     request = run.get("request", {})
+    # The first of these that applies: what is missing comes before what else could be measured.
     if run.get("undecided"):
         return f"`python run_bench.py --resume {where}` measures what is undecided."
     trials = read_trials(folder, run, read_details(folder))

@@ -88,6 +88,7 @@ class Session:
         with self.lock:
             left_s = self.forecast.left_s()
             if self.deadline_s < math.inf:
+                # The run ends when --within is over, whatever is left then.
                 until_deadline_s = self.deadline_s - time.monotonic()
                 left_s = until_deadline_s if left_s is None else min(left_s, until_deadline_s)
             number = self.numbers[trial.cell.placement.name]
