@@ -2,12 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from bench.results.records import TrialResult
 from bench.run.derived_rows import speeds_of, stored_speeds, with_derived
-from bench.stats import rounds_estimates, rounds_interval
 from tests.derived import with_details
 from tests.report.builders import RunBuilder, block, timed
 from tests.rows import trial_figures
@@ -52,26 +50,16 @@ def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_
 
 def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_interval(tmp_path):
     trial, results, _ = sent_by(RunBuilder(tmp_path / "run"))
-    sent = [("fp32", 0, 10.0), ("fp32", 0, 30.0), ("fp32", 1, 20.0), ("fp32", 1, 20.0)]
-    sent += [("amp-bf16", 0, 10.0), ("amp-bf16", 1, 10.0)]
     records = []
-    for name, position, time_ms in sent:
-        records.append(block(trial.id, name, position=position, time_ms=time_ms))
+    for position, time_ms in ((0, 10.0), (0, 30.0), (1, 20.0), (1, 20.0)):
+        records.append(block(trial.id, "fp32", position=position, time_ms=time_ms))
+    for position in (0, 1):
+        records.append(block(trial.id, "amp-bf16", position=position, time_ms=10.0))
     speeds = speeds_of(with_derived(trial, results, records))
     assert speeds["fp32"].step_ms == 20.0
     assert speeds["fp32"].block_steps == 2
     assert speeds["amp-bf16"].log_speedup == pytest.approx(math.log(2.0))
     assert speeds["amp-bf16"].log_speedup_error is None
-
-
-@pytest.mark.parametrize("rounds", [2, 5, 12])
-def test_many_processes_at_once_have_the_intervals_of_each(rounds):
-    log_ratios = np.random.default_rng(rounds).normal(0.5, 0.02, (3, rounds))
-    centers, errors = rounds_estimates(log_ratios)
-    for process in range(3):
-        interval = rounds_interval(log_ratios[process])
-        assert centers[process] == pytest.approx(interval.center, rel=1e-14)
-        assert errors[process] == pytest.approx(interval.error, rel=1e-14)
 
 
 def test_a_run_without_trials_has_no_speeds(tmp_path):
