@@ -84,14 +84,17 @@ def run(request: Request, signals: Interruption) -> int:
     request, folder = folders.choose_folder(request)
     with closing(open_launcher(request)) as launcher:
         prepared = launcher.prepare_script(request) or prepare(request, launcher)
-        folders.require_same_question(folder, prepared)
+        if folder is not None:
+            folders.require_same_question(folder, prepared)
         left = remaining(prepared.plan, folder)
         show_plan(prepared.plan, left, prepared.environment, prepared.warnings, request)
         if request.dry_run:
             return 0
-        signals.folder = folder = folder or folders.new_folder(prepared)
+        if folder is None:
+            folder = folders.new_folder(prepared)
+        signals.folder = folder
         succeeded = execute(prepared, folder, launcher, begun_s)
-    if not stored_results(folder).batch_sizes:  # --within ended it before the first trial
+    if stored_results(folder).is_empty:  # --within ended it before the first trial
         print_plain(
             f"Nothing was measured in time. `python run_bench.py --resume {folder}` measures it."
         )

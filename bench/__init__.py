@@ -9,8 +9,8 @@ Words that all packages use:
 - phase: a kind of measurement, such as speed or memory, a folder of ``bench/phases/``;
 - trial: a phase in a cell, for one arm or for all: what one process measures. A replicate is its
   repetition in another process;
-- block: steps of one arm that are timed together; a round has a block of each arm, in an order such
-  as ABBA.
+- block: steps of one arm that are timed together; a round has two blocks of each arm, in an order
+  such as ABBA.
 """
 
 __version__ = "0.1.0"

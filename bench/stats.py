@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes 0.7 s more to import
 
 CONFIDENCE = 0.95
-# Confidences of the interval over processes: of that which may end the measurement after each
-# process, and of that which is reported.
-#
-# Stopping early takes what is above 0.95: the reported interval then holds the truth in about 95 %
-# of runs (``perf/coverage.py``).
-STOPPING, REPORTED = 0.99, 0.975
+# Confidence of the interval over processes that may end the measurement after each process.
+STOPPING = 0.99
+# Confidence of the interval that is reported. Stopping early takes what is above 0.95: it then
+# holds the truth in about 95 % of runs (``perf/coverage.py``).
+REPORTED = 0.975
 # Processes differ by at least this share: the addresses of buffers and the choice of algorithms
 # vary among them.
 LEAST_SPREAD = 0.003
@@ -75,7 +74,8 @@ class Interval:
         """Half the interval's width."""
         if self.low is None or self.high is None:
             return None
-        return (self.high - self.low) / 2
+        width = self.high - self.low
+        return width / 2
 
     def at(self, confidence: float) -> Interval:
         """Return the same estimate with its interval at another confidence.
@@ -92,16 +92,23 @@ class Interval:
         Of one process, what both owe to the baseline makes the interval wider than it need be.
         """
         center = self.center - other.center
-        error = math.hypot(self.error or 0.0, other.error or 0.0)
+        own_error = self.error or 0.0
+        other_error = other.error or 0.0
+        error = math.hypot(own_error, other_error)
+        # Of the one with fewer degrees of freedom, which makes the interval no narrower than it is.
         freedom = min(self.freedom, other.freedom)
-        return around(center, error, freedom, min(self.n, other.n))
+        count = min(self.n, other.n)
+        return around(center, error, freedom, count)
 
     def on(self, scale: Callable[[float], float]) -> Interval:
         """Return the estimate and its ends on another scale, a monotonic function of this one."""
-        low, high = self.low, self.high
+        low = self.low
+        high = self.high
         if low is not None and high is not None:
+            # Where the scale falls, the ends change places.
             low, high = sorted((scale(low), scale(high)))
-        return Interval(center=scale(self.center), low=low, high=high, n=self.n)
+        center = scale(self.center)
+        return Interval(center=center, low=low, high=high, n=self.n)
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
@@ -114,17 +121,20 @@ class Interval:
             return 1.0
         if self.error == 0:
             return 0.0
-        return 2 * float(special.stdtr(self.freedom, -excess / self.error))
+        one_sided = special.stdtr(self.freedom, -excess / self.error)
+        return 2 * float(one_sided)
 
 
 def around(
     center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE
 ) -> Interval:
     """Return an estimate with Student's interval, which fewer than two values do not have."""
-    low, high = None, None
+    low = None
+    high = None
     if count >= 2:
         half = quantile(freedom, confidence) * error
-        low, high = center - half, center + half
+        low = center - half
+        high = center + half
     return Interval(
         center=center,
         low=low,
@@ -138,16 +148,8 @@ def around(
 
 def quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return how many standard errors half of Student's interval is wide."""
-    return float(special.stdtrit(freedom, (1 + confidence) / 2))
-
-
-def round_log_ratio(baseline: tuple[float, float], arm: tuple[float, float]) -> float:
-    """Return ln(baseline time / arm time) of one ABBA round, given each arm's two block times.
-
-    In ABBA and BAAB order both arms have the same mean position, so drift that is linear in time
-    cancels exactly.
-    """
-    return math.log(math.prod(baseline) / math.prod(arm)) / 2
+    below = (1 + confidence) / 2
+    return float(special.stdtrit(freedom, below))
 
 
 def rounds_interval(log_ratios: Values) -> Interval:
@@ -159,14 +161,17 @@ def rounds_interval(log_ratios: Values) -> Interval:
     Source: Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61 (1974);
     one sample as in Tukey and McLaughlin, Sankhya A 25 (1963).
     """
-    center, error = rounds_estimates(np.asarray(log_ratios, dtype=np.float64))
+    data = np.asarray(log_ratios, dtype=np.float64)
+    center, error = rounds_estimates(data)
     return of_rounds(float(center), float(error), len(log_ratios))
 
 
 def of_rounds(center: float, error: float, count: int) -> Interval:
     """Return the log-speedup of one process from ``rounds_estimates`` of its rounds."""
-    kept = count - 2 * int(TRIM * count)
-    return around(center, error, max(1, kept - 1), count)
+    trimmed = int(TRIM * count)
+    kept = count - 2 * trimmed
+    freedom = max(1, kept - 1)
+    return around(center, error, freedom, count)
 
 
 def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
@@ -178,11 +183,19 @@ def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
     data = np.sort(log_ratios)
     count = data.shape[-1]
     trimmed = int(TRIM * count)
-    kept = data[..., trimmed : count - trimmed]
-    winsorised = data.clip(kept[..., :1], kept[..., -1:])
-    share = 1 - 2 * TRIM if trimmed else 1.0
-    spread = winsorised.std(axis=-1, ddof=min(1, count - 1))
-    return kept.mean(axis=-1), spread / math.sqrt(count) / share
+    end = count - trimmed
+    kept = data[..., trimmed:end]
+    centers = kept.mean(axis=-1)
+    lowest = kept[..., :1]
+    highest = kept[..., -1:]
+    winsorised = data.clip(lowest, highest)
+    lost = min(1, count - 1)  # a single round has no spread
+    spreads = winsorised.std(axis=-1, ddof=lost)
+    errors = spreads / math.sqrt(count)
+    if trimmed:
+        # The nominal share that is kept, as Yuen has it, also where the count is no multiple of 5.
+        errors = errors / (1 - 2 * TRIM)
+    return centers, errors
 
 
 def student(values: Values, confidence: float = CONFIDENCE, least_spread: float = 0.0) -> Interval:
@@ -194,14 +207,15 @@ def student(values: Values, confidence: float = CONFIDENCE, least_spread: float 
         least_spread: the standard error is not taken to be less than this over √n.
     """
     data = np.asarray(values, dtype=np.float64)
+    center = float(data.mean())
     count = int(data.size)
-    error = max(math.sqrt(_variance(data)), least_spread) / math.sqrt(count)
-    return around(float(data.mean()), error, max(1, count - 1), count, confidence)
+    spread = max(math.sqrt(_variance(data)), least_spread)
+    error = spread / math.sqrt(count)
+    freedom = max(1, count - 1)
+    return around(center, error, freedom, count, confidence)
 
 
-def over_processes(
-    processes: Sequence[Interval], is_disturbed: Sequence[bool], confidence: float = REPORTED
-) -> Interval:
+def over_processes(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> Interval:
     """Return the log-speedup of a cell: Student's t over its processes.
 
     Processes with evidence of a disturbance do not count while two others do. The standard error is
@@ -211,13 +225,17 @@ def over_processes(
     Args:
         processes: the log-speedup of each. A single one is returned as it is.
         is_disturbed: which show evidence, which is never taken from their log-speedups.
-        confidence: of the interval.
+
+    Returns:
+        The estimate with its interval at the confidence that is ``REPORTED``.
     """
     if len(processes) == 1:
         return processes[0]
-    kept = without_evidence(is_disturbed)
-    counted = [process.center for process, counts in zip(processes, kept, strict=True) if counts]
-    return student(counted, confidence, LEAST_SPREAD)
+    centers = []
+    for process, counts in zip(processes, without_evidence(is_disturbed), strict=True):
+        if counts:
+            centers.append(process.center)
+    return student(centers, REPORTED, LEAST_SPREAD)
 
 
 def without_evidence(is_disturbed: Sequence[bool]) -> list[bool]:
@@ -226,7 +244,9 @@ def without_evidence(is_disturbed: Sequence[bool]) -> list[bool]:
     They are those without evidence of a disturbance if there are two or more, else all.
     """
     clean = [not each for each in is_disturbed]
-    return clean if sum(clean) >= 2 else [True] * len(clean)
+    if sum(clean) < 2:  # one alone does not show what is right
+        return [True] * len(clean)
+    return clean
 
 
 def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[np.bool_]:
@@ -242,14 +262,18 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
     evidence = np.array([bool(each) for each in named], dtype=bool)
     for name, least in EVIDENCE.items():
         measured = np.asarray(measures[name], dtype=np.float64)
-        known = measured[np.isfinite(measured)]
+        is_known = np.isfinite(measured)
+        known = measured[is_known]
         if known.size > 2:  # of two, neither shows what is usual
             median = float(np.median(known))
             # The median absolute deviation, scaled to the standard deviation of a normal
             # distribution.
-            scatter = float(np.median(np.abs(known - median))) / special.ndtri(0.75)
-            far = FAR * (1 + 4 / known.size) * scatter
-            evidence |= measured - median > max(least, median, far)
+            deviation = float(np.median(np.abs(known - median)))
+            scatter = deviation / special.ndtri(0.75)
+            factor = FAR * (1 + 4 / known.size)
+            far = factor * scatter
+            limit = max(least, median, far)
+            evidence |= measured - median > limit
     return evidence
 
 
@@ -263,9 +287,11 @@ def aa_noise(processes: Sequence[Interval], is_disturbed: Sequence[bool]) -> flo
     if not processes:
         return None
     interval = over_processes(processes, is_disturbed)
-    if interval.half_width is None:
+    half_width = interval.half_width
+    if half_width is None:
         return None
-    return math.expm1(abs(interval.center) + interval.half_width)
+    farthest = abs(interval.center) + half_width
+    return math.expm1(farthest)
 
 
 def welch(new: Values, old: Values) -> Interval:
@@ -275,21 +301,28 @@ def welch(new: Values, old: Values) -> Interval:
     variances are involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite,
     Biometrics Bulletin 2 (1946).
     """
-    center, squares, shares = float(np.mean(new) - np.mean(old)), 0.0, 0.0
+    center = float(np.mean(new) - np.mean(old))
     count = min(len(new), len(old))
+    squares = 0.0
+    shares = 0.0
     if count >= 2:
         for values in (new, old):
-            square = _variance(np.asarray(values, dtype=np.float64)) / len(values)
+            data = np.asarray(values, dtype=np.float64)
+            square = _variance(data) / data.size
             squares += square
-            shares += square**2 / (len(values) - 1)
+            shares += square**2 / (data.size - 1)
     if squares == 0:
         return around(center, 0.0, 1.0, count)
-    return around(center, math.sqrt(squares), squares**2 / shares, count)
+    error = math.sqrt(squares)
+    freedom = squares**2 / shares
+    return around(center, error, freedom, count)
 
 
 def _variance(data: Array) -> float:
     """Return the variance of a sample; exactly 0 where all values are the same, or there is one."""
-    return float(data.var(ddof=1)) if np.ptp(data) else 0.0
+    if np.ptp(data) == 0:  # whose variance may be rounded to more than 0
+        return 0.0
+    return float(data.var(ddof=1))
 
 
 def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Key]:
@@ -307,7 +340,8 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
     """
     largest = -1.0  # of the p that hold
     for rank, p in enumerate(sorted(ps.values()), 1):
-        if p <= rate * rank / len(ps):
+        allowed = rate * rank / len(ps)
+        if p <= allowed:
             largest = p
     return {key for key, p in ps.items() if p <= largest}
 
@@ -329,12 +363,14 @@ def verdict(
         words: for better, worse, the same and undecided.
     """
     better, worse, same, undecided = words
-    if change.low is None or change.high is None:
+    low = change.low
+    high = change.high
+    if low is None or high is None:
         return undecided
-    if change.low > threshold:
+    if low > threshold:
         return better
-    if change.high < -threshold:
+    if high < -threshold:
         return worse
-    if max(-change.low, change.high) <= margin:
+    if max(-low, high) <= margin:
         return same
     return undecided

@@ -12,62 +12,60 @@ from bench.stats import Interval
 def test_a_process_is_the_trimmed_mean_of_its_rounds_with_yuens_interval():
     values = np.random.default_rng(1).normal(0.4, 0.1, 30)
     interval = stats.rounds_interval(values)
-    assert (interval.low, interval.high) == pytest.approx(
-        mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05)
-    )
+    ends = mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05)
+    assert (interval.low, interval.high) == pytest.approx(ends)
     assert stats.of_rounds(interval.center, interval.error, 30) == interval
 
 
 def test_one_value_has_no_interval_and_equal_values_one_without_width():
-    assert stats.rounds_interval([0.3]).ends == (0.3, None, None)
-    assert stats.rounds_interval([0.3] * 8).ends == pytest.approx((0.3, 0.3, 0.3))
+    assert stats.rounds_interval([0.3]).half_width is None
     assert stats.student([0.3]).half_width is None
+    equal = stats.rounds_interval([0.3] * 8)
+    assert equal.center == pytest.approx(0.3)
+    assert equal.half_width == pytest.approx(0.0)
+
+
+NEW, OLD = np.array([1.0, 1.1, 0.9]), np.array([0.5, 0.7, 0.6, 0.55])
 
 
 def test_welchs_interval_is_of_the_difference_of_means():
-    a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
-    bounds = scipy_stats.ttest_ind(a, b, equal_var=False).confidence_interval()
-    assert stats.welch(a, b).ends == pytest.approx(
-        (np.mean(a) - np.mean(b), bounds.low, bounds.high)
-    )
+    difference = stats.welch(NEW, OLD)
+    assert difference.center == pytest.approx(1.0 - 0.5875)
+    expected = scipy_stats.ttest_ind(NEW, OLD, equal_var=False).confidence_interval()
+    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high))
     assert stats.welch([1.0], [0.5]).low is None
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1])
 def test_a_difference_is_beyond_a_margin_where_its_interval_is(margin):
-    a, b = [1.0, 1.1, 0.9], [0.5, 0.7, 0.6, 0.55]
-    difference = stats.welch(a, b)
-    expected = scipy_stats.ttest_ind(a, np.array(b) + margin, equal_var=False).pvalue
+    difference = stats.welch(NEW, OLD)
+    expected = scipy_stats.ttest_ind(NEW, OLD + margin, equal_var=False).pvalue
     assert difference.chance(margin) == pytest.approx(expected)
-    assert difference.chance(difference.low) == pytest.approx(0.05)
-    assert difference.at(0.99).chance(difference.at(0.99).low) == pytest.approx(0.01)
+    for confidence in (0.95, 0.99):
+        low = difference.at(confidence).low
+        assert difference.chance(low) == pytest.approx(1 - confidence)
     assert difference.chance(1.0) == 1.0
     assert stats.welch([1.0], [0.5]).chance(0.0) == 1.0
 
 
 def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
     estimate = stats.student([0.5, 0.5, 0.5])
-    assert (estimate.chance(0.4), estimate.chance(0.6), estimate.half_width) == (0.0, 1.0, 0.0)
+    assert estimate.half_width == 0.0
+    assert estimate.chance(0.4) == 0.0
+    assert estimate.chance(0.6) == 1.0
 
 
 def test_discoveries_are_those_of_scipy():
     ps = np.random.default_rng(0).uniform(size=50) ** 3
-    assert stats.discoveries(dict(enumerate(ps))) == {
-        *np.flatnonzero(scipy_stats.false_discovery_control(ps) <= 0.05)
-    }
+    expected = np.flatnonzero(scipy_stats.false_discovery_control(ps) <= 0.05)
+    assert stats.discoveries(dict(enumerate(ps))) == {*expected}
     assert stats.discoveries({}) == set()
     assert stats.discoveries({"a": 0.04, "b": 0.9, "c": 0.9}) == set()
 
 
-def test_a_rounds_log_ratio_takes_both_blocks_of_each_arm():
-    assert stats.round_log_ratio((3.0, 3.0), (2.0, 2.0)) == pytest.approx(math.log(1.5))
-    assert stats.round_log_ratio((2.0, 8.0), (1.0, 4.0)) == pytest.approx(math.log(2))
-
-
-def over(centers, is_disturbed, confidence=stats.REPORTED):
-    return stats.over_processes(
-        [stats.around(center, 0.0, 1.0, 1) for center in centers], is_disturbed, confidence
-    )
+def single(*centers):
+    """Processes with a single round."""
+    return [stats.around(center, 0.0, 1.0, 1) for center in centers]
 
 
 @pytest.mark.parametrize(
@@ -81,26 +79,27 @@ def over(centers, is_disturbed, confidence=stats.REPORTED):
     ],
 )
 def test_a_cell_is_students_t_over_the_processes_without_evidence(is_disturbed, counted):
-    centers = [0.40, 0.42, 0.44, 0.10]
-    values = [centers[place] for place in counted]
-    low, high = scipy_stats.t.interval(
-        0.975, len(values) - 1, np.mean(values), scipy_stats.sem(values)
-    )
-    interval = over(centers, is_disturbed)
-    assert (*interval.ends, interval.n) == pytest.approx((np.mean(values), low, high, len(values)))
+    centers = np.array([0.40, 0.42, 0.44, 0.10])
+    interval = stats.over_processes(single(*centers), is_disturbed)
+    values = centers[counted]
+    mean, error = values.mean(), scipy_stats.sem(values)
+    low, high = scipy_stats.t.interval(0.975, len(values) - 1, mean, error)
+    assert interval.n == len(values)
+    assert interval.ends == pytest.approx((mean, low, high))
 
 
 def test_processes_that_agree_by_chance_still_differ_by_a_least_spread():
-    interval = over([0.4] * 4, [False] * 4)
+    interval = stats.over_processes(single(0.4, 0.4, 0.4, 0.4), [False] * 4)
     assert interval.error == pytest.approx(stats.LEAST_SPREAD / 2)
     lone = stats.rounds_interval([0.39, 0.4, 0.41])
     assert stats.over_processes([lone], [True]) is lone
 
 
 def test_the_noise_is_how_far_off_1_the_interval_reaches():
-    low = over([0.0, -0.01, -0.02], [False] * 3).low
-    processes = [stats.around(center, 0.0, 1.0, 1) for center in (0.0, -0.01, -0.02)]
-    assert stats.aa_noise(processes, [False] * 3) == pytest.approx(math.expm1(-low))
+    processes = single(0.0, -0.01, -0.02)
+    low = stats.over_processes(processes, [False] * 3).low
+    noise = stats.aa_noise(processes, [False] * 3)
+    assert noise == pytest.approx(math.expm1(-low))
     assert stats.aa_noise([], []) is None
     assert stats.aa_noise(processes[:1], [False]) is None
 
@@ -123,9 +122,8 @@ CALM = [""] * 6
 def test_a_process_shows_evidence_where_it_is_named_or_a_measure_is_far_above_the_others(
     named, load_pct, switches_per_s, seen
 ):
-    evidence = stats.disturbed(
-        named, {"foreign_load_pct": load_pct, "switches_per_s": switches_per_s}
-    )
+    measures = {"foreign_load_pct": load_pct, "switches_per_s": switches_per_s}
+    evidence = stats.disturbed(named, measures)
     assert np.flatnonzero(evidence).tolist() == seen
 
 
@@ -141,8 +139,5 @@ def test_a_process_shows_evidence_where_it_is_named_or_a_measure_is_far_above_th
     ],
 )
 def test_the_verdict_needs_the_whole_interval_on_one_side_of_the_margin(low, high, verdict):
-    ends = [None if end is None else math.log(end) for end in (low, high)]
-    assert (
-        stats.verdict(Interval(center=0.0, low=ends[0], high=ends[1], n=3), math.log1p(0.01))
-        == verdict
-    )
+    ratio = Interval(center=1.0, low=low, high=high, n=3)
+    assert stats.verdict(ratio.on(math.log), math.log1p(0.01)) == verdict

@@ -201,10 +201,10 @@ def _each_once(words: Sequence[str]) -> str:
 def _duration(plan: Plan) -> str:
     """Return the number of a plan's trials and their time, with the report's."""
     total_s = REPORT_S
-    for seconds in plan.seconds:
-        if seconds is None:  # the sum of the others would promise too little
+    for trial in plan.trials:
+        if trial.estimate_s is None:  # the sum of the others would promise too little
             return f"{len(plan.trials)}, an unknown time"
-        total_s += seconds
+        total_s += trial.estimate_s
     return f"{len(plan.trials)}, about {_time(total_s)}"
 
 

@@ -30,7 +30,7 @@ class PhaseSession(Protocol):
     def note(self, text: str) -> None:
         """Show a sentence."""
 
-    def run(self, trial: Trial) -> Any:
+    def attempt(self, trial: Trial) -> Any:
         """Run one process of a trial, of which nothing is stored yet."""
 
     def keep(self, attempt: Any) -> None:

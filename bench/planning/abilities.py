@@ -17,11 +17,15 @@ def require_comparable(names: tuple[str, ...], devices: tuple[Device, ...]) -> N
     Raises:
         UsageError: they are such.
     """
+    fewest = min(2, len(names))
     for device in devices:
-        able = [name for name in names if unsupported_reason(device, name) is None]
-        if len(able) >= min(2, len(names)):
+        supported = [name for name in names if unsupported_reason(device, name) is None]
+        if len(supported) >= fewest:
             return
-    first, able, refused = devices[0], [], []
+    # The sentence is about one device, which stands for the others.
+    first = devices[0]
+    able = []
+    refused = []
     for name in dict.fromkeys((*PRECISIONS, *names)):
         reason = unsupported_reason(first, name)
         if reason is None:
@@ -57,16 +61,20 @@ def is_emulated(device: Device, name: str) -> bool:
     """
     if parse_precision(name).compute != "bfloat16" or unsupported_reason(device, name):
         return False
-    if not device.bf16_gflops or not device.fp32_gflops:
+    if not device.bf16_gflops or not device.fp32_gflops:  # a rate that could not be measured
         return False
     return device.bf16_gflops < device.fp32_gflops / 2
 
 
 def refusal_reason(trial: Trial, device: Device) -> str | None:
     """Return why a device can measure none of a trial's arms; None if it can measure some."""
-    cell, reasons = trial.cell, []
+    members = len(trial.cell.placement.members)
+    reasons = []
     for arm in trial.arms:
-        names = (*cell.techniques, *arm.techniques)
-        refused = refusal(names, device.kind, trial.phase, len(cell.placement.members))
-        reasons.append(refused or unsupported_reason(device, arm.precision))
-    return None if None in reasons else reasons[0]
+        names = (*trial.cell.techniques, *arm.techniques)
+        refused = refusal(names, device.kind, trial.phase, members)
+        reason = refused or unsupported_reason(device, arm.precision)
+        if reason is None:
+            return None
+        reasons.append(reason)
+    return reasons[0]

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from bench.results.records import Device
 from bench.spec.placement import Placement
 from bench.spec.precisions import parse_precision
+from bench.spec.suite import Suite
 from bench.spec.techniques import techniques
 from bench.spec.trial import Cell
 
@@ -18,6 +20,11 @@ Largest = Mapping[tuple[Cell, str], int]
 def at_any_size(cell: Cell) -> Cell:
     """Return the cell whatever its batch size, as a key."""
     return replace(cell, batch_size=1)
+
+
+def usual_sizes(suite: Suite, device: Device) -> tuple[int, ...]:
+    """Return the batch sizes that a suite has for a CPU; none on a GPU."""
+    return () if device.is_gpu else suite.cpu_batch_sizes
 
 
 def pieces(placement: Placement, names: tuple[str, ...]) -> int:
@@ -36,5 +43,7 @@ def common_multiple(precisions: Iterable[str], rows: int) -> int:
     common = 1
     for name in precisions:
         multiple = parse_precision(name).multiple
-        common = math.lcm(common, multiple // math.gcd(multiple, rows))
+        # A batch has ``rows`` times as many rows as samples, of which ``multiple`` is a divisor.
+        of_samples = multiple // math.gcd(multiple, rows)
+        common = math.lcm(common, of_samples)
     return common

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from bench.planning.batch_sizes import usual_sizes
 from bench.results.records import Device
 from bench.spec.phases import PHASES
 from bench.spec.placement import Placement
@@ -29,9 +29,6 @@ class Footprint(NamedTuple):
     """Of what a step makes for each sample, at its peak; None is unknown."""
 
 
-Footprints = Mapping[SuiteRef, Footprint | None]
-
-
 def fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint | None) -> Suite:
     """Return a suite with its batch sizes halved until a step in fp32 should fit a device.
 
@@ -40,8 +37,7 @@ def fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprin
     is_named = "batch_size" in dict(ref.parameters) or ref.batch_size is not None
     if is_named or footprint is None or device.memory_total_bytes is None:
         return suite
-    sizes = () if device.is_gpu else suite.cpu_batch_sizes
-    size = min((suite.batch_size, *sizes))
+    size = min((suite.batch_size, *usual_sizes(suite, device)))
     ranks = len(Placement(name=device.placement).members)
     free = MOST_STEP * device.memory_total_bytes / ranks
     sample_bytes = footprint.sample_bytes or 0.0
@@ -57,11 +53,14 @@ def unfit_reason(trial: Trial, device: Device, footprint: Footprint | None) -> s
     """
     if footprint is None or device.memory_total_bytes is None:
         return ""
-    what, least = "weights", float(footprint.model_bytes)
+    what = "weights"
+    least = float(footprint.model_bytes)
     if PHASES[trial.phase].trains:
-        what, least = "weights, gradients and optimizer states", float(footprint.state_bytes)
+        what = "weights, gradients and optimizer states"
+        least = float(footprint.state_bytes)
     if any(parse_precision(arm.precision).weights for arm in trial.arms):
         least /= 2  # 16-bit weights halve the least that an arm takes
+    # Each device of several holds all of the model, and has an equal share of their memory.
     total = device.memory_total_bytes / len(trial.cell.placement.members)
     if least <= MOST_STATE * total:
         return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from bench.planning.abilities import (
     EMULATED,
@@ -13,12 +12,12 @@ from bench.planning.abilities import (
     require_comparable,
     unsupported_reason,
 )
-from bench.planning.batch_sizes import Largest, at_any_size, pieces
-from bench.planning.estimate import estimate_s, silence_s, step_s
-from bench.planning.footprint import Footprints, fit_batches, unfit_reason
+from bench.planning.batch_sizes import Largest, at_any_size, pieces, usual_sizes
+from bench.planning.estimate import with_estimates
+from bench.planning.footprint import fit_batches, unfit_reason
+from bench.planning.prepared_suite import PreparedSuite
 from bench.planning.question import Question
 from bench.results.records import Device, Environment
-from bench.spec.data_source import PreparedData
 from bench.spec.phase import Phase
 from bench.spec.phases import ABLATIONS, PHASES, SEARCHES
 from bench.spec.placement import Placement
@@ -27,7 +26,7 @@ from bench.spec.protocol import Protocol
 from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import ArmSpec, find, for_one_device
-from bench.spec.trial import Cell, SuiteRef, Trial
+from bench.spec.trial import Cell, Trial
 
 # An emulated precision that nobody named is measured in one short process: it is slower by far.
 ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
@@ -39,6 +38,8 @@ EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
 # The order in which a run that has to end in a given time measures phases; the others follow.
 ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
+# A phase that is asked for at a batch size, with the precisions that it compares.
+Asked = tuple[Phase, int, tuple[str, ...]]
 # The arms of each of some trials.
 Groups = list[tuple[ArmSpec, ...]]
 
@@ -48,32 +49,17 @@ class Plan:
     """The trials in the order they run."""
 
     trials: tuple[Trial, ...]
-    seconds: tuple[float | None, ...]
-    """The estimate of each; None where nothing is known."""
 
     def only(self, keep: Callable[[Trial], bool]) -> Plan:
         """Return the trials that are to be kept."""
-        entries = zip(self.trials, self.seconds, strict=True)
-        return _plan([entry for entry in entries if keep(entry[0])])
-
-
-def _plan(entries: Sequence[tuple[Trial, float | None]]) -> Plan:
-    trials, seconds = [], []
-    for trial, estimate in entries:
-        trials.append(trial)
-        seconds.append(estimate)
-    return Plan(trials=tuple(trials), seconds=tuple(seconds))
+        return Plan(trials=tuple(filter(keep, self.trials)))
 
 
 def make_plan(
     request: Request,
-    suites: dict[SuiteRef, Suite],
-    data: dict[SuiteRef, PreparedData],
+    suites: Sequence[PreparedSuite],
     environment: Environment,
-    flops: dict[SuiteRef, float | None],
-    *,
     largest: Largest | None = None,
-    footprints: Footprints = MappingProxyType({}),
 ) -> Plan:
     """Order suites × placements × batch sizes × phases × precisions × repetitions into trials.
 
@@ -83,40 +69,49 @@ def make_plan(
     Args:
         request: what was asked.
         suites: the suites, each with its parameters.
-        data: their data.
         environment: the machine, with the devices to run on.
-        flops: FLOPs of a training step per sample, for the estimate.
         largest: the largest batches that fit, once they are known; until then the plan holds the
             search for them.
-        footprints: the memory of suites whose models can be built without it.
 
     Raises:
         UsageError: no device supports two of the precisions that were asked for, or the only one.
     """
     require_comparable(request.precisions or (BASELINE,), environment.devices)
-    planned = []
-    for ref, suite in suites.items():
-        sample_flops, footprint = flops.get(ref), footprints.get(ref)
+    trials: list[Trial] = []
+    for suite in suites:
         for device in environment.devices:
-            here, kept = request, fit_batches(suite, ref, device, footprint)
-            if request.quick:
-                kept = _shorten(request, kept, device, sample_flops)
-            is_once = _emulates_quickly(request, kept, device, sample_flops)
-            if is_once:
-                seeds = request.seeds or suite.seeds[:1]
-                here = replace(request, precisions=(BASELINE, EMULATED), protocol=ONCE, seeds=seeds)
-            cell = _cell(here, ref, kept, data[ref], device)
-            for asked in _trials_on(here, cell, kept, device, largest):
-                step = step_s(asked, device, sample_flops)
-                unfit = unfit_reason(asked, device, footprint)
-                trial = replace(asked, silence_s=silence_s(asked, request, step), unfit=unfit)
-                seconds = estimate_s(trial, suite, data[ref], device, step)
-                if not is_once or _is_worth_emulating(trial, seconds):
-                    planned.append((trial, seconds))
+            trials += _plan_on_device(request, suite, device, largest)
     if request.within_s is not None:
         # The cells take turns, process by process.
-        planned.sort(key=lambda entry: (ASKED_FIRST.get(entry[0].phase, 3), entry[0].replicate))
-    return _plan(planned)
+        trials.sort(key=lambda trial: (ASKED_FIRST.get(trial.phase, 3), trial.replicate))
+    return Plan(trials=tuple(trials))
+
+
+def _plan_on_device(
+    request: Request, prepared: PreparedSuite, device: Device, largest: Largest | None
+) -> list[Trial]:
+    """Return a suite's trials on one device, in their order, each with its estimates."""
+    flops_per_sample = prepared.flops_per_sample
+    device_request = request
+    device_suite = fit_batches(prepared.suite, prepared.ref, device, prepared.footprint)
+    if request.quick:
+        device_suite = _shorten(request, device_suite, device, flops_per_sample)
+    is_once = _emulates_quickly(request, device_suite, device, flops_per_sample)
+    if is_once:
+        device_request = replace(
+            request,
+            precisions=(BASELINE, EMULATED),
+            protocol=ONCE,
+            seeds=request.seeds or prepared.suite.seeds[:1],
+        )
+    cell = _cell(device_request, prepared, device_suite, device)
+    trials = []
+    for planned in _trials_on(device_request, cell, device_suite, device, largest):
+        unfit = unfit_reason(planned, device, prepared.footprint)
+        trial = with_estimates(replace(planned, unfit=unfit), request, prepared, device)
+        if not is_once or _is_worth_emulating(trial):
+            trials.append(trial)
+    return trials
 
 
 def _shorten(
@@ -128,12 +123,12 @@ def _shorten(
     it is the recipe's, or the smallest that the suite has for a CPU, halved while a step has many
     FLOPs.
     """
-    sizes = () if device.is_gpu else suite.cpu_batch_sizes
-    size = min((suite.batch_size, *sizes))
+    size = min((suite.batch_size, *usual_sizes(suite, device)))
     parts = pieces(Placement(name=device.placement), request.techniques)
-    most = QUICK_STEP_FLOPS[device.kind]
+    sample_flops = flops_per_sample or 0.0
+    most_flops = QUICK_STEP_FLOPS[device.kind]
     # Each part keeps two samples, which batch norm needs.
-    while size * (flops_per_sample or 0.0) > most and size % (4 * parts) == 0:
+    while size * sample_flops > most_flops and size % (4 * parts) == 0:
         size //= 2
     return replace(suite, batch_sizes=(size,), cpu_batch_sizes=(size,))
 
@@ -147,39 +142,39 @@ def _emulates_quickly(
     has nothing to compare with fp32.
     """
     phases = {*request.phases}
+    # An ablation of a CPU that emulates bfloat16 has steps of fp32 alone.
     if request.precisions or phases & {*ABLATIONS} or not is_emulated(device, EMULATED):
         return False
     if not phases & {"speed", "train"}:
         return True
     if flops_per_sample is None or device.bf16_gflops is None:
         return False
-    largest = max(_batch_sizes(suite, request, device, PHASES["speed"]), default=suite.batch_size)
-    return largest * flops_per_sample < EMULATED_STEP_S * 1e9 * device.bf16_gflops
+    sizes = _batch_sizes(suite, request, device, PHASES["speed"])
+    largest_flops = max(sizes, default=suite.batch_size) * flops_per_sample
+    return largest_flops < EMULATED_STEP_S * 1e9 * device.bf16_gflops
 
 
-def _is_worth_emulating(trial: Trial, seconds: float | None) -> bool:
+def _is_worth_emulating(trial: Trial) -> bool:
     """Return whether a trial is no emulated training, or a short one."""
     if trial.phase != "train" or trial.arm_names == (BASELINE,):
         return True
-    return seconds is not None and seconds <= EMULATED_TRAIN_S
+    return trial.estimate_s is not None and trial.estimate_s <= EMULATED_TRAIN_S
 
 
-def _cell(
-    request: Request, ref: SuiteRef, suite: Suite, data: PreparedData, device: Device
-) -> Cell:
+def _cell(request: Request, prepared: PreparedSuite, suite: Suite, device: Device) -> Cell:
     """Return a suite's cell on a device at the batch size that its searches start from."""
-    placement, techniques = Placement(name=device.placement), request.techniques
+    placement = Placement(name=device.placement)
+    techniques = request.techniques
     # One device, alone or as the reference of several, has no techniques of devices that train
     # together.
     if len(placement.members) == 1:
         techniques = for_one_device(techniques)
-    sizes = () if device.is_gpu else suite.cpu_batch_sizes
     return Cell(
-        suite=ref,
+        suite=prepared.ref,
         placement=placement,
-        batch_size=min(sizes, default=suite.batch_size),
-        data=data.source,
-        classes=data.classes,
+        batch_size=min(usual_sizes(suite, device), default=suite.batch_size),
+        data=prepared.data.source,
+        classes=prepared.data.classes,
         techniques=tuple(name for name in techniques if not find(name).implied),
     )
 
@@ -188,38 +183,64 @@ def _trials_on(
     request: Request, cell: Cell, suite: Suite, device: Device, largest: Largest | None
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
-    names = _precisions(request, device)
+    precisions = _precisions(request, device)
+    asked: list[Asked] = []
+    if request.largest_batch and largest is None:
+        asked += [(PHASES[search], cell.batch_size, precisions) for search in SEARCHES]
+    fitting = {}
+    for name in precisions:
+        size = (largest or {}).get((at_any_size(cell), name))
+        if size is not None:
+            fitting[name] = size
+    asked += _asked_by_size(request, suite, device, precisions, fitting)
     trials = []
-
-    def plan_phase(phase: Phase, size: int, precisions: tuple[str, ...]) -> None:
+    for phase, size, names in asked:
         question = Question(
             phase=phase,
             request=request,
             suite=suite,
             cell=replace(cell, batch_size=size),
             device=device,
-            precisions=precisions,
+            precisions=names,
         )
-        trials.extend(_trials(question))
+        trials += _trials(question)
+    return trials
 
-    if request.largest_batch and largest is None:
-        for search in SEARCHES:
-            plan_phase(PHASES[search], cell.batch_size, names)
-    found = {name: (largest or {}).get((at_any_size(cell), name)) for name in names}
-    fitting = {name: size for name, size in found.items() if size is not None}
-    chosen = {}
+
+def _asked_by_size(
+    request: Request,
+    suite: Suite,
+    device: Device,
+    precisions: tuple[str, ...],
+    fitting: dict[str, int],
+) -> list[Asked]:
+    """Return what phases measure, by rising batch sizes.
+
+    They measure all precisions at their own sizes, and at the largest batch of each precision those
+    that fit there.
+
+    Args:
+        request: what was asked.
+        suite: the suite for the device.
+        device: the device.
+        precisions: all that are compared.
+        fitting: the largest batch of each precision that has one.
+    """
+    sizes_of_phases: dict[str, tuple[int, ...]] = {}
     for name, phase in PHASES.items():
         if name in request.phases and phase.can_measure(device):
-            chosen[name] = _batch_sizes(suite, request, device, phase)
-    for size in sorted({*fitting.values()}.union(*chosen.values())):
-        at_size = tuple(name for name in fitting if fitting[name] >= size)
-        for name, sizes in chosen.items():
+            sizes_of_phases[name] = _batch_sizes(suite, request, device, phase)
+    largest_sizes = {*fitting.values()}
+    asked: list[Asked] = []
+    for size in sorted(largest_sizes.union(*sizes_of_phases.values())):
+        that_fit = tuple(name for name in fitting if fitting[name] >= size)
+        for name, sizes in sizes_of_phases.items():
             phase = PHASES[name]
             if size in sizes:
-                plan_phase(phase, size, names)
-            elif size in fitting.values() and not phase.recipe_batch:
-                plan_phase(phase, size, at_size)
-    return trials
+                asked.append((phase, size, precisions))
+            elif size in largest_sizes and not phase.recipe_batch:
+                asked.append((phase, size, that_fit))
+    return asked
 
 
 def _batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
@@ -228,15 +249,15 @@ def _batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -
     They are the request's, else the suite's sweep; training keeps the recipe's.
     """
     recipe = (suite.batch_size,)
-    if "batch_size" in dict(request.sweep):
+    if "batch_size" in dict(request.sweep):  # each size is a suite of its own
         return recipe
     if request.batch_sizes:
         return request.batch_sizes
     if phase.recipe_batch:
         return recipe
-    if request.largest_batch:
+    if request.largest_batch:  # the phase is measured at those alone
         return ()
-    sizes = () if device.is_gpu else suite.cpu_batch_sizes
+    sizes = usual_sizes(suite, device)
     if phase.is_ablation:
         return (min(sizes or recipe),)
     return sizes or suite.batch_sizes or recipe
@@ -248,6 +269,7 @@ def _precisions(request: Request, device: Device) -> tuple[str, ...]:
     They are those named, else those that the device may gain by.
     """
     if request.precisions:
+        # The others keep their order: False sorts before True.
         return tuple(sorted(request.precisions, key=lambda name: name != BASELINE))
     if request.quick:
         usual = [BASELINE, best_mixed(device)]
@@ -267,7 +289,7 @@ def _trials(question: Question) -> list[Trial]:
 
     Arms that the device does not support get a trial each.
     """
-    phase, device, request = question.phase, question.device, question.request
+    phase, device = question.phase, question.device
     if phase.trials is not None:
         return phase.trials(question)
     common = question.trial()
@@ -282,15 +304,16 @@ def _trials(question: Question) -> list[Trial]:
     count = 1
     if phase.is_enough is not None:
         count = common.protocol.replicates
-    elif phase.key == "replicate" and device.is_gpu and not request.quick:
-        count = 2  # the memory phase: cuDNN may choose another workspace in each process
+    elif device.is_gpu and not question.request.quick:
+        count = phase.processes_on_gpu
     return in_processes(common, groups, count) + alone
 
 
 def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
     """Return a trial for each group of arms with each seed."""
     epochs = question.request.epochs or question.suite.epochs
-    common, trials = replace(question.trial(), epochs=epochs), []
+    common = replace(question.trial(), epochs=epochs)
+    trials = []
     for seed in question.seeds:
         for arms in groups:
             trials.append(replace(common, arms=arms, seed=seed))
@@ -307,7 +330,8 @@ def together(
 
     Every other arm, and every refused one, gets a trial alone.
     """
-    supported, alone = [], list(refused)
+    supported = []
+    alone = list(refused)
     for arm in common.arms:
         if unsupported_reason(device, arm.precision) is None:
             supported.append(arm)

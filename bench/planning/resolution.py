@@ -51,6 +51,7 @@ def resolve(
         for process in processes:
             ended = done.get(replace(process, arms=(arm,)).id, {})
             statuses.add(ended.get(arm.name))
+        # Of several processes one that ran shows that the arm fits.
         if statuses & {*UNFIT} and not statuses & {*MEASURED}:
             failed.append(arm)
     arms = []

@@ -139,7 +139,8 @@ def select(request: Request, *, on_cpu: bool = False) -> dict[SuiteRef, Suite]:
         raise UsageError(f"Two of the suites have the same name: {', '.join(suite_names)}.")
     known = {name for ref in refs for name in parameters(ref)}
     named = [name for name, _ in (*request.parameters, *request.sweep)]
-    for name in named:  # ignoring one would give wrong results
+    for name in named:
+        # Ignoring one would measure another suite than was asked for.
         if name not in known:
             available = ", ".join(sorted(known))
             raise UsageError(

@@ -217,6 +217,11 @@ class StoredResults:
     batch_sizes: dict[str, int] = field(default_factory=dict)
     """The batch size of each trial that earlier processes have stored, by its id."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether earlier processes have stored nothing."""
+        return not self.batch_sizes
+
     def final(self, trial: Trial) -> set[str]:
         """Return the names of the arms whose outcome is final, measured in a trial or apart."""
         arms = set()

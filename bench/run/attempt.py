@@ -57,6 +57,7 @@ def completed(
     if status == "oom" and len(trial.arms) > 1:
         detail = f"{', '.join(trial.arm_names)} together: {detail}"
     for name in trial.arm_names:
+        # A process that died may have sent the results of some arms before.
         if name not in answered:
             result = TrialResult(arm=name, status=status, detail=detail, started=started)
             results.append(result)

@@ -23,6 +23,7 @@ from bench.results.run_json import read_run
 from bench.spec.phases import PHASES
 from bench.spec.trial import Trial
 
+# How CSVs write booleans.
 YES_OR_NO = {"yes": True, "no": False}
 
 
@@ -41,13 +42,13 @@ def with_derived(
     # As a frame of reports, which has the reference of each cell.
     rows = _frame(trial, [(result.arm, result) for result in measured], phase.file)
     rows = rows.assign(reference=trial.cell.reference)
-    columns = phase.derive(rows, details).set_index("precision")[[*derived(phase)]]
-    by_arm = columns.to_dict("index")
+    rows = phase.derive(rows, details).set_index("precision")
+    by_arm = rows[[*derived(phase)]].to_dict("index")
     completed = []
     for result in results:
         row = result.row
         if row is not None:
-            row = replace(row, **_without_unknown(by_arm[result.arm]))
+            row = replace(row, **_as_fields(by_arm[result.arm]))
         completed.append(replace(result, row=row))
     return completed
 
@@ -65,21 +66,38 @@ def _frame(trial: Trial, records: Sequence[tuple[str, Any]], file: str) -> pd.Da
 
 
 def stored_speeds(folder: Path) -> dict[str, dict[str, Speed]]:
-    """Return the speeds that earlier processes of a run have stored, by trial and arm."""
+    """Return the speeds that a run has stored, by trial and arm (``speeds_of``)."""
     rows = read_trials(folder, read_run(folder), read_details(folder))
-    timed = rows[rows["status"].isin(MEASURED) & (rows["step_ms"] > 0)]
+    phases = [name for name, phase in PHASES.items() if phase.row is Speed]
+    speed_rows = rows[rows["phase"].isin(phases)]
+    is_measured = speed_rows["status"].isin(MEASURED)
+    # Where no block was sent, the time is unknown: NaN, which is not above 0.
+    timed = speed_rows[is_measured & (speed_rows["step_ms"] > 0)]
     columns = [field.name for field in fields(Speed)]
     speeds: dict[str, dict[str, Speed]] = defaultdict(dict)
     for row in timed[["trial", "precision", *columns]].to_dict("records"):
         trial, arm = row.pop("trial"), row.pop("precision")
-        speeds[trial][arm] = Speed(**_without_unknown(row))
+        speeds[trial][arm] = Speed(**_as_fields(row))
     return speeds
 
 
-def _without_unknown(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a row of a frame that are known."""
+def speeds_of(results: Sequence[TrialResult]) -> dict[str, Speed]:
+    """Return the speeds among results of a trial, by the arms that were measured."""
+    speeds = {}
+    for result in results:
+        row = result.row
+        if isinstance(row, Speed) and row.step_ms is not None and result.status in MEASURED:
+            speeds[result.arm] = row
+    return speeds
+
+
+def _as_fields(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a row of a frame as fields of a dataclass, with yes and no as bools.
+
+    What is empty is the field's default.
+    """
     known = {}
     for name, value in row.items():
-        if not pd.isna(value):
+        if value != "" and not pd.isna(value):
             known[name] = YES_OR_NO.get(value, value)
     return known

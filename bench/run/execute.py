@@ -20,9 +20,9 @@ from bench.report.reading.trials import read_details
 from bench.results.records import Environment, utc_now
 from bench.results.run_json import planned
 from bench.results.store import Store, stored_results
-from bench.run.folder import describe, earlier_run, locked
+from bench.run.folder import describe, earlier_run, locked, require_same_question
 from bench.run.prepare import PreparedRun
-from bench.run.runner import run_plan
+from bench.run.queue import run_plan
 from bench.run.session import Session
 from bench.spec.phases import SEARCHES
 from bench.spec.trial import Trial
@@ -45,7 +45,8 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), closing(open_display()) as display:
-        earlier = earlier_run(folder, prepared)
+        require_same_question(folder, prepared)  # another process may have been faster
+        earlier = earlier_run(folder)
         run = describe(prepared)
         _add_warnings(run, [*earlier.get("warnings", ()), *prepared.warnings])
         run["started"] = earlier.get("started") or utc_now()
@@ -56,6 +57,7 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
         with Sampler(gpus) as sampler:
             launcher.workspace = folder.resolve()
             session = Session(
+                plan=prepared.plan,
                 store=store,
                 devices={device.placement: device for device in prepared.environment.devices},
                 launcher=launcher,
@@ -69,26 +71,32 @@ def execute(prepared: PreparedRun, folder: Path, launcher: Launcher, begun_s: fl
                 run["undecided"] = [*session.undecided]
                 run["finished"] = None if session.undecided else utc_now()
             finally:  # whatever ended the run, with the warnings so far
-                lost = [f"GPU {gpu} was lost to NVML: {why}" for gpu, why in sampler.lost.items()]
-                _add_warnings(run, [*launcher.notes, *lost])
+                _add_warnings(run, launcher.notes)
+                for gpu, why in sampler.lost.items():
+                    _add_warnings(run, [f"GPU {gpu} was lost to NVML: {why}"])
                 store.write_run(run)
     return fine
 
 
 def _run(prepared: PreparedRun, session: Session, run: dict[str, Any]) -> bool:
     """Run the plan, and the searches for the largest batches before it is made in full."""
-    plan, fine = prepared.plan, True
+    is_fine = True
     if prepared.replan is not None:
-        fine = run_plan(plan.only(lambda trial: trial.phase in SEARCHES), session)
-        plan = prepared.replan(largest_batches(plan, session.store.folder))
+        session.follow(prepared.plan.only(lambda trial: trial.phase in SEARCHES))
+        is_fine = run_plan(session)
+        plan = prepared.replan(largest_batches(prepared.plan, session.store.folder))
+        # So that a report knows what is missing, should the run be stopped from here on.
         run["planned"] = [planned(trial) for trial in plan.trials]
         session.store.write_run(run)
-    return run_plan(plan, session) and fine
+        session.follow(plan)
+    return run_plan(session) and is_fine
 
 
 def _add_warnings(run: dict[str, Any], warnings: Sequence[str]) -> None:
     """Add warnings to a run, each once."""
-    run["warnings"] = list(dict.fromkeys([*run["warnings"], *warnings]))
+    for warning in warnings:
+        if warning not in run["warnings"]:
+            run["warnings"].append(warning)
 
 
 def _deadline_s(within_s: float | None, begun_s: float) -> float:
@@ -96,12 +104,14 @@ def _deadline_s(within_s: float | None, begun_s: float) -> float:
 
     The report is left as long as the preparation took, which imports libraries, too, and was longer
     on this project's machines, quiet or loaded; and twice its usual time at least, because a trial
-    ends up to 2 s after its deadline.
+    ends up to ``POLL_S`` of ``bench.launch.local`` after its deadline.
     """
     if within_s is None:
         return math.inf
     report_s = max(2 * REPORT_S, time.monotonic() - begun_s)
-    return begun_s + within_s - min(report_s, within_s / 4)
+    # In very little time most of it is for measuring all the same.
+    report_s = min(report_s, within_s / 4)
+    return begun_s + within_s - report_s
 
 
 def sampled_gpus(environment: Environment) -> Gpus:
@@ -142,6 +152,7 @@ def largest_batches(plan: Plan, folder: Path) -> Largest:
     for trial in plan.trials:
         arm = trial.arm_names[0]
         statuses = stored.statuses.get(trial.id, {})
+        # The id of a search has no batch size in it, which the row has once it is found.
         if trial.phase in SEARCHES and statuses.get(arm) == "ok":
             largest[at_any_size(trial.cell), arm] = stored.batch_sizes[trial.id]
     return largest

@@ -21,7 +21,7 @@ from bench.spec.errors import UsageError
 from bench.spec.request import Request
 
 LOCK = "run.lock"
-# Most characters of suites in the name of a folder.
+# Most characters of suites in the name of a folder, whose name takes 255 bytes at most.
 LONGEST = 80
 # Parts of a request that are no option's own field, by what sets them.
 WITHOUT_OPTION = {
@@ -43,8 +43,10 @@ def choose_folder(request: Request) -> tuple[Request, Path | None]:
     folder, out = request.resume, request.out
     if folder is not None:
         return request if request.suites else _stored_request(request, folder), folder
+    if out is None or not out.exists():
+        return request, out
     # A run that was killed before it wrote anything leaves its lock.
-    if out is not None and out.exists() and {path.name for path in out.iterdir()} - {LOCK}:
+    if {path.name for path in out.iterdir()} - {LOCK}:
         advice = "Use another --out"
         if (out / "run.json").exists():
             advice = f"Use --resume {out} to go on with it, or another --out"
@@ -84,24 +86,14 @@ def describe(prepared: PreparedRun) -> dict[str, Any]:
     }
 
 
-def require_same_question(folder: Path | None, prepared: PreparedRun) -> None:
-    """Refuse to go on in a folder with the rows of another question, before the plan is shown.
-
-    Raises:
-        UsageError: see ``earlier_run``.
-    """
-    earlier_run(folder, prepared)
-
-
-def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
+def earlier_run(folder: Path) -> dict[str, Any]:
     """Return run.json of the run that goes on in a folder; empty of a new run.
 
     Raises:
-        UsageError: its rows and those to come would answer different questions, or nobody can tell.
+        UsageError: it is not a run's, or damaged.
     """
-    if folder is None:
-        return {}
     if not (folder / "run.json").exists():
+        # Rows without a question are of a run that lost its run.json.
         for name in COLUMNS:
             if (folder / name).exists():
                 raise UsageError(
@@ -109,15 +101,28 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
                     "restore it, or use another folder."
                 )
         return {}
-    earlier = read_run(folder)
+    return read_run(folder)
+
+
+def require_same_question(folder: Path, prepared: PreparedRun) -> None:
+    """Refuse a run that would not answer the question of the one that goes on in its folder.
+
+    Raises:
+        UsageError: its rows and those to come would be of different questions, or nobody can tell.
+    """
+    earlier = earlier_run(folder)
+    if not earlier:
+        return
+    # As it would be read back: what is compared with it has no tuples or paths.
     now = json.loads(text_of(describe(prepared)))
     before = fixed(earlier)
     differing = []
     for name, value in fixed(now).items():
         was = before.get(name, value)
         if was != value:
-            # Others than texts, such as the list of suites, are too long to show.
-            values = f" ({was}; here {value})" if isinstance(value, str) else ""
+            values = ""
+            if isinstance(value, str):  # others, such as the list of suites, are too long to show
+                values = f" ({was}; here {value})"
             differing.append(name + values)
     if not seeds(earlier) <= seeds(now):  # more may be added, because each is a training of its own
         differing.append("--seeds")
@@ -126,7 +131,6 @@ def earlier_run(folder: Path | None, prepared: PreparedRun) -> dict[str, Any]:
             f"The run in '{folder}' differs in {', '.join(differing)}. Repeat its own options, or "
             f"only --resume {folder}, on the same machine and data; or start a new run with --out."
         )
-    return earlier
 
 
 def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,11 +143,15 @@ def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
     for name, option in run_options().items():
         if not option.changes_nothing and name != "seeds":
             words[name] = option_name(name, option)
-    facts = {words[name]: value for name, value in run.get("request", {}).items() if name in words}
+    facts = {}
+    for name, value in run.get("request", {}).items():
+        if name in words:
+            facts[words[name]] = value
     environment = run.get("environment", {})
     facts["torch"] = environment.get("torch")
     for device in environment.get("devices", ()):
         fact = device["name"]
+        # A CPU's times depend on how many threads compute.
         if device.get("threads"):
             fact += f" on {device['threads']} threads"
         facts[f"the device {device['placement']}"] = fact
@@ -154,23 +162,27 @@ def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
 
 def seeds(run: Mapping[str, Any]) -> set[int]:
     """Return the seeds of a run, asked for or planned, from its run.json."""
-    asked = run.get("request", {}).get("seeds") or ()
-    planned_seeds = (trial["seed"] for trial in run.get("planned", ()))
-    return {*asked, *planned_seeds}
+    asked = {*(run.get("request", {}).get("seeds") or ())}
+    for trial in run.get("planned", ()):
+        asked.add(trial["seed"])
+    return asked
 
 
 def new_folder(prepared: PreparedRun) -> Path:
     """Make a folder that is named after a run's suites, its devices and the time."""
     suites = dict.fromkeys(suite.name for suite in prepared.suites)
-    devices = dict.fromkeys(
-        device.name if device.is_gpu else "cpu" for device in prepared.environment.devices
-    )
+    devices: dict[str, None] = {}
+    for device in prepared.environment.devices:
+        # The name of a CPU is long, and tells few machines apart.
+        devices[device.name if device.is_gpu else "cpu"] = None
     what = "+".join(suites)[:LONGEST]
     where = "+".join(devices).lower()
-    name = re.sub(r"[^\w.+=-]+", "-", f"{what}-{where}-{datetime.now():%Y%m%d-%H%M%S}")
+    when = f"{datetime.now():%Y%m%d-%H%M%S}"
+    # Without characters that a shell or a file system takes otherwise.
+    name = re.sub(r"[^\w.+=-]+", "-", f"{what}-{where}-{when}")
     folder = Path("results") / name
     if folder.exists():  # of another run, begun in the same second
-        folder = Path("results") / f"{name}-{os.getpid()}"
+        folder = folder.with_name(f"{name}-{os.getpid()}")
     folder.mkdir(parents=True)
     return folder
 

@@ -22,35 +22,36 @@ class Forecast:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._trials: list[tuple[Kind, float]] = []
-        """The kind and the estimate of each trial."""
         self._left_s: dict[Kind, float] = defaultdict(float)
         """The estimates of the trials that are left."""
         self._ended_s: dict[Kind, float] = defaultdict(float)
-        """The estimates of those that have ended, and below how long these took."""
+        """The estimates of those that were measured, and below how long these took."""
         self._took_s: dict[Kind, float] = defaultdict(float)
-        for trial, seconds in zip(plan.trials, plan.seconds, strict=True):
-            kind, estimate_s = _kind(trial, seconds)
-            self._trials.append((kind, estimate_s))
+        for trial in plan.trials:
+            kind, estimate_s = _kind(trial)
             self._left_s[kind] += estimate_s
 
-    def end(self, number: int, took_s: float | None) -> None:
-        """Note how long a trial of the plan took, by its number; None: it was not measured."""
-        kind, estimate_s = self._trials[number]
+    def leave(self, planned: Trial) -> None:
+        """Note that a trial of the plan is not left any more."""
+        kind, estimate_s = _kind(planned)
         self._left_s[kind] -= estimate_s
-        if took_s is not None:
-            self._ended_s[kind] += estimate_s
-            self._took_s[kind] += took_s
 
-    def trial_s(self, number: int) -> float:
-        """Return the seconds that a trial of the plan takes, by its number; 0: unknown."""
-        kind, estimate_s = self._trials[number]
+    def learn(self, measured: Trial, took_s: float) -> None:
+        """Note how long a trial took."""
+        kind, estimate_s = _kind(measured)
+        self._ended_s[kind] += estimate_s
+        self._took_s[kind] += took_s
+
+    def trial_s(self, trial: Trial) -> float:
+        """Return the seconds that a trial takes; 0: unknown."""
+        kind, estimate_s = _kind(trial)
         return estimate_s * (self._rate(kind) or 0.0)
 
     def left_s(self) -> float | None:
         """Return the seconds that the trials which are left take; None: unknown for some."""
         total_s = 0.0
         for kind, left_s in self._left_s.items():
+            # One kind without a rate makes the sum unknown, unless none of it is left.
             rate = self._rate(kind)
             if rate is not None:
                 total_s += rate * left_s
@@ -69,10 +70,10 @@ class Forecast:
         return 1.0 if is_estimated else None
 
 
-def _kind(trial: Trial, seconds: float | None) -> tuple[Kind, float]:
+def _kind(trial: Trial) -> tuple[Kind, float]:
     """Return a trial's kind and its estimate, in seconds or relative to others of its kind."""
     if trial.cell.data.kind == "script":
         return ("script", False), len(trial.arms) * SCRIPT[trial.phase]
-    if seconds is None:
+    if trial.estimate_s is None:
         return (trial.phase, False), 1.0
-    return (trial.phase, True), seconds
+    return (trial.phase, True), trial.estimate_s

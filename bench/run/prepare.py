@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from bench.launch import Launcher
 from bench.planning import suite_registry
 from bench.planning.abilities import EMULATED, is_emulated
 from bench.planning.batch_sizes import Largest
-from bench.planning.footprint import Footprint
 from bench.planning.plan import Plan, make_plan
+from bench.planning.prepared_suite import PreparedSuite
 from bench.results.records import Device, Environment
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
@@ -23,12 +23,13 @@ from bench.spec.request import Request
 from bench.spec.suite import Suite
 from bench.spec.techniques import find
 from bench.spec.text import print_plain
-from bench.spec.trial import SuiteRef, Trial
+from bench.spec.trial import SuiteRef
 
 # An estimate never takes so long: a model that hangs here hangs in its trials, whose rows say
 # where.
 ESTIMATE_S = 60.0
-# Training images of the sources whose number is known without them.
+# Training images of the sources whose number is known without them: a plan needs no download for
+# its estimates.
 TRAIN_SAMPLES = {"cifar10": 50_000, "digits": 1_200}
 
 
@@ -68,27 +69,14 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     if request.quick and request.gpus is None and request.on is None:
         environment = one_of_each_model(environment)
     if not any(device.is_gpu for device in environment.devices):
+        # Only now is it known that a CPU alone measures, which some suites are smaller for.
         suites = suite_registry.select(request, on_cpu=True)
     busy_gpus = busy(environment)  # before this run's own processes use them
-    data: dict[SuiteRef, PreparedData] = {}
-    flops: dict[SuiteRef, float | None] = {}
-    footprints: dict[SuiteRef, Footprint | None] = {}
-    prepared: dict[tuple[object, bool], PreparedData] = {}
-    for ref, suite in suites.items():
-        _fetch_weights(ref, launcher)
-        needs = suite.data, suite.batches is None  # suites with the same needs share their data
-        if needs not in prepared:
-            prepared[needs] = _prepare_data(suite, request, launcher)
-        data[ref] = prepared[needs]
-        flops[ref] = _estimate(launcher, "bench.training.estimates:count_flops", ref)
-        if suite.sized:
-            footprints[ref] = _estimate(launcher, "bench.training.estimates:footprint", ref)
+    prepared = _prepare_suites(suites, request, launcher)
 
     def make(largest: Largest | None = None) -> Plan:
-        plan = make_plan(
-            request, suites, data, environment, flops, largest=largest, footprints=footprints
-        )
-        check_batches(plan, data)
+        plan = make_plan(request, prepared, environment, largest)
+        check_batches(plan, prepared)
         return plan
 
     plan = make()
@@ -98,11 +86,11 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
     warnings = [
         *warn_of_environment(environment),
         *busy_gpus,
-        *warn_of_data(request, data),
+        *warn_of_data(request, prepared),
         *warn_of_emulation(environment, request, plan),
         *warn_of_what_does_nothing(environment, request, plan),
     ]
-    sources = {str(each.source): each for each in prepared.values()}
+    sources = {str(suite.data.source): suite.data for suite in prepared}
     return PreparedRun(
         request=request,
         suites=tuple(suites),
@@ -112,6 +100,34 @@ def prepare(request: Request, launcher: Launcher) -> PreparedRun:
         data=tuple(sources.values()),
         replan=make if request.largest_batch else None,
     )
+
+
+def _prepare_suites(
+    suites: Mapping[SuiteRef, Suite], request: Request, launcher: Launcher
+) -> list[PreparedSuite]:
+    """Fetch the weights and the data of suites, and estimate their models."""
+    # Suites with the same needs share their data.
+    data: dict[tuple[object, bool], PreparedData] = {}
+    prepared = []
+    for ref, suite in suites.items():
+        _fetch_weights(ref, launcher)
+        needs = suite.data, suite.batches is None
+        if needs not in data:
+            data[needs] = _prepare_data(suite, request, launcher)
+        flops_per_sample = _estimate(launcher, "bench.training.estimates:count_flops", ref)
+        footprint = None
+        if suite.sized:
+            footprint = _estimate(launcher, "bench.training.estimates:footprint", ref)
+        prepared.append(
+            PreparedSuite(
+                ref=ref,
+                suite=suite,
+                data=data[needs],
+                flops_per_sample=flops_per_sample,
+                footprint=footprint,
+            )
+        )
+    return prepared
 
 
 def check_phases(request: Request) -> None:
@@ -139,7 +155,8 @@ def one_of_each_model(environment: Environment) -> Environment:
 
 def _fetch_weights(ref: SuiteRef, launcher: Launcher) -> None:
     """Download or check a suite's initial weights before any trial runs."""
-    weights = dict(ref.parameters).get("weights") or suite_registry.parameters(ref).get("weights")
+    defaults = suite_registry.parameters(ref)
+    weights = dict(ref.parameters).get("weights") or defaults.get("weights")
     if weights not in (None, "none"):
         print_plain(f"Checking the weights of {ref.name}: {weights}.")
         launcher.call("bench.training.pretrained:fetch", ref)
@@ -198,15 +215,18 @@ def _estimate(launcher: Launcher, target: str, ref: SuiteRef) -> Any:
         return None
 
 
-def check_batches(plan: Plan, data: dict[SuiteRef, PreparedData]) -> None:
+def check_batches(plan: Plan, suites: Sequence[PreparedSuite]) -> None:
     """Refuse batches that are larger than the data, or that cannot be divided into equal parts."""
+    train_samples = {suite.ref: suite.data.train_samples for suite in suites}
     for trial in plan.trials:
-        size, samples = trial.cell.batch_size, data[trial.cell.suite].train_samples
+        size = trial.cell.batch_size
+        samples = train_samples[trial.cell.suite]
         if PHASES[trial.phase].trains_on_data and samples is not None and size > samples:
             raise UsageError(
                 f"The batch size {size} is larger than the {samples} training images of "
                 f"{trial.cell.data}. Name smaller --batch-sizes."
             )
+        # In an ablation only some arms accumulate gradients, at the batch size of all.
         parts = max(trial.techniques_of(arm).grad_accumulation for arm in trial.arms)
         pieces = parts * len(trial.cell.placement.members)
         if trial.phase not in SEARCHES and size % pieces:  # a search tries only multiples
@@ -230,24 +250,25 @@ def warn_of_environment(environment: Environment) -> Iterator[str]:
             )
 
 
-def warn_of_data(request: Request, data: dict[SuiteRef, PreparedData]) -> Iterator[str]:
+def warn_of_data(request: Request, suites: Sequence[PreparedSuite]) -> Iterator[str]:
     """Warn of images that cannot be read, and of suites without use for ``--data``."""
-    for ref, prepared in data.items():
-        source, left_out = prepared.source, prepared.left_out
+    for suite in suites:
+        source, left_out = suite.data.source, suite.data.left_out
         if left_out:
             yield (
                 f"{source}: {len(left_out):,} unreadable images are left out, the first is "
                 f"'{left_out[0]}'."
             )
         if request.data and request.data.partition(":")[0] != source.kind:
-            yield f"{ref.name} is trained on {source} data whatever --data says."
+            yield f"{suite.ref.name} is trained on {source} data whatever --data says."
 
 
 def warn_of_emulation(environment: Environment, request: Request, plan: Plan) -> Iterator[str]:
     """Warn of precisions that a CPU emulates, with what becomes of them."""
     measured: set[tuple[str, str]] = set()
     for trial in plan.trials:
-        measured.update((trial.cell.placement.name, name) for name in trial.arm_names)
+        for name in trial.arm_names:
+            measured.add((trial.cell.placement.name, name))
     for device in environment.devices:
         for name in request.precisions or (EMULATED,):
             if not is_emulated(device, name):
@@ -279,9 +300,7 @@ def warn_of_what_does_nothing(
             f"No effect on {', '.join(others)}, which use batches that are on the device already: "
             f"{', '.join(idle)}."
         )
-    if not any(_has_baseline(trial) for trial in plan.trials):
-        yield f"{BASELINE} is not among the precisions, so there will be no speedups."
-
-
-def _has_baseline(trial: Trial) -> bool:
-    return BASELINE in trial.arm_names or PHASES[trial.phase].has_own_baseline
+    for trial in plan.trials:
+        if BASELINE in trial.arm_names or PHASES[trial.phase].has_own_baseline:
+            return
+    yield f"{BASELINE} is not among the precisions, so there will be no speedups."

@@ -44,6 +44,7 @@ def report(
         UsageError: it cannot be written.
     """
     out = out or REPORTS / report_name(runs)
+    # A run that is named twice is one run.
     runs = list(dict.fromkeys(run.resolve() for run in runs))
     if (out / "run.json").is_file():
         raise UsageError(
@@ -86,6 +87,7 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
 
     run, where = read_run(folder), shlex.quote(str(folder))
     request = run.get("request", {})
+    # The first of these that applies: what is missing comes before what else could be measured.
     if run.get("undecided"):
         return f"`python run_bench.py --resume {where}` measures what is undecided."
     trials = read_trials(folder, run, read_details(folder))
@@ -114,7 +116,9 @@ def _more_seeds(trials: pd.DataFrame, where: str) -> str:
     seeds = {int(seed) for seed in trained["seed"]}
     if trained["precision"].nunique() < 2 or len(seeds) >= ACCURACY.fewest:
         return ""
-    wanted = ",".join(map(str, sorted(seeds.union(range(ACCURACY.fewest)))))
+    # Those that are there already stay: --resume refuses to leave one out.
+    seeds.update(range(ACCURACY.fewest))
+    wanted = ",".join(map(str, sorted(seeds)))
     return (
         f"`python run_bench.py --resume {where} --seeds {wanted}` trains as often as a verdict on "
         "accuracy needs, "

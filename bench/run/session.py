@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import RLock
-from typing import Any
 
 from bench.cli.display import Display
 from bench.launch import Launcher
 from bench.measure.sampler import Sampler
+from bench.phases.speed import Speed
 from bench.planning.abilities import refusal_reason
 from bench.planning.plan import Plan
 from bench.results.endings import Ending
@@ -28,14 +28,12 @@ from bench.results.records import (
     TrialResult,
     utc_now,
 )
-from bench.results.store import Store, StoredResults
+from bench.results.store import Store, StoredResults, stored_results
 from bench.run.attempt import Attempt, completed
-from bench.run.derived_rows import with_derived
+from bench.run.derived_rows import speeds_of, stored_speeds, with_derived
 from bench.run.forecast import Forecast
 from bench.spec.phases import PHASES
 from bench.spec.trial import Cell, Trial
-
-NOTHING = Plan(trials=(), seconds=())
 
 
 class OutOfTimeError(Exception):
@@ -46,6 +44,7 @@ class OutOfTimeError(Exception):
 class Session:
     """A run in progress. A phase that leads its trials itself gets it (``Phase.conduct``)."""
 
+    plan: Plan
     store: Store
     devices: Mapping[str, Device]
     """By the names of placements."""
@@ -54,12 +53,12 @@ class Session:
     display: Display
     deadline_s: float = math.inf
     """When measuring ends, on the monotonic clock."""
-    plan: Plan = NOTHING
-    forecast: Forecast = field(default_factory=lambda: Forecast(NOTHING))
-    known: StoredResults = field(default_factory=StoredResults)
+    forecast: Forecast = field(init=False)
+    known: StoredResults = field(init=False)
     """The results so far."""
-    measured: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By the id of a trial the rows of its measured arms, with what follows from their details."""
+    speeds: dict[str, dict[str, Speed]] = field(init=False)
+    """Of trials whose rows are speeds, by their ids and the names of the arms that were
+    measured."""
     broken: dict[tuple[Cell, str], tuple[Status, str]] = field(default_factory=dict)
     """The arms that crashed or hung in a cell, with the status and the reason of their further
     rows."""
@@ -67,12 +66,23 @@ class Session:
     """What the deadline left open, such as ``speed of mlp on cpu``."""
     numbers: dict[str, int] = field(default_factory=dict)
     """The number of the trial that runs on each placement."""
-    total: int = 0
+    total: int = field(init=False)
     """How many trials there are as far as is known: the plan's, and the processes that were
     added."""
     lock: RLock = field(default_factory=RLock)
     """Guards the store, the display and the forecast where trials of different accelerators run
     concurrently."""
+
+    def __post_init__(self) -> None:
+        self.follow(self.plan)
+
+    def follow(self, plan: Plan) -> None:
+        """Go on with a plan, and the results that its folder has."""
+        self.plan = plan
+        self.forecast = Forecast(plan)
+        self.total = len(plan.trials)
+        self.known = stored_results(self.store.folder)
+        self.speeds = stored_speeds(self.store.folder)
 
     def statuses(self, trial: Trial) -> Mapping[str, Status]:
         """Return the statuses of a trial's arms, by name; none of a trial that has not ended."""
@@ -88,12 +98,13 @@ class Session:
         with self.lock:
             left_s = self.forecast.left_s()
             if self.deadline_s < math.inf:
+                # The run ends when --within is over, whatever is left then.
                 until_deadline_s = self.deadline_s - time.monotonic()
                 left_s = until_deadline_s if left_s is None else min(left_s, until_deadline_s)
             number = self.numbers[trial.cell.placement.name]
             self.display.begin(trial, number, self.total, left_s)
 
-    def run(self, trial: Trial) -> Attempt:
+    def attempt(self, trial: Trial) -> Attempt:
         """Run one process of a trial, unless it is known beforehand that none can measure it.
 
         Nothing is stored yet.
@@ -106,6 +117,7 @@ class Session:
         records: list[TrialResult | Detail] = []
 
         def take(message: Message) -> None:
+            # A launcher passes on empty messages while a worker is silent, so this is asked often.
             if time.monotonic() > self.deadline_s:
                 self.note(f"{trial.id}: ended by --within; --resume measures it")
                 raise OutOfTimeError
@@ -148,15 +160,18 @@ class Session:
     def keep(self, attempt: Attempt) -> None:
         """Store what a process sent; an arm that crashed or hung is not tried again in its cell."""
         trial, result = attempt.trial, attempt.results[-1]
-        if attempt.is_broken and result.status not in MEASURED and not self._has_fitted(trial):
+        is_lost = attempt.is_broken and result.status not in MEASURED
+        if is_lost and not self._was_measured_before(trial):
             reason = f"not tried again: in {trial.id}, {result.detail}"
             self.broken[trial.cell, result.arm] = result.status, reason
         self.store_results(trial, attempt.results, attempt.details)
 
-    def _has_fitted(self, trial: Trial) -> bool:
+    def _was_measured_before(self, trial: Trial) -> bool:
         """Return whether the process before ran: of two that read an arm's memory one is enough."""
+        if not PHASES[trial.phase].finds_unfit:
+            return False
         before = self.statuses(replace(trial, replicate=trial.replicate - 1))
-        return PHASES[trial.phase].finds_unfit and not {*before.values()}.isdisjoint(MEASURED)
+        return not {*before.values()}.isdisjoint(MEASURED)
 
     def store_results(
         self, trial: Trial, results: Sequence[TrialResult], details: Sequence[Detail] = ()
@@ -164,8 +179,8 @@ class Session:
         """Store a trial's results, and show them."""
         device = self.devices[trial.cell.placement.name]
         with self.lock:
-            samples = self.sampler.drain()
-            self.store.add_results(trial, device, results, [*samples, *details])
+            self.store.add(self.sampler.drain())
+            self.store.add_results(trial, device, results, details)
             results = with_derived(trial, results, details)
             self.display.end(trial, results)
         statuses = {result.arm: result.status for result in results}
@@ -173,7 +188,5 @@ class Session:
         if "oom" not in statuses.values():  # its rows took the place of those of its arms apart
             for alone in trial.apart():
                 self.known.statuses.pop(alone.id, None)
-        rows = self.measured[trial.id] = {}
-        for result in results:
-            if result.status in MEASURED and result.row is not None:
-                rows[result.arm] = result.row
+                self.speeds.pop(alone.id, None)
+        self.speeds[trial.id] = speeds_of(results)

@@ -60,7 +60,7 @@ def prepare_script(request: Request, script: Script, launcher: Launcher) -> Prep
         request=request,
         suites=(ref,),
         environment=environment,
-        plan=Plan(trials=tuple(trials), seconds=(None,) * len(trials)),
+        plan=Plan(trials=tuple(trials)),
         warnings=(*warn_of_environment(environment), *busy(environment)),
     )
 

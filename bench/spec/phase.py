@@ -133,6 +133,9 @@ class Phase:
     """Returns whether the processes of a cell are enough, given the last one's trial, and the
     measured rows of speed by the ids of trials and the names of arms; further processes follow
     until they are. None: as many as were planned."""
+    processes_on_gpu: int = 1
+    """Processes that repeat it on a GPU, without ``--quick``, if nothing asks whether they are
+    enough."""
     searches: bool = False
     """Whether it searches a batch size, before any other phase is planned."""
     is_ablation: bool = False

@@ -143,7 +143,7 @@ class Request:
     """
 
     argv: tuple[str, ...] = ()
-    """The words of the command line, which a bare ``--resume`` repeats."""
+    """The words of the command line, which reports and advice repeat."""
     suites: tuple[str, ...] = option(
         "suites by name or .py file, with commas between",
         "NAMES",

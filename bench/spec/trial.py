@@ -49,8 +49,9 @@ class SuiteRef:
 
 # A trial's process may say nothing for so long at least, unless ``--trial-timeout`` says otherwise.
 SILENCE_S = 600.0
-# The same while it compiles, in the search for the largest batch, and of several devices that train
-# together: those that wait for one that hangs must have the time to say which.
+# The same of several devices that train together: those that wait for one that hangs must have the
+# time to say which. ``--trial-timeout`` shortens that; while a process compiles, and in the search
+# for the largest batch, it does not, because a batch or a model takes as long as it takes.
 COMPILING_S = SEARCHING_S = JOINT_S = 1800.0
 
 
@@ -100,6 +101,8 @@ class Trial:
     protocol: Protocol = Protocol()
     silence_s: float = SILENCE_S
     """How long its process may say nothing before it is taken to hang."""
+    estimate_s: float | None = None
+    """How long it should take, in seconds; None is unknown."""
     unfit: str = ""
     """Why the device's memory cannot hold any of its arms, which are then not tried; empty where it
     may."""

@@ -105,8 +105,10 @@ def shown(tiny_trial, machine, capsys):
     """
 
     def shown(*epochs, seconds, warnings=(), request=Request(gpus=("cpu",)), left=None):  # noqa: B008 - it is frozen
-        train = [replace(tiny_trial, phase="train", epochs=count) for count in epochs]
-        plan = Plan(trials=(tiny_trial, *train), seconds=seconds)
+        trials = [replace(tiny_trial, estimate_s=seconds[0])]
+        for count, estimate_s in zip(epochs, seconds[1:], strict=True):
+            trials.append(replace(tiny_trial, phase="train", epochs=count, estimate_s=estimate_s))
+        plan = Plan(trials=tuple(trials))
         show_plan(plan, left or plan, machine, warnings, request)
         return capsys.readouterr().out
 
@@ -124,6 +126,6 @@ def test_the_plan_says_where_what_and_how_long(shown):
     assert text.endswith(
         "Trials: 2, about 2 min in all; --within ends it in 5 min, report included\n"
     )
-    left = Plan(trials=(), seconds=())
+    left = Plan(trials=())
     assert "; left: 0, about 4 s" in shown(3, seconds=(10.0, 106.0), left=left)
     assert "Trials: 2, an unknown time in all" in shown(3, seconds=(10.0, None))

@@ -1,4 +1,4 @@
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
@@ -8,6 +8,7 @@ from bench.planning import suite_registry
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.footprint import Footprint
 from bench.planning.plan import Plan, make_plan
+from bench.planning.prepared_suite import PreparedSuite
 from bench.results.records import Device
 from bench.run.forecast import Forecast
 from bench.spec.data_source import DataSource, PreparedData
@@ -35,14 +36,15 @@ GIB = 2**30
 SYNTHETIC = PreparedData(source=DataSource(kind="synthetic"))
 
 
-def gpu(index=0, fp32_gflops=1e4, **more):
-    given = {
-        "kind": "cuda",
-        "name": "Test GPU",
-        "architecture": "Ampere",
-        "fp32_gflops": fp32_gflops,
-    }
-    return Device(placement=str(index), **given, **more)
+def gpu(index=0, **more):
+    ampere = Device(
+        placement=str(index),
+        kind="cuda",
+        name="Test GPU",
+        architecture="Ampere",
+        fp32_gflops=1e4,
+    )
+    return replace(ampere, **more)
 
 
 def plan(
@@ -56,24 +58,22 @@ def plan(
     footprint=None,
     **asked,
 ):
-    return make_plan(
-        Request(**asked),
-        {ref: suite},
-        {ref: data},
-        replace(machine, devices=devices or machine.devices),
-        {ref: flops},
-        largest=largest,
-        footprints={ref: footprint},
+    prepared = PreparedSuite(
+        ref=ref, suite=suite, data=data, flops_per_sample=flops, footprint=footprint
     )
+    machine = replace(machine, devices=devices or machine.devices)
+    return make_plan(Request(**asked), [prepared], machine, largest)
 
 
 def timed(machine, **asked):
     """Return trials on a CPU of a known rate, and the arms of those that take no time."""
-    planned, free = plan(machine, replace(machine.devices[0], fp32_gflops=100.0), **asked), set()
-    for trial, seconds in zip(planned.trials, planned.seconds, strict=True):
-        if seconds == 0:
+    device = replace(machine.devices[0], fp32_gflops=100.0)
+    trials = plan(machine, device, **asked).trials
+    free = set()
+    for trial in trials:
+        if trial.estimate_s == 0:
             free.update(trial.arm_names)
-    return planned.trials, free
+    return trials, free
 
 
 def arms(trials, phase):
@@ -112,9 +112,8 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
 )
 def test_what_is_compared_is_what_the_device_can(machine, named, unsupported, together):
     device = gpu(unsupported=dict.fromkeys(unsupported, "no"))
-    assert (
-        plan(machine, device, precisions=named, phases=("speed",)).trials[0].arm_names == together
-    )
+    first, *_ = plan(machine, device, precisions=named, phases=("speed",)).trials
+    assert first.arm_names == together
 
 
 def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
@@ -161,36 +160,30 @@ def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse(
     machine,
 ):
     trials = plan(machine, batch_sizes=(16, 64), seeds=(5, 3), epochs=2).trials
-    trained = [(t.cell.batch_size, t.seed, t.arm_names[0]) for t in trials if t.phase == "train"]
+    trained = []
+    for trial in trials:
+        if trial.phase == "train":
+            trained.append((trial.cell.batch_size, trial.seed, *trial.arm_names))
     seeds = [(5, "fp32"), (5, "amp-bf16"), (3, "amp-bf16"), (3, "fp32")]
     assert trained == [(size, *seed) for size in (16, 64) for seed in seeds]
     assert {t.epochs for t in trials} == {1, 2}
 
 
 def test_the_trials_of_a_plan_have_names_of_their_own(machine):
-    trials = plan(
-        machine,
-        gpu(),
-        batch_sizes=(16, 64),
-        seeds=(0, 1),
-        phases=(*SELECTABLE, *ABLATIONS),
-        largest_batch=True,
-    ).trials
+    phases = (*SELECTABLE, *ABLATIONS)
+    asked = {"batch_sizes": (16, 64), "seeds": (0, 1), "largest_batch": True}
+    trials = plan(machine, gpu(), phases=phases, **asked).trials
     assert len({trial.id for trial in trials}) == len(trials)
 
 
 def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
     def estimate(**given):
-        return sum(plan(machine, gpu(), phases=("train",), **given).seconds)
+        return plan(machine, gpu(), phases=("train",), **given).trials[0].estimate_s
 
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
-    assert estimate() < min(estimate(epochs=100), estimate(flops=1e12), estimate(data=real))
-    assert set(plan(machine, gpu(), flops=None).seconds) == {None}
-
-
-def test_clipping_reaches_all_trials(machine):
-    for trial in plan(machine, clip_grad=1.0).trials:
-        assert trial.clip_grad == 1.0
+    for more in ({"epochs": 100}, {"flops": 1e12}, {"data": real}):
+        assert estimate() < estimate(**more)
+    assert estimate(flops=None) is None
 
 
 @pytest.mark.parametrize(
@@ -224,30 +217,26 @@ def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_mem
 ):
     trials = plan(machine, batch_sizes=(8, 16), within_s=90.0).trials
     order = dict.fromkeys((trial.phase, trial.replicate, trial.cell.batch_size) for trial in trials)
-    speed = [("speed", replicate, size) for replicate in range(3) for size in (8, 16)]
-    others = [(phase, 0, size) for phase in ("memory", "train") for size in (8, 16)]
-    assert list(order) == speed + others
-
-
-@pytest.mark.parametrize("second", ["0+1", "1"])
-def test_what_is_about_several_devices_is_left_out_on_one(machine, second):
-    devices, asked = (gpu(), replace(gpu(), placement=second)), ("channels-last", "sync-bn")
-    trials = plan(machine, *devices, techniques=asked, phases=("speed",)).trials
-    found = {trial.cell.placement.name: trial.cell.techniques for trial in trials}
-    assert found == {
-        "0": ("channels-last",),
-        second: asked if second == "0+1" else ("channels-last",),
-    }
+    turns = [("speed", 0), ("speed", 1), ("speed", 2), ("memory", 0), ("train", 0)]
+    assert list(order) == [(*turn, size) for turn in turns for size in (8, 16)]
 
 
 @pytest.mark.parametrize(
-    ("devices", "quick", "processes"), [([gpu()], False, 2), ([gpu()], True, 1), ([], False, 1)]
+    ("second", "techniques"), [("0+1", ("channels-last", "sync-bn")), ("1", ("channels-last",))]
 )
-def test_memory_is_read_in_two_processes_of_a_gpu(
-    machine, devices, quick, processes
-):  # the machine has a CPU
+def test_what_is_about_several_devices_is_left_out_on_one(machine, second, techniques):
+    asked = ("channels-last", "sync-bn")
+    trials = plan(machine, gpu(), gpu(second), techniques=asked, phases=("speed",)).trials
+    found = {trial.cell.placement.name: trial.cell.techniques for trial in trials}
+    assert found == {"0": asked[:1], second: techniques}
+
+
+@pytest.mark.parametrize(
+    ("kind", "quick", "processes"), [("cuda", False, 2), ("cuda", True, 1), ("cpu", False, 1)]
+)
+def test_memory_is_read_in_two_processes_of_a_gpu(machine, kind, quick, processes):
     asked = {"precisions": ("fp32",), "batch_sizes": (32,), "phases": ("memory",), "quick": quick}
-    trials = plan(machine, *devices, **asked).trials
+    trials = plan(machine, gpu(kind=kind), **asked).trials
     assert [trial.replicate for trial in trials] == [*range(processes)]
 
 
@@ -264,27 +253,33 @@ def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(
     machine, asked, unsupported, mixed
 ):
     planned = plan(machine, gpu(unsupported=unsupported), phases=("ladder",), **asked)
-    steps = [step for trial in planned.trials for step in trial.arms]
-    assert {step.precision for step in steps} == {"fp32", mixed}
-    assert {step.precision for step in steps if step.techniques} == {mixed}
+    precisions, with_techniques = set(), set()
+    for trial in planned.trials:
+        for step in trial.arms:
+            precisions.add(step.precision)
+            if step.techniques:
+                with_techniques.add(step.precision)
+    assert precisions == {"fp32", mixed}
+    assert with_techniques == {mixed}
 
 
 def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(machine):
     asked = {"techniques": ("channels-last",), "protocol": Protocol(replicates=2)}
     trials = plan(machine, gpu(), phases=("ladder",), **asked).trials
     each = [step for trial in trials if trial.phase == "memory" for step in trial.arms]
-    assert [len(trial.arms) for trial in trials] == [1] * 6 + [6] * 2
-    assert [list(trial.arms) for trial in trials if trial.phase == "speed"] == [each, each]
+    assert [trial.arms for trial in trials[:6]] == [(step,) for step in each]
+    assert [trial.arms for trial in trials[6:]] == [tuple(each)] * 2
     assert {(trial.cell.batch_size, trial.cell.techniques) for trial in trials} == {
         (SUITE.batch_size, ())
     }
 
 
 @pytest.mark.parametrize("phase", ["floor", "speed", "inference", "ladder"])
-def test_a_runs_time_budget_reaches_every_phase_that_is_timed(machine, phase):
+def test_a_runs_time_budget_and_clipping_reach_every_phase_that_is_timed(machine, phase):
     quick = Protocol(replicates=1, time_budget_s=3.0)
-    trials = plan(machine, gpu(), phases=(phase,), protocol=quick).trials
-    assert {trial.protocol for trial in trials} == {quick}
+    for trial in plan(machine, gpu(), phases=(phase,), protocol=quick, clip_grad=1.0).trials:
+        assert trial.protocol == quick
+        assert trial.clip_grad == 1.0
 
 
 def plan_at_largest(machine, largest=None, **asked):
@@ -306,11 +301,12 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     assert [trial.phase for trial in first] == ["fit", "fit", "train", "train"]
     largest = found(first, 96, 160)
     again = plan_at_largest(machine, largest)
-    assert {(t.cell.batch_size, t.arm_names) for t in again if t.phase == "speed"} == {
-        (96, ("fp32", "amp-fp16")),
-        (160, ("amp-fp16",)),
-    }
-    assert {t.cell.batch_size for t in again if t.phase == "train"} == {SUITE.batch_size}
+    sizes = defaultdict(set)
+    for trial in again:
+        sizes[trial.phase, trial.arm_names].add(trial.cell.batch_size)
+    assert sizes["speed", ("fp32", "amp-fp16")] == {96}
+    assert sizes["speed", ("amp-fp16",)] == {160}
+    assert sizes["train", ("amp-fp16",)] == {SUITE.batch_size}
     assert found(again) == {}
 
 
@@ -329,55 +325,66 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
     ],
 )
 def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, sizes, measured):
-    largest, at = found(plan_at_largest(machine, **asked), *sizes), {}
+    largest = found(plan_at_largest(machine, **asked), *sizes)
+    at = defaultdict(set)
     for trial in plan_at_largest(machine, largest, **asked):
-        at.setdefault(trial.cell.batch_size, set()).update(arm.precision for arm in trial.arms)
+        for arm in trial.arms:
+            at[trial.cell.batch_size].add(arm.precision)
     assert at == measured
 
 
-def forecast(seconds, *trials):
-    return Forecast(Plan(trials=trials, seconds=seconds))
+def with_estimates(trial, *estimates_s):
+    return [replace(trial, estimate_s=estimate_s) for estimate_s in estimates_s]
+
+
+def forecast(*trials):
+    return Forecast(Plan(trials=trials))
+
+
+def end(expected, trial, took_s):
+    expected.leave(trial)
+    expected.learn(trial, took_s)
 
 
 def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
-    memory, speed, train = (
-        replace(tiny_trial, phase=phase) for phase in ("memory", "speed", "train")
-    )
-    expected = forecast((10.0, 20.0, 30.0, 40.0), memory, memory, speed, train)
+    first, second = with_estimates(replace(tiny_trial, phase="memory"), 10.0, 20.0)
+    (speed,) = with_estimates(replace(tiny_trial, phase="speed"), 30.0)
+    (train,) = with_estimates(replace(tiny_trial, phase="train"), 40.0)
+    expected = forecast(first, second, speed, train)
     assert expected.left_s() == 100.0
-    expected.end(0, 30.0)
-    assert expected.trial_s(1) == 60.0
+    end(expected, first, 30.0)
+    assert expected.trial_s(second) == 60.0
     assert expected.left_s() == 60.0 + 30.0 + 40.0  # of other phases nothing is known
-    expected.end(2, 30.0)
-    expected.end(3, None)
+    end(expected, speed, 30.0)
+    expected.leave(train)
     assert expected.left_s() == 60.0
 
 
 def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tiny_trial):
     speed = replace(tiny_trial, phase="speed")
-    expected = forecast((None, None, None), speed, speed, speed)
-    assert (expected.trial_s(0), expected.left_s()) == (0.0, None)
-    expected.end(0, 20.0)
-    assert (expected.trial_s(1), expected.left_s()) == (20.0, 40.0)
+    expected = forecast(speed, speed, speed)
+    assert (expected.trial_s(speed), expected.left_s()) == (0.0, None)
+    end(expected, speed, 20.0)
+    assert (expected.trial_s(speed), expected.left_s()) == (20.0, 40.0)
 
 
 def test_the_first_process_of_a_script_tells_how_long_the_rest_takes(tiny_trial):
     cell = replace(tiny_trial.cell, data=DataSource(kind="script"))
     memory = replace(tiny_trial, cell=cell, phase="memory", arms=arms_of("fp32"))
     speed = replace(memory, phase="speed", arms=arms_of("fp32", "amp-bf16"))
-    expected = forecast((None,) * 4, memory, memory, speed, speed)
+    expected = forecast(memory, memory, speed, speed)
     assert expected.left_s() is None
-    expected.end(0, 10.0)
+    end(expected, memory, 10.0)
     assert expected.left_s() >= 10.0 + 2 * 4 * 10.0  # nine processes
-    expected.end(1, 10.0)
-    expected.end(2, 160.0)
+    end(expected, memory, 10.0)
+    end(expected, speed, 160.0)
     assert 80.0 < expected.left_s() < 240.0
 
 
 def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(machine, cpu):
     slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, unsupported={}),))
     planned = plan(slow, precisions=("fp32", "amp-fp16"), phases=("numerics",))
-    assert [seconds is None for seconds in planned.seconds] == [False, True]
+    assert [trial.estimate_s is None for trial in planned.trials] == [False, True]
 
 
 # Of a sample, in a training step.
@@ -401,13 +408,14 @@ def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(
     device = replace(gpu(), **device)
     for name, flops in FLOPS.items():
         ref = suite_registry.refer(name)
-        suites = {ref: suite_registry.load(ref)}
+        suite = PreparedSuite(
+            ref=ref, suite=suite_registry.load(ref), data=SYNTHETIC, flops_per_sample=flops
+        )
         request = parse(["--suite", name, "--quick"])
-        machine = replace(machine, devices=(device,))
-        planned = make_plan(request, suites, {ref: SYNTHETIC}, machine, {ref: flops})
-        assert arms(planned.trials, "speed") == [precisions], name
-        assert len({trial.cell.batch_size for trial in planned.trials}) == 1
-        assert sum(planned.seconds) <= most_s, name
+        trials = make_plan(request, [suite], replace(machine, devices=(device,))).trials
+        assert arms(trials, "speed") == [precisions], name
+        assert len({trial.cell.batch_size for trial in trials}) == 1
+        assert sum(trial.estimate_s for trial in trials) <= most_s, name
 
 
 SIZED = replace(SUITE, batch_size=64, sized=True)
@@ -432,7 +440,8 @@ def test_batch_sizes_that_nobody_named_are_halved_until_a_step_should_fit(
 
 
 def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
-    card, footprint = gpu(memory_total_bytes=16 * GIB), Footprint(5 * GIB, 20 * GIB, None)
+    card = gpu(memory_total_bytes=16 * GIB)
+    footprint = Footprint(5 * GIB, 20 * GIB, None)
     asked = {"precisions": ("fp32", "amp-fp16", "bf16"), "phases": ("memory", "speed", "inference")}
     trials = plan(machine, card, suite=SIZED, footprint=footprint, **asked).trials
     unfit = {(trial.phase, trial.arm_names) for trial in trials if trial.unfit}

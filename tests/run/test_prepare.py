@@ -9,6 +9,7 @@ import pytest
 from bench.cli.parser import parse
 from bench.planning.batch_sizes import at_any_size
 from bench.planning.plan import Plan
+from bench.planning.prepared_suite import PreparedSuite
 from bench.run.prepare import (
     check_batches,
     choose_source,
@@ -41,7 +42,9 @@ class Reading:
         return self.environment
 
     def call(self, target, *arguments, **_limit):
-        return prepare_data(*arguments) if target == "bench.worker.worker:prepare_data" else None
+        if target == "bench.worker.worker:prepare_data":
+            return prepare_data(*arguments)
+        return None
 
 
 @pytest.fixture
@@ -73,13 +76,15 @@ def prepared(machine, tiny_file):
             {"bf16_gflops": 4.0},
             "of memory and accuracy it does",
         ),
-        ({"quick": True}, {"kind": "cuda", "compute_capability": "6.0"}, None),
+        ({"quick": True}, {"kind": "cuda", "compute_capability": "6.0"}, ""),
     ],
 )
 def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, asked, device, part):
     here = replace(machine, devices=(replace(cpu, **{"fp32_gflops": 100.0, **device}),))
-    warnings = warn_of_emulation(here, Request(**asked), plan(here, flops=1e8, **asked))
-    assert [part in warning for warning in warnings] == [True] * (part is not None)
+    warnings = [*warn_of_emulation(here, Request(**asked), plan(here, flops=1e8, **asked))]
+    (warning,) = warnings or [""]
+    assert part in warning
+    assert bool(warning) == bool(part)
 
 
 @pytest.mark.parametrize(
@@ -108,15 +113,16 @@ def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine, fou
             {"phases": ("speed", "train"), "techniques": ("non-blocking", "prefetcher")},
             "No effect on speed, ",
         ),
-        ({"phases": ("train",), "techniques": ("non-blocking", "prefetcher")}, None),
+        ({"phases": ("train",), "techniques": ("non-blocking", "prefetcher")}, ""),
     ],
 )
 def test_what_cannot_show_what_it_is_asked_for_is_warned_of(machine, asked, warned):
     here = replace(machine, devices=(gpu(),))
-    warnings = warn_of_what_does_nothing(here, Request(**asked), plan(machine, gpu(), **asked))
-    assert [warning.startswith(warned or "") for warning in warnings] == [True] * (
-        warned is not None
-    )
+    planned = plan(machine, gpu(), **asked)
+    warnings = [*warn_of_what_does_nothing(here, Request(**asked), planned)]
+    (warning,) = warnings or [""]
+    assert warned in warning
+    assert bool(warning) == bool(warned)
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(prepared):
@@ -163,14 +169,11 @@ def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(prepared):
 def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(
     tiny_trial, phase, missing, refused
 ):
-    cell, data = (
-        tiny_trial.cell,
-        PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing),
-    )
+    plan = Plan(trials=(replace(tiny_trial, phase=phase),))
+    data = PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing)
+    suite = PreparedSuite(ref=tiny_trial.cell.suite, suite=SUITE, data=data)
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
-        check_batches(
-            Plan(trials=(replace(tiny_trial, phase=phase),), seconds=(None,)), {cell.suite: data}
-        )
+        check_batches(plan, [suite])
 
 
 TOKENS = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, source="markov"))
@@ -223,7 +226,8 @@ def test_a_texts_bytes_are_the_vocabulary_and_a_short_one_is_refused(prepared, t
 
 def test_images_that_cannot_be_read_are_warned_of_with_their_number():
     data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=("a.png",) * 2000)
-    (warning,) = warn_of_data(Request(), {SuiteRef(name="small"): data})
+    suite = PreparedSuite(ref=SuiteRef(name="small"), suite=SUITE, data=data)
+    (warning,) = warn_of_data(Request(), [suite])
     assert warning == "folder:/pets: 2,000 unreadable images are left out, the first is 'a.png'."
 
 

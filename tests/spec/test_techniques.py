@@ -63,7 +63,7 @@ def test_what_a_cpu_does_not_support_is_left_out_of_later_steps(
 def rebased(trial, planned, works):
     """Return the steps whose memory is measured one after the other, where some do not work."""
     memory = [replace(trial, ablation=True, arms=(step,)) for step in planned]
-    fits = memory_trials(Plan(trials=tuple(memory), seconds=(None,) * len(memory)))
+    fits = memory_trials(Plan(trials=tuple(memory)))
     statuses, steps = {}, []
     for each in memory:
         resolved = resolve(each, fits, statuses)

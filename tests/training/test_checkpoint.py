@@ -22,7 +22,7 @@ from bench.planning.plan import Plan
 from bench.report.reading.load import load
 from bench.results.records import EpochResult
 from bench.results.store import Store
-from bench.run.runner import run_plan
+from bench.run.queue import run_plan
 from bench.run.session import Session
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement
@@ -229,13 +229,14 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
         store = Store(folder)
         store.write_run({})
         session = Session(
+            plan=Plan(trials=(trial,)),
             store=store,
             devices={"cpu": cpu},
             launcher=launcher,
             sampler=Sampler(()),
             display=Display(),
         )
-        run_plan(Plan(trials=(trial,), seconds=(None,)), session)
+        run_plan(session)
         return (folder / trial.checkpoint).exists()
 
     assert run(folder)

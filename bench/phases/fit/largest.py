@@ -33,11 +33,9 @@ CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
 
 def conduct(trial: Trial, session: PhaseSession) -> None:
     """Search the largest batch of a precision, and store it as one row (``Phase.conduct``)."""
-    if session.known.is_done(trial):
-        return
     device = session.devices[trial.cell.placement.name]
     if not _can_run(trial, device):
-        session.keep(session.run(trial))
+        session.keep(session.attempt(trial))
         return
     searched: list[str] = []
     for other in session.plan.trials:
@@ -45,7 +43,12 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
             searched += other.arm_names
     tokens = suite_registry.load(trial.cell.suite).data.tokens_per_sample or 1
     multiple = common_multiple(searched, tokens)
-    size, result = search(trial, device, lambda smaller: session.run(smaller).results[0], multiple)
+
+    def try_size(smaller: Trial) -> TrialResult:
+        result: TrialResult = session.attempt(smaller).results[0]
+        return result
+
+    size, result = search(trial, device, try_size, multiple)
     session.store_results(_at(trial, size), [result])
 
 

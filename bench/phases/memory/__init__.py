@@ -116,6 +116,7 @@ PHASE = Phase(
     summarised={"all_devices_bytes": "max"},
     describe=describe,
     key="replicate",
+    processes_on_gpu=2,  # cuDNN may choose another workspace in each process
     default=True,
     finds_unfit=True,
     joint=True,

@@ -20,8 +20,8 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
     """
     reason, why = "", "do not fit together"
     final: Collection[str] = ()
-    if not session.known.is_done(trial):
-        together = session.run(trial)
+    if "oom" not in session.statuses(trial).values():
+        together = session.attempt(trial)
         if together.failed_together:  # by whose fault is seen apart
             reason = f"measured alone: together, {together.results[-1].detail}"
             why = "failed together"
@@ -39,7 +39,7 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
         session.note(f"{trial.id}: the {arms} {why}; each is measured on its own, unpaired")
     for alone in missing:
         # A result says why it is unpaired, or a report would have no reason to show.
-        attempt = session.run(alone)
+        attempt = session.attempt(alone)
         results = []
         for result in attempt.results:
             detail = result.detail
