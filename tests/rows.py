@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.report.reading.trials import DERIVED, TRIALS, read_details, read_trials
+from bench.report.reading.trials import ADDED, TRIALS, read_details, read_trials
 from bench.results.columns import COLUMNS, OF_PHASES
 from bench.results.run_json import read_run
 
@@ -67,7 +67,7 @@ def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = Non
     for each, found in files.items():
         for row in found:
             change(row)
-            for column in DERIVED:
+            for column in ADDED:
                 row.pop(column, None)
         write_rows(folder, each, found)
 

@@ -16,7 +16,7 @@ from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.estimate import REPORT_S
 from bench.planning.plan import Plan
 from bench.planning.resolution import memory_trials, resolve
-from bench.report.reading.trials import read_details
+from bench.report.reading.trials import check_details
 from bench.results.records import Environment, utc_now
 from bench.results.run_json import planned
 from bench.results.store import Store, stored_results
@@ -134,7 +134,7 @@ def remaining(plan: Plan, folder: Path | None) -> Plan:
     if folder is None:
         return plan
     if (folder / "run.json").exists():
-        read_details(folder)  # refuses what a report would refuse
+        check_details(folder)
     known = stored_results(folder)
     of_memory = memory_trials(plan)
 

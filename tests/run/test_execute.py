@@ -16,6 +16,7 @@ from bench.phases.ladder.plan import build_ablation
 from bench.phases.memory import MemoryPeak
 from bench.planning.batch_sizes import Largest, at_any_size
 from bench.planning.plan import Plan
+from bench.results.endings import Ending
 from bench.results.records import Device, Progress, TrialResult
 from bench.results.store import Store, arm_name
 from bench.run.execute import largest_batches, sampled_gpus

@@ -8,7 +8,7 @@ from functools import partial
 import pandas as pd
 
 from bench.phases.train.course import course
-from bench.report.analysis.judge import MIN_SEEDS, judged_by
+from bench.report.analysis.judge import judged_by
 from bench.report.figures import chart
 from bench.report.figures.chart import Axis, Bar, Chart, Mark, Rule
 from bench.report.format import (
@@ -44,7 +44,7 @@ from bench.report.tables.table import (
     words,
 )
 from bench.spec.metric import Metric
-from bench.spec.metrics import learned
+from bench.spec.metrics import ACCURACY, learned
 from bench.spec.precisions import BASELINE
 
 # Share of training time spent waiting for batches from which the loader may be the limit.
@@ -68,7 +68,7 @@ MOST_TRAINED = 2
 
 ABOUT_LEARNED = (
     "Means over seeds, after the last epoch. The difference is precision − fp32, seed by seed. "
-    f"Parity is judged from {MIN_SEEDS} seeds on, at a margin that was fixed beforehand: "
+    f"Parity is judged from {ACCURACY.fewest} seeds on, at a margin that was fixed beforehand: "
     "{margins}. EQUIVALENT: the interval lies within ± the margin. NON-INFERIOR: it may be "
     "better, but not worse, by more. WORSE: all of it is worse by more. INCONCLUSIVE: it holds "
     "the margin on the worse side. Above the entropy: of the data called markov the entropy rate "

@@ -92,18 +92,22 @@ class Arm:
 
     def additive(self, metric: Metric) -> Values:
         """Return the values on the additive scale."""
-        return metric.sign * (np.log(self.values) if metric.scale == "ratio" else self.values)
+        values = self.values
+        if metric.scale == "ratio":
+            values = np.log(values)
+        return metric.sign * values
 
 
 def numbered(trials: pd.DataFrame) -> pd.DataFrame:
     """Return trials with a number for their arm and one for their cell, in their order."""
-    return trials.assign(**{ARM_NUMBER: numbers(trials, KEY), CELL_NUMBER: numbers(trials, CELL)})
+    numbers = {ARM_NUMBER: _numbers(trials, KEY), CELL_NUMBER: _numbers(trials, CELL)}
+    return trials.assign(**numbers)
 
 
-def numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
+def _numbers(rows: pd.DataFrame, names: list[str]) -> NDArray[np.int64]:
     """Number the different values of some columns."""
-    numbers = rows.groupby(names, sort=False, observed=True, dropna=False).ngroup()
-    return np.asarray(numbers, dtype=np.int64)
+    groups = rows.groupby(names, sort=False, observed=True, dropna=False)
+    return np.asarray(groups.ngroup(), dtype=np.int64)
 
 
 def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -113,18 +117,25 @@ def measurements(trials: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         trials: rows from ``numbered``.
         metric: what was measured.
     """
-    measured = trials[(trials["phase"] == metric.phase) & trials["status"].isin(MEASURED)]
-    values = measured[list(metric.columns)].bfill(axis=1).iloc[:, 0].astype(float)
-    usable = metric.is_possible(values)
+    of_phase = trials[trials["phase"] == metric.phase]
+    measured = of_phase[of_phase["status"].isin(MEASURED)]
+    # In each row the first column that is filled counts.
+    filled = measured[list(metric.columns)].bfill(axis=1)
+    values = filled.iloc[:, 0].astype(float)
+    is_usable = metric.is_possible(values)
     if metric.unless:
-        replaced = measured.loc[measured[metric.unless].notna(), ARM_NUMBER]
-        usable &= ~measured[ARM_NUMBER].isin(replaced)
-    rows: pd.DataFrame = measured.assign(value=values)[usable]
-    rows[GAIN] = rows[[metric.gain, f"{metric.gain}_error"]] if metric.gain else np.nan
+        has_replacement = measured[metric.unless].notna()
+        replaced = measured.loc[has_replacement, ARM_NUMBER]
+        is_usable &= ~measured[ARM_NUMBER].isin(replaced)
+    rows: pd.DataFrame = measured.assign(value=values)[is_usable]
+    rows[GAIN] = np.nan
+    if metric.gain:
+        rows[GAIN] = rows[[metric.gain, f"{metric.gain}_error"]]
     if metric.seed_is_input:
         # Where several runs count as one, a seed may be in several of them.
-        rows["value"] = rows.groupby([ARM_NUMBER, "seed"])["value"].transform("mean")
-        rows = rows.drop_duplicates([ARM_NUMBER, "seed"]).sort_values("seed", kind="stable")
+        seed = [ARM_NUMBER, "seed"]
+        rows["value"] = rows.groupby(seed)["value"].transform("mean")
+        rows = rows.drop_duplicates(seed).sort_values("seed", kind="stable")
     return rows
 
 
@@ -143,15 +154,15 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
             # What is learned pairs by its seed, a training's time only within its cell.
             cell = None if metric.seed_is_input else key[:PRECISION]
             replicates = [(cell, seed) for seed in rows["seed"]]
-        named = rows["disturbance"].tolist()
-        evidence = stats.disturbed(named, {name: rows[name].to_numpy() for name in EVIDENCE})
+        loads = {name: rows[name].to_numpy() for name in EVIDENCE}
+        is_disturbed = stats.disturbed(rows["disturbance"].tolist(), loads)
         alike = rows[list(metric.alike)].itertuples(index=False, name=None)
         measured[int(first[ARM_NUMBER])] = Arm(
             key=key,
             values=rows["value"].to_numpy(),
             replicates=replicates,
             gains=_gains(processes, rows),
-            disturbed=frozenset(compress(processes, evidence)),
+            disturbed=frozenset(compress(processes, is_disturbed)),
             alike=frozenset(alike),
             on_cpu=first["device_kind"] == "cpu",
             seeds=tuple(rows["seed"].tolist()),

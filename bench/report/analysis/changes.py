@@ -22,7 +22,7 @@ from bench.spec.precisions import BASELINE
 from bench.stats import Interval
 
 Pairing = Literal["processes", "seeds", "unpaired", "once"]
-# The gain of fp32 over itself, which is known.
+# The gain of fp32 over itself: exactly nothing, so it does not widen the interval of another gain.
 NO_GAIN = stats.around(0.0, 0.0, math.inf, sys.maxsize)
 
 
@@ -79,7 +79,9 @@ class Contrast:
     def _in_unit(self, value: float) -> float:
         # Adding 0 turns -0.0, which would be shown with its sign, into 0.0.
         turned = 0.0 + self.metric.sign * value
-        return math.exp(turned) if self.metric.scale == "ratio" else turned
+        if self.metric.scale == "ratio":
+            return math.exp(turned)
+        return turned
 
     def at(self, confidence: float) -> Interval:
         """Return ``shown`` with an interval at another confidence."""
@@ -92,24 +94,27 @@ class Contrast:
             return self.at(0.90)
         if self.metric.shown_as == "speedup":
             return self.gain
-        if self.metric.shown_as != "share":
+        if self.metric.shown_as == "ratio":
             return self.shown
-        return self.shown.on(lambda ratio: ratio - 1) if self.is_resolvable else None
+        if not self.is_resolvable:
+            return None
+        return self.shown.on(lambda ratio: ratio - 1)
 
     @property
     def is_disturbed(self) -> bool:
         """Whether all processes, unpaired all of one side, were disturbed, so that all count."""
-        arm, against = self.arm, self.against
         if self.pairing == "unpaired":
-            return arm.is_disturbed or against.is_disturbed
-        return (arm.disturbed | against.disturbed).issuperset(arm.replicates)
+            return self.arm.is_disturbed or self.against.is_disturbed
+        disturbed = self.arm.disturbed | self.against.disturbed
+        return disturbed.issuperset(self.arm.replicates)
 
     @property
     def is_resolvable(self) -> bool:
         """Whether the difference exceeds the instrument's resolution; true unless read once."""
         low, high = self.change.low, self.change.high
-        spans_zero = low is not None and high is not None and low < 0 < high
-        return self.pairing != "once" or not spans_zero
+        if self.pairing != "once" or low is None or high is None:
+            return True
+        return not low < 0 < high
 
 
 def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
@@ -122,29 +127,35 @@ def estimate(metric: Metric, arm: Arm, against: Arm) -> Contrast | None:
         return None
     if metric.is_described:
         for values in arm.alike:
-            metric = metric.of(dict(zip(metric.alike, values, strict=True)))
+            description = dict(zip(metric.alike, values, strict=True))
+            metric = metric.of(description)
     pairing: Pairing
-    replicates = None
+    pairs: dict[Hashable, Interval] = {}
+    if metric.replicate != "once":
+        pairs = _pairs(metric, arm, against)
     if metric.replicate == "once":
-        pairing, change = "once", _read_once(metric, arm, against)
-    elif pairs := _pairs(metric, arm, against):
-        replicates = len(pairs)
-        if metric.replicate == "seed":
-            pairing, change = "seeds", stats.student([pair.center for pair in pairs.values()])
-        else:
-            disturbed = arm.disturbed | against.disturbed
-            is_disturbed = [process in disturbed for process in pairs]
-            pairing, change = "processes", stats.over_processes([*pairs.values()], is_disturbed)
+        pairing = "once"
+        change = _read_once(metric, arm, against)
+    elif not pairs:
+        pairing = "unpaired"
+        new = arm.additive(metric)[arm.counted]
+        old = against.additive(metric)[against.counted]
+        change = stats.welch(new, old)
+    elif metric.replicate == "seed":
+        pairing = "seeds"
+        change = stats.student([pair.center for pair in pairs.values()])
     else:
-        samples = (side.additive(metric)[side.counted] for side in (arm, against))
-        pairing, change = "unpaired", stats.welch(*samples)
+        pairing = "processes"
+        disturbed = arm.disturbed | against.disturbed
+        is_disturbed = [process in disturbed for process in pairs]
+        change = stats.over_processes([*pairs.values()], is_disturbed)
     return Contrast(
         metric=metric,
         arm=arm,
         against=against,
         change=change,
         pairing=pairing,
-        replicates=replicates or change.n,
+        replicates=len(pairs) or change.n,
     )
 
 
@@ -161,15 +172,23 @@ def _pairs(metric: Metric, arm: Arm, against: Arm) -> dict[Hashable, Interval]:
         elif arm.precision == BASELINE:
             ours = dict.fromkeys(theirs, NO_GAIN)
     if not (ours and theirs):
-        ours, theirs = _values(metric, arm), _values(metric, against)
-    pairs = {name: ours[name].minus(theirs[name]) for name in ours if name in theirs}
+        ours = _values(metric, arm)
+        theirs = _values(metric, against)
+    pairs = {}
+    for name, gain in ours.items():
+        if name in theirs:
+            pairs[name] = gain.minus(theirs[name])
     # One common process of several would leave out most of what was measured.
-    return pairs if len(pairs) >= min(2, len(arm.values), len(against.values)) else {}
+    fewest = min(2, len(arm.values), len(against.values))
+    return pairs if len(pairs) >= fewest else {}
 
 
 def _values(metric: Metric, arm: Arm) -> dict[Hashable, Interval]:
-    values = zip(arm.replicates, arm.additive(metric).tolist(), strict=True)
-    return {replicate: stats.around(value, 0.0, 1.0, 1) for replicate, value in values}
+    """Return the values of an arm, each of which alone says nothing of its error."""
+    values = {}
+    for replicate, value in zip(arm.replicates, arm.additive(metric), strict=True):
+        values[replicate] = stats.around(float(value), error=0.0, freedom=1.0, count=1)
+    return values
 
 
 def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
@@ -178,15 +197,21 @@ def _read_once(metric: Metric, arm: Arm, against: Arm) -> Interval:
     Its interval spans the instrument's resolution and readings that differ. In a ratio, a reading
     below the resolution counts as the resolution: it may be nothing, which has no ratio.
     """
-    resolution = metric.cpu_resolution if arm.on_cpu or against.on_cpu else 0.0
+    resolution = 0.0
+    if arm.on_cpu or against.on_cpu:
+        resolution = metric.cpu_resolution
     is_ratio = metric.scale == "ratio"
-    least = max(resolution, 1.0) if is_ratio else -math.inf
-    now, was = np.maximum(arm.values, least), np.maximum(against.values, least)
+    least = -math.inf
+    if is_ratio:
+        least = max(resolution, 1.0)
+    now = np.maximum(arm.values, least)
+    was = np.maximum(against.values, least)
     # Both readings are off by half the resolution, so that A ÷ B is one over B ÷ A.
     off = resolution / 2
 
     def between(reading: float, other: float) -> float:
-        return metric.sign * (math.log(reading / other) if is_ratio else reading - other)
+        growth = math.log(reading / other) if is_ratio else reading - other
+        return metric.sign * growth
 
     least_growth = between(now.min() - off, was.max() + off)
     most_growth = between(now.max() + off, was.min() - off)
@@ -199,8 +224,10 @@ def contrasts(metric: Metric, arms: Mapping[int, Arm]) -> dict[int, Contrast]:
     baselines = {arm.cell: arm for arm in arms.values() if arm.precision == BASELINE}
     against_fp32 = {}
     for number, arm in arms.items():
-        baseline = baselines.get(arm.cell, arm)
-        contrast = None if baseline is arm else estimate(metric, arm, baseline)
+        baseline = baselines.get(arm.cell)
+        if baseline is None or baseline is arm:
+            continue
+        contrast = estimate(metric, arm, baseline)
         if contrast is not None:
             against_fp32[number] = contrast
     return against_fp32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -13,9 +14,10 @@ from bench.results.environment import DEVICE, MACHINE
 from bench.results.records import MEASURED
 from bench.spec.text import plain
 
-# Columns in which what is compared agrees, on whatever data and with whatever techniques it ran.
-RECIPE_COLUMNS = ["suite", "parameters"]
-# Phases and columns whose values should be the same wherever a recipe is compared, with their name,
+# The columns that name a model: runs of one are compared, on whatever data and with whatever
+# techniques they ran. A workload (``reading.load``) has these, too.
+MODEL = ["suite", "parameters"]
+# Phases and columns whose values should be the same wherever a model is compared, with their name,
 # and why.
 OF_TRIALS = (
     (
@@ -56,37 +58,45 @@ def remark(run: Run) -> str:
 def warnings(runs: Sequence[Run], trials: pd.DataFrame) -> list[str]:
     """Return a sentence for each difference that spoils a comparison; none for a single run.
 
-    Only runs that measured the same recipe are compared.
+    Only runs that measured the same model are compared.
     """
-    recipes_of: dict[str, list[str]] = {}
-    recipes = trials.groupby(RECIPE_COLUMNS, sort=False)
-    for recipe, rows in recipes:
+    models_with: dict[str, list[str]] = defaultdict(list)
+    models = trials.groupby(MODEL, sort=False)
+    for model, rows in models:
         for difference in _differences(runs, rows):
-            recipes_of.setdefault(difference, []).append(titled(*recipe))
-    if len(recipes) == 1:
-        return list(recipes_of)
-    return [f"{', '.join(of_recipes)}: {text}" for text, of_recipes in recipes_of.items()]
+            models_with[difference].append(titled(*model))
+    if len(models) == 1:
+        return list(models_with)
+    sentences = []
+    for difference, names in models_with.items():
+        sentences.append(f"{', '.join(names)}: {difference}")
+    return sentences
 
 
 def _differences(runs: Sequence[Run], rows: pd.DataFrame) -> Iterator[str]:
-    """Yield a sentence for each fact that differs among the runs of one recipe's ``rows``."""
-    places: dict[tuple[str, str], dict[str, list[str]]] = {}
+    """Yield a sentence for each fact that differs among the runs of one model's ``rows``."""
+    runs_with: dict[tuple[str, str], dict[str, list[str]]] = {}
     for run in runs:
         of_run = rows[rows["run"] == run.label]
         if of_run.empty:
             continue
         for name, why, values in _facts(run, of_run):
             value = ", ".join(sorted(values)) or "not known"
-            places.setdefault((name, why), {}).setdefault(value, []).append(run.label)
-    for (name, why), labels in places.items():
-        if len(labels) > 1:
-            parts = [f"{value} in {enumerated(where)}" for value, where in labels.items()]
-            yield f"Different {name}: {'; '.join(parts)}. {why}"
+            by_value = runs_with.setdefault((name, why), {})
+            by_value.setdefault(value, []).append(run.label)
+    for (name, why), by_value in runs_with.items():
+        if len(by_value) == 1:
+            continue
+        parts = []
+        for value, names in by_value.items():
+            parts.append(f"{value} in {enumerated(names)}")
+        yield f"Different {name}: {'; '.join(parts)}. {why}"
 
 
 def _facts(run: Run, rows: pd.DataFrame) -> Iterator[Fact]:
-    """Yield the circumstances of a run of a recipe, whose trials are ``rows``."""
-    yield from _of_machine(run, kind=rows["device_kind"].max())  # cuda where it has both
+    """Yield the circumstances of a run of a model, whose trials are ``rows``."""
+    # It is cuda where the run has both kinds, whose software matters then.
+    yield from _of_machine(run, kind=rows["device_kind"].max())
     yield from _of_devices(run, set(rows["placement"]))
     suite = rows["suite"].iloc[0]
     for ref in run.part("request").get("suites", []):
@@ -107,17 +117,22 @@ def _of_machine(run: Run, kind: str) -> Iterator[Fact]:
     for key, part in MACHINE.items():
         if part.why and part.on in ("any", kind):
             value = facts.get(key) or []
-            values = value if isinstance(value, list) else [str(value)]
-            yield part.name, part.why, set(values)
+            if not isinstance(value, list):
+                value = [str(value)]
+            yield part.name, part.why, set(value)
 
 
 def _of_devices(run: Run, used: set[str]) -> Iterator[Fact]:
     """Yield the limits of the placements ``used``, those of devices of one name together."""
+    devices = [device for device in run.devices if device["placement"] in used]
     for key, part in DEVICE.items():
-        limits: dict[str, set[str]] = {}
-        for device in run.devices:
-            if part.why and device["placement"] in used and device.get(key) is not None:
-                text = f"{device[key]:,g} {part.unit}".strip()
-                limits.setdefault(device["name"], set()).add(text)
+        if not part.why:
+            continue
+        limits: dict[str, set[str]] = defaultdict(set)
+        for device in devices:
+            limit = device.get(key)
+            if limit is not None:
+                text = f"{limit:,g} {part.unit}"
+                limits[device["name"]].add(text.strip())
         for name, texts in limits.items():
             yield f"{part.name} of {name}", part.why, texts

@@ -13,7 +13,8 @@ from bench.report.format import known, processes
 
 # A row of the summary.
 Row = Mapping[Hashable, Any]
-# Load of other programs, in per cent of a machine's cores, from which a timing is crowded.
+# Load of other programs, in per cent of a machine's cores, from which a timing is crowded. It is
+# that of ``stats.EVIDENCE``, which sees no disturbance where all processes have the same load.
 CROWDED_PCT = 10.0
 
 
@@ -117,8 +118,9 @@ DOUBTS = {
 def marked_verdict(row: Row) -> Any:
     """Return the verdict on a row's speed, NaN without one, marked if products had other types."""
     verdict = row["speed_verdict"]
-    is_marked = known(verdict) and OTHER_TYPES in row["doubts"]
-    return f"{verdict} {DOUBTS[OTHER_TYPES].mark}" if is_marked else verdict
+    if not known(verdict) or OTHER_TYPES not in row["doubts"]:
+        return verdict
+    return f"{verdict} {DOUBTS[OTHER_TYPES].mark}"
 
 
 def doubts(row: Row) -> str:
@@ -128,5 +130,8 @@ def doubts(row: Row) -> str:
 
 def doubted(rows: Iterable[Row]) -> list[Doubt]:
     """Return the doubts of any of some rows, in the order of ``DOUBTS``; empty rows have none."""
-    names = {name for row in rows if row for name in row["doubts"].split(", ")}
+    names: set[str] = set()
+    for row in rows:
+        if row:
+            names.update(row["doubts"].split(", "))
     return [doubt for name, doubt in DOUBTS.items() if name in names]

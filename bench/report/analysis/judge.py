@@ -11,7 +11,7 @@ from bench import stats
 from bench.report.analysis.changes import Contrast
 from bench.report.format import known
 from bench.spec.metric import Metric
-from bench.spec.metrics import ACCURACY, learned
+from bench.spec.metrics import learned
 
 # Where the power limit held down a clock that both shared, a speedup may be some 10 % too high
 # (docs/measuring.md): FASTER needs an interval beyond this.
@@ -21,8 +21,6 @@ SHARED_CLOCK = math.log(1.15)
 TOLERANCE = math.log(1.03)
 # Columns of the summary with the speedup in turns, where that alone counts.
 IN_TURNS = ["turns_speedup", "turns_speedup_low", "turns_speedup_high"]
-# With fewer paired seeds there is no parity verdict.
-MIN_SEEDS = ACCURACY.fewest
 
 
 def judge_speedups(family: Sequence[Contrast]) -> list[str]:
@@ -88,7 +86,9 @@ def parity(contrast: Contrast) -> str:
         return "WORSE"
     if interval.low <= -margin:
         return "INCONCLUSIVE"
-    return "EQUIVALENT" if interval.high < margin else "NON-INFERIOR"
+    if interval.high < margin:
+        return "EQUIVALENT"
+    return "NON-INFERIOR"
 
 
 def judged_by(row: Mapping[Hashable, Any]) -> Metric | None:

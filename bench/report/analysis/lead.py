@@ -95,7 +95,7 @@ def line(answer: Answer) -> Line:
         accuracy = answer.accuracy or UNKNOWN
         words = list(answer.trained.values())
     standings = [STANDING.get(word, "bad") for word in words] or [""]
-    half_width, peak = "", ""
+    half_width = peak = ""
     if known(arm.get("speedup_low")):
         half_width = spread(arm["speedup_low"], arm["speedup_high"])
     if known(arm.get("peak_memory_bytes")):
@@ -124,8 +124,11 @@ def _changes(answer: Answer, arm: Row) -> dict[str, Cell]:
         changes[MEMORY.name] = Cell(answer.peaks, math.nan)
     epoch = UNKNOWN
     if known(arm.get("time_per_epoch_s")):
-        rows = [row for row in (answer.fp32, arm) if known(row.get("time_per_epoch_s"))]
-        epoch = " → ".join(number(row["time_per_epoch_s"], 3) for row in rows) + " s"
+        seconds = []
+        for row in (answer.fp32, arm):
+            if known(row.get("time_per_epoch_s")):
+                seconds.append(number(row["time_per_epoch_s"], 3))
+        epoch = " → ".join(seconds) + " s"
     changes[EPOCH.name] = Cell(epoch, arm.get(EPOCH.change, math.nan))
     return changes
 
@@ -151,8 +154,8 @@ def _points(answer: Answer) -> str:
     quality = judged_by(training)
     is_here = training["batch_size"] == answer.batch
     if quality is None:
-        is_shown = is_here and known(training["accuracy_pct"])
-        return f"{training['accuracy_pct']:.2f} %" if is_shown else ""
+        accuracy = training["accuracy_pct"]
+        return f"{accuracy:.2f} %" if is_here and known(accuracy) else ""
     parts = [f"{signed(training[quality.change], quality.decimals)} {quality.short}"]
     if answer.accuracy_word(answer.precision) == "too few seeds":
         parts.append(counted(training["accuracy_change_seeds"], "seed"))
@@ -195,11 +198,15 @@ def grid(answers: Sequence[Answer]) -> Grid:
 
 
 def lead(answers: Sequence[Answer]) -> list[Sentence]:
-    """Return the sentences: whose types are not its own, what to use where, and how fast it is."""
+    """Return the sentences at the head of a report.
+
+    The first names precisions whose products ran in other types, where there are any. The other
+    says what to use where, and how much faster it is.
+    """
     if not answers:
         return []
-    other_types = other_types_sentence(answers)
-    return [other_types, _speeds(answers)] if other_types else [_speeds(answers)]
+    sentences = [other_types_sentence(answers), _speeds(answers)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def other_types_sentence(answers: Sequence[Answer]) -> Sentence:
@@ -244,15 +251,19 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
     where = _where(group, answers)
     if first.is_timed:
         speedups = [float(answer.arm["speedup"]) for answer in group]
-        size = _faster(first) if len(group) == 1 else span(min(speedups), max(speedups))
+        size = span(min(speedups), max(speedups))
+        if len(group) == 1:
+            size = _faster(first)
         return [
             Part(f"{first.use} is "),
             Part(size, strong=True),
             Part(f" as fast as {BASELINE} {where}"),
         ]
     if first.stays:
-        notes = [_faster(first)] if len(group) == 1 else []
-        if any(answer.rule.arms == "undecided" for answer in group):
+        notes = []
+        if len(group) == 1:
+            notes.append(_faster(first))
+        if any(answer.is_undecided for answer in group):
             notes.append("measure longer to decide")
         reasons = f" ({'; '.join(notes)})" if notes else ""
         return [Part(f"stay with {BASELINE}", strong=True), Part(f" {where}{reasons}")]
@@ -282,6 +293,8 @@ def cases(some: int, every: int) -> str:
 
 def span(low: float, high: float) -> str:
     """Write a range of speedups: 2.6–3.7×; one figure where both ends read the same."""
+    # Two digits of a small speedup, such as 1.0, would hide what it gains.
     digits = 2 if high >= 1.5 else 3
-    ends = dict.fromkeys((number(low, digits), number(high, digits)))
-    return f"{'–'.join(ends)}×"
+    first = number(low, digits)
+    last = number(high, digits)
+    return f"{last}×" if first == last else f"{first}–{last}×"

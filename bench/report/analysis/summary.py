@@ -24,12 +24,15 @@ from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
 from bench.spec.precisions import BASELINE, precision_rank, unexpected_types_in_words
 
-# An fp32 matrix product with a larger error than this was not computed in IEEE fp32.
+# An fp32 matrix product with a larger relative error than this was not computed in IEEE fp32, which
+# stays below 1e-6; TF32 and bfloat16 lie above 1e-4.
 IEEE_ERROR = 3e-5
 # Settings of the fp32 switches under which factors are rounded before they are multiplied.
 ROUNDED = ("tf32", "bf16")
-# Columns of a precision's status; the first that is set counts.
-MEASURES = ["speed_status", "memory_status", "train_status"]
+# The statuses of the phases that advice rests on. Of optional phases an arm may have others, with
+# which alone it has no row in tables. Where one status stands for the arm, it is the first that is
+# set.
+CORE_STATUSES = ["speed_status", "memory_status", "train_status"]
 UNSUPPORTED = "unsupported"
 # The columns by which tables are ordered.
 ORDER = [
@@ -57,13 +60,12 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     - of each metric its figure, its change from fp32 with the interval, and what each arm measured
       (``Metric.arm``),
     - the columns that ``add`` of a phase's summary.py adds,
-    - ``other_types`` and ``fp32_strayed``, that of the fp32 that it is compared with, and
-      ``doubts`` about all of it.
+    - ``other_types``, in words the types that its precision does not allow, ``fp32_strayed``, the
+      same of the fp32 that it is compared with, and ``doubts``, the names of the doubts about it.
     """
     trials = numbered(trials)
-    table = trials.drop_duplicates(ARM_NUMBER).set_index(ARM_NUMBER)[
-        [CELL_NUMBER, *KEY, "unfinished"]
-    ]
+    firsts = trials.drop_duplicates(ARM_NUMBER).set_index(ARM_NUMBER)
+    table = firsts[[CELL_NUMBER, *KEY, "unfinished"]]
     parts: list[Any] = [_of_phase(trials, phase) for phase in MEASURING.values()]
     changes = {}
     for metric in METRICS.values():
@@ -76,8 +78,10 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table[lost] = table[lost].fillna(0)
     for add in definitions("summary", "add"):
         table = add(table, trials, changes)
-    table["matmul_error"] = trials.groupby(ARM_NUMBER, sort=False)["matmul_error"].max()
-    table["other_types"] = other_types(trials).groupby(trials[ARM_NUMBER], sort=False).first()
+    types = other_types(trials)
+    of_arms = trials.assign(other_types=types).groupby(ARM_NUMBER, sort=False)
+    table["matmul_error"] = of_arms["matmul_error"].max()
+    table["other_types"] = of_arms["other_types"].first()
     table = table.merge(subjects(trials), on=SUBJECT, how="left")
     of_fp32 = table["other_types"].where(table["precision"] == BASELINE)
     table["fp32_strayed"] = _spread(of_fp32, table, SUBJECT, "first")
@@ -86,8 +90,8 @@ def summarise(trials: pd.DataFrame) -> pd.DataFrame:
     table["rank"] = table["precision"].map(ranks)
     table["generation"] = table["architecture"].map(generation_rank)
     table["doubts"] = [doubts(row) for row in records(table)]
-    table = table.sort_values(ORDER, kind="stable", ignore_index=True).drop(columns=CELL_NUMBER)
-    return table.copy()
+    table = table.sort_values(ORDER, kind="stable", ignore_index=True)
+    return table.drop(columns=CELL_NUMBER)
 
 
 def _spread(
@@ -102,22 +106,22 @@ def _of_phase(trials: pd.DataFrame, phase: Phase) -> pd.DataFrame:
     """Return what a phase says of each arm of ``numbered`` trials, by its number."""
     rows = trials[trials["phase"] == phase.name]
     is_measured = rows["status"].isin(MEASURED)
-    table = status_of(rows).to_frame(f"{phase.name}_status")
+    table = _status_of(rows).to_frame(f"{phase.name}_status")
     table[f"lost_{phase.name}"] = _lost(rows).groupby(ARM_NUMBER).size()
-    return table.join(rows[is_measured].groupby(ARM_NUMBER, sort=False).agg(dict(phase.summarised)))
+    measured_arms = rows[is_measured].groupby(ARM_NUMBER, sort=False)
+    return table.join(measured_arms.agg(dict(phase.summarised)))
 
 
-def status_of(rows: pd.DataFrame) -> pd.Series:
+def _status_of(rows: pd.DataFrame) -> pd.Series:
     """Return one word for each arm of a phase's rows, by its number.
 
     Where anything was measured it is ``ok``, or ``unconverged`` if any was; otherwise the last
     trial's own word.
     """
-    rank = rows["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
-    ranked = pd.DataFrame({ARM_NUMBER: rows[ARM_NUMBER], "status": rows["status"], "rank": rank})
-    return (
-        ranked.sort_values("rank", kind="stable").groupby(ARM_NUMBER, sort=False)["status"].last()
-    )
+    ranks = rows["status"].map({"ok": 1, "unconverged": 2}).fillna(0)
+    ranked = rows[[ARM_NUMBER, "status"]].assign(rank=ranks)
+    ordered = ranked.sort_values("rank", kind="stable")
+    return ordered.groupby(ARM_NUMBER, sort=False)["status"].last()
 
 
 def _lost(rows: pd.DataFrame) -> pd.DataFrame:
@@ -130,7 +134,8 @@ def _lost(rows: pd.DataFrame) -> pd.DataFrame:
     is_measured = rows["status"].isin(MEASURED)
     is_measured_later = _spread(is_measured, rows, trial, "any").astype(bool)
     did_not_fit_at_first = rows["status"].eq("oom") & is_measured_later
-    return rows[~is_measured & ~did_not_fit_at_first].drop_duplicates(trial)
+    lost = rows[~is_measured & ~did_not_fit_at_first]
+    return lost.drop_duplicates(trial)
 
 
 def _of_metric(
@@ -138,12 +143,13 @@ def _of_metric(
 ) -> pd.DataFrame:
     """Return each arm's figure of a metric, its change from fp32, and the arm, by its number."""
     figures = {number: arm.figure(metric) for number, arm in measured.items()}
-    table = pd.DataFrame({metric.figure: pd.Series(figures, dtype=float)})
+    table = pd.Series(figures, dtype=float).to_frame(metric.figure)
     table[metric.arm] = pd.Series(dict(measured), dtype=object)
     # The speedups are judged together, see bench/phases/speed/summary.py.
     if metric in (SPEED, THROUGHPUT):
         return table
-    return table.join(intervals(changes, metric.changes, attrgetter("reported")), how="outer")
+    reported = intervals(changes, metric.changes, attrgetter("reported"))
+    return table.join(reported, how="outer")
 
 
 def other_types(trials: pd.DataFrame) -> pd.Series:
@@ -155,9 +161,11 @@ def other_types(trials: pd.DataFrame) -> pd.Series:
     columns = trials[["precision", "compute_dtypes", "other_modules"]]
     seen = [unexpected_types_in_words(*row) or None for row in columns.itertuples(index=False)]
     words = pd.Series(seen, trials.index, dtype=object)
-    switched = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]].isin(ROUNDED).any(axis=1)
-    rounded = (trials["precision"] == BASELINE) & (switched | (trials["matmul_error"] > IEEE_ERROR))
-    return words.mask(words.isna() & rounded, "rounded its products to TF32 or less")
+    switches = trials[["fp32_matmul", "fp32_conv", "fp32_rnn"]]
+    is_switched = switches.isin(ROUNDED).any(axis=1)
+    is_inexact = trials["matmul_error"] > IEEE_ERROR
+    is_rounded = (trials["precision"] == BASELINE) & (is_switched | is_inexact)
+    return words.mask(words.isna() & is_rounded, "rounded its products to TF32 or less")
 
 
 def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
@@ -165,9 +173,10 @@ def without_unsupported(summary: pd.DataFrame) -> pd.DataFrame:
 
     ``tables.diagnostics.not_measured`` says what they were.
     """
-    statuses = summary[MEASURES]
-    lost = statuses == UNSUPPORTED
-    is_unsupported = lost.any(axis=1) & (lost | statuses.isna()).all(axis=1)
+    statuses = summary[CORE_STATUSES]
+    refused = statuses == UNSUPPORTED
+    refused_or_untried = refused | statuses.isna()
+    is_unsupported = refused.any(axis=1) & refused_or_untried.all(axis=1)
     has_others = _spread(~is_unsupported, summary, CELL, "any")
     return summary[~(is_unsupported & has_others)]
 
@@ -190,8 +199,10 @@ def reference_batch(rows: pd.DataFrame) -> int:
     It is the largest that was trained with and has a speedup, else the largest at which all devices
     have one, else the largest that has one.
     """
-    sizes, compared = rows["batch_size"], rows["speedup"].notna()
-    trained = sizes.isin(sizes[rows["train_status"].notna()])
+    sizes = rows["batch_size"]
+    compared = rows["speedup"].notna()
+    sizes_trained = sizes[rows["train_status"].notna()]
+    trained = sizes.isin(sizes_trained)
     timed = rows["step_ms"].notna()
     for choice in (compared & trained, compared & rows["in_common"], compared, trained, timed):
         if choice.any():

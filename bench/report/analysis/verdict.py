@@ -7,7 +7,7 @@ it: it is about the first of them, and its templates write the advice and the ev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import pandas as pd
 from bench.report.analysis.changes import estimate
 from bench.report.analysis.doubts import PARTIAL, Doubt, Row, doubted, marked_verdict
 from bench.report.analysis.judge import IN_TURNS, TOLERANCE
-from bench.report.analysis.summary import MEASURES, reference_batch
+from bench.report.analysis.summary import CORE_STATUSES, reference_batch
 from bench.report.format import (
     MIB,
     UNKNOWN,
@@ -57,8 +57,7 @@ SHOWN = (NOT_WORSE, *RULED_OUT)
 class Rule(NamedTuple):
     """The advice where there are arms of some kind."""
 
-    arms: str
-    """The arms, an attribute of ``Facts``."""
+    arms: Callable[[Facts], list[Row]]
     advice: str
     """A template with the slots of ``Answer._slots``, as is the evidence."""
     evidence: str
@@ -66,24 +65,68 @@ class Rule(NamedTuple):
     """A description of the advised arm, such as the fastest; empty if the rule advises none."""
 
 
-# The rules, in the order in which they are tried.
+# The rules, in the order in which they are tried. What rules a comparison out comes first, then
+# gains, then reasons to stay; the rules after these need no speedup.
 RULES = (
-    Rule("untried", "no comparison", "only fp32 was tried{statuses}"),
-    Rule("diverging", "no verdict", "training diverged in fp32 itself: {arm} is {speed}"),
-    Rule("faster", "use {arm}", "{speed}{ties}", gain="fastest"),
-    Rule("lighter", "use {arm}", "for its memory: {speed}", gain="lightest"),
-    Rule("undecided", STAY, "no gain is shown, measure longer to decide: {arm} is {speed}"),
-    Rule("sound", STAY, "nothing gains: {arm} is {speed}"),
-    Rule("compared", STAY, "training rules out {arm} ({accuracy}), which is {speed}"),
     Rule(
-        "runs_alone",
-        "use {arm}",
-        "fp32 does not fit (oom), so there is no speedup to state; {arm} trains {pace} samples/s",
+        arms=lambda facts: facts.untried,
+        advice="no comparison",
+        evidence="only fp32 was tried{statuses}",
+    ),
+    Rule(
+        arms=lambda facts: facts.diverging,
+        advice="no verdict",
+        evidence="training diverged in fp32 itself: {arm} is {speed}",
+    ),
+    Rule(
+        arms=lambda facts: facts.faster,
+        advice="use {arm}",
+        evidence="{speed}{ties}",
         gain="fastest",
     ),
-    Rule("stalled", "{stalled}", "no speedup was measured"),
-    Rule("weighed", "{lightest}", "{peaks}; no speed was measured{statuses}"),
-    Rule("rows", "no verdict on speed", "no speedup was measured{statuses}"),
+    Rule(
+        arms=lambda facts: facts.lighter,
+        advice="use {arm}",
+        evidence="for its memory: {speed}",
+        gain="lightest",
+    ),
+    Rule(
+        arms=lambda facts: facts.undecided,
+        advice=STAY,
+        evidence="no gain is shown, measure longer to decide: {arm} is {speed}",
+    ),
+    Rule(
+        arms=lambda facts: facts.sound,
+        advice=STAY,
+        evidence="nothing gains: {arm} is {speed}",
+    ),
+    Rule(
+        arms=lambda facts: facts.compared,
+        advice=STAY,
+        evidence="training rules out {arm} ({accuracy}), which is {speed}",
+    ),
+    Rule(
+        arms=lambda facts: facts.runs_alone,
+        advice="use {arm}",
+        evidence="fp32 does not fit (oom), so there is no speedup to state; {arm} trains {pace} "
+        "samples/s",
+        gain="fastest",
+    ),
+    Rule(
+        arms=lambda facts: facts.stalled,
+        advice="{stalled}",
+        evidence="no speedup was measured",
+    ),
+    Rule(
+        arms=lambda facts: facts.weighed,
+        advice="{lightest}",
+        evidence="{peaks}; no speed was measured{statuses}",
+    ),
+    Rule(
+        arms=lambda facts: facts.rows,
+        advice="no verdict on speed",
+        evidence="no speedup was measured{statuses}",
+    ),
 )
 
 
@@ -101,13 +144,13 @@ class Facts:
         self.cell = _rows_with(self.rows, "batch_size", self.batch)
         self.fp32 = next(iter(_rows_with(self.cell, "precision", BASELINE)), {})
         """The row of fp32 at the batch size; empty where it was not tried."""
-        self.stalled = _known_rows(self.rows, "stalled")
+        self.stalled: list[Row] = _known_rows(self.rows, "stalled")
         """The rows of arms that do not learn where fp32 does."""
         arms = [row for row in self.cell if row["precision"] != BASELINE]
-        self.untried = [] if arms else self.cell
-        self.compared = _most_first(arms, "speedup")
+        self.untried: list[Row] = [] if arms else self.cell
+        self.compared: list[Row] = _most_first(arms, "speedup")
         is_diverging = self.training_of(BASELINE).get("train_status") == "nonfinite"
-        self.diverging = self.compared if is_diverging else []
+        self.diverging: list[Row] = self.compared if is_diverging else []
         self.sound: list[Row] = []
         """The compared arms that training does not rule out."""
         for arm in self.compared:
@@ -115,20 +158,21 @@ class Facts:
                 self.sound.append(arm)
         faster = _rows_with(self.sound, "speed_verdict", "FASTER")
         tied = [arm for arm in faster if is_tied(arm, faster[0])]
-        self.faster = sorted(tied, key=self._preference, reverse=True)
+        self.faster: list[Row] = sorted(tied, key=self._preference, reverse=True)
         """The fastest of the faster arms, and those that are not shown to be slower."""
         same = _rows_with(self.sound, "speed_verdict", "SAME")
         lighter = [arm for arm in same if arm["memory_change_ratio"] <= -WORTHWHILE]
-        self.lighter = sorted(lighter, key=_by_change)
+        self.lighter: list[Row] = sorted(lighter, key=_by_change)
         """The sound arms as fast as fp32 that take less memory."""
-        self.undecided = _rows_with(self.sound, "speed_verdict", "INCONCLUSIVE")
-        does_fit = not self.fp32 or status(self.fp32) != "oom"
-        self.runs_alone = [] if does_fit else _most_first(arms, "samples_per_s")
+        self.undecided: list[Row] = _rows_with(self.sound, "speed_verdict", "INCONCLUSIVE")
+        self.runs_alone: list[Row] = []
         """The arms with a throughput where fp32 does not fit in memory."""
+        if self.fp32 and _status(self.fp32) == "oom":
+            self.runs_alone = _most_first(arms, "samples_per_s")
         is_timed = bool(_known_rows(self.cell, "speed_status"))
         is_trained = bool(_known_rows(self.rows, "train_status"))
         weighed = [] if is_timed or is_trained else _known_rows(arms, "peak_memory_bytes")
-        self.weighed = sorted(weighed, key=_by_change)
+        self.weighed: list[Row] = sorted(weighed, key=_by_change)
         """The arms of which the memory alone was asked for, the one that takes least first."""
         self.peaks = "" if is_timed else _peaks(self.cell)
         """The peak memory of each arm, where no speed was asked for."""
@@ -154,7 +198,9 @@ class Facts:
             return OF_PARITY[training["accuracy_verdict"]]
         if training["train_status"] not in MEASURED:
             return str(training["train_status"])
-        return NO_ACCURACY if training["regression"] == "yes" else "not compared"
+        if training["regression"] == "yes":
+            return NO_ACCURACY
+        return "not compared"
 
     def _preference(self, arm: Row) -> tuple[bool, bool, float]:
         """Order arms that are as fast: accuracy shown, then no loss scaling, then the faster."""
@@ -175,11 +221,14 @@ class Answer(Facts):
         self.subject = _subject(self.names)
         self.batch_text = at_batch(self.names, "") or UNKNOWN
         """The batch size; of a training script, which does not tell it, ``UNKNOWN``."""
-        self.rule = next(rule for rule in RULES if getattr(self, rule.arms))
-        arm: Row = getattr(self, self.rule.arms)[0]
-        self.is_gain = bool(self.rule.gain)
+        rule = next(rule for rule in RULES if rule.arms(self))
+        arms = rule.arms(self)
+        arm = arms[0]
+        self.is_gain = bool(rule.gain)
         """Whether it advises another precision than fp32."""
-        self.stays = self.rule.advice == STAY
+        self.stays = rule.advice == STAY
+        self.is_undecided = arms is self.undecided
+        """Whether measuring longer may show a gain."""
         self.precision: str | None = None
         """The advised one; None if there is no advice."""
         if self.is_gain:
@@ -189,28 +238,32 @@ class Answer(Facts):
         self.arm: Row = arm if self.precision else {}
         """The row of the advised precision, for fp32 that of the best other precision; empty where
         there is none."""
-        tied = self.faster[1:] if self.rule.arms == "faster" else []
-        self.ties = [str(other["precision"]) for other in tied]
+        self.ties: list[str] = []
         """Other precisions that are as fast as the advised one."""
+        if arms is self.faster:
+            self.ties = [str(tied["precision"]) for tied in arms[1:]]
         self.training = self.training_of(self.precision) if self.is_gain else {}
         """The training of the precision that is advised instead of fp32; empty where it was not
         trained."""
         self.is_timed = self.is_gain and known(arm["speedup"])
         """Whether a gain over fp32 is known of the precision that is advised instead of it."""
-        self.doubts: list[Doubt] = doubted([self.arm, self.training] if self.arm else self.rows)
+        basis = [self.arm, self.training] if self.arm else self.rows
+        self.doubts: list[Doubt] = doubted(basis)
         """The doubts about the figures that it rests on."""
         slots = self._slots(arm)
-        self.advice = self.rule.advice.format(**slots)
+        self.advice = rule.advice.format(**slots)
         """``use X``; ``fastest: X, accuracy not shown``, or ``NO_ACCURACY`` in its place; ``stay
         with fp32``; or why there is none."""
         if self.is_gain and slots["accuracy"] != NOT_WORSE:
-            shown = NO_ACCURACY if slots["accuracy"] == NO_ACCURACY else "accuracy not shown"
-            self.advice = f"{self.rule.gain}: {self.precision}, {shown}"
+            caveat = "accuracy not shown"
+            if slots["accuracy"] == NO_ACCURACY:
+                caveat = NO_ACCURACY
+            self.advice = f"{rule.gain}: {self.precision}, {caveat}"
         if any(PARTIAL in row["doubts"] for row in self.rows):
             self.advice += " so far"
         self.use = self.precision or self.advice
         """The advised precision, or why there is none."""
-        self.evidence = self.rule.evidence.format(**slots)
+        self.evidence = rule.evidence.format(**slots)
         types = self.names["fp32_strayed"]
         if known(types):
             self.evidence += (
@@ -224,8 +277,9 @@ class Answer(Facts):
         """Return what the templates of rules are filled with, of the arm that the rule is about."""
         statuses = []
         for row in self.cell:
-            if status(row) not in ("", *MEASURED):
-                statuses.append(f"{row['precision']} {status(row)}")
+            status = _status(row)
+            if status not in ("", *MEASURED):
+                statuses.append(f"{row['precision']} {status}")
         return {
             "arm": str(arm["precision"]),
             "accuracy": self.accuracy_word(arm["precision"]),
@@ -248,7 +302,8 @@ class Answer(Facts):
         if self.is_gain:
             word = self.accuracy_word(self.precision)
             return word if word in (*SHOWN, NO_ACCURACY) else NOT_SHOWN
-        return ", ".join(f"{name} {word}" for name, word in self.trained.items())
+        words = [f"{name} {word}" for name, word in self.trained.items()]
+        return ", ".join(words)
 
     @property
     def trained(self) -> dict[str, str]:
@@ -273,9 +328,12 @@ def _most_first(rows: Sequence[Row], name: str) -> list[Row]:
     return sorted(_known_rows(rows, name), key=itemgetter(name), reverse=True)
 
 
-def status(row: Row) -> str:
+def _status(row: Row) -> str:
     """Return the status of the first phase that an arm was tried in; empty if there is none."""
-    return next((str(row[name]) for name in MEASURES if known(row[name])), "")
+    for name in CORE_STATUSES:
+        if known(row[name]):
+            return str(row[name])
+    return ""
 
 
 def _speed(arm: Row) -> str:
@@ -300,7 +358,8 @@ def _lightest(arm: Row) -> str:
     share = arm["memory_change_ratio"]
     if not known(share):
         return "no difference in memory"
-    return f"least memory: {arm['precision'] if share < 0 else BASELINE}"
+    lightest = arm["precision"] if share < 0 else BASELINE
+    return f"least memory: {lightest}"
 
 
 def _peaks(rows: Sequence[Row]) -> str:
@@ -346,7 +405,7 @@ def answers(summary: pd.DataFrame) -> list[Answer]:
     """
     given = []
     for _, rows in summary.groupby(SUBJECT, sort=False):
-        if rows[[*MEASURES, "stalled"]].notna().any(axis=None):
+        if rows[[*CORE_STATUSES, "stalled"]].notna().any(axis=None):
             given.append(Answer(rows))
     return given
 

@@ -16,6 +16,8 @@ VENDOR = re.compile(r"^(NVIDIA|Tesla|AMD Instinct|Intel\(R\)) ")
 # The parts of a name that say how a board is built: left out where no other board has the rest of
 # the name.
 BUILD = re.compile(r"(?:[- ](?:PCIe|SXM\d?|HBM\d\w?|\d+GB))+(?![\w-])", re.IGNORECASE)
+# Characters of a slug: figures add their kind and an end to it, and file systems take 255 bytes.
+LONGEST_SLUG = 80
 # The columns that the names of a subject are made of.
 IDENTITY = ["parameters_json", "members", "device_kind"]
 
@@ -28,31 +30,38 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     with them.
     """
     named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
-    named["shown_data"] = named["data"].where(_has_several("data", named, ["suite"]), "")
+    has_data = _has_several("data", named, ["suite"])
+    named["shown_data"] = named["data"].where(has_data, "")
     recipe = ["suite", "parameters", "techniques", "shown_data"]
     named["workload"] = _titles(named, recipe)
     # One device may go without some techniques that several have.
     alike = [name for name in WORKLOAD if name != "techniques"]
-    is_told = _has_several("placement", named, [*alike, "run", "device"])
+    has_placements = _has_several("placement", named, [*alike, "run", "device"])
     # The name of a device counts GPUs, and not CPUs.
-    is_told |= named["members"].str.contains(LIST, regex=False) & (named["device_kind"] == "cpu")
-    named["place"] = named["placement"].map(placement).where(is_told, "")
+    has_members = named["members"].str.contains(LIST, regex=False)
+    is_group_of_cpus = has_members & (named["device_kind"] == "cpu")
+    places = named["placement"].map(placement)
+    named["place"] = places.where(has_placements | is_group_of_cpus, "")
+    runs = "run " + named["run"]
     has_runs = _has_several("run", named, ["workload", "device"])
-    named["shown_run"] = ("run " + named["run"]).where(has_runs, "")
+    named["shown_run"] = runs.where(has_runs, "")
     named["where"] = _titles(named, ["device", "place", "shown_run"])
-    named["label"] = _labels(named["where"].tolist())
-    named["slug"] = slugs([f"{row.workload}-{row.where}" for row in named.itertuples()])
+    named["label"] = _short_names(named["where"].tolist())
+    titles = named["workload"] + "-" + named["where"]
+    named["slug"] = slugs(titles.tolist())
     return named.drop(columns=["shown_data", "place", "shown_run"])
 
 
 def _titles(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Write each row's title from columns: a name, and what tells it from others."""
-    return [titled(*words) for words in rows[names].itertuples(index=False, name=None)]
+    words = rows[names].itertuples(index=False, name=None)
+    return [titled(*of_row) for of_row in words]
 
 
 def _has_several(name: str, rows: pd.DataFrame, groups: list[str]) -> pd.Series:
     """Return for each row whether its group has several values of a column."""
-    return rows.groupby(groups)[name].transform("nunique") > 1
+    counts = rows.groupby(groups)[name].transform("nunique")
+    return counts > 1
 
 
 def placement(name: str) -> str:
@@ -67,26 +76,30 @@ def short(where: str) -> str:
     return VENDOR.sub("", where)
 
 
-def _labels(names: list[str]) -> list[str]:
+def _short_names(names: list[str]) -> list[str]:
     """Shorten names of devices, as far as different ones stay different."""
-    brief = {name: BUILD.sub("", short(name)) for name in names}
-    uses = Counter(brief.values())
-    return [brief[name] if uses[brief[name]] == 1 else short(name) for name in names]
-
-
-def slug(name: str) -> str:
-    """Turn a name into one of lower-case letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    shortest = {name: BUILD.sub("", short(name)) for name in names}
+    uses = Counter(shortest.values())
+    shortened = []
+    for name in names:
+        brief = shortest[name]
+        if uses[brief] > 1:
+            brief = short(name)
+        shortened.append(brief)
+    return shortened
 
 
 def slugs(names: list[str]) -> list[str]:
-    """Turn names into those of files, no two alike."""
+    """Turn names into those of files, of lower-case letters, digits and hyphens, no two alike."""
     unique: list[str] = []
     for name in names:
-        first = each = slug(name)[:80] or "figure"
+        # A name without a Latin letter or a digit, as of a suite in Chinese, leaves nothing.
+        words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        base = words[:LONGEST_SLUG] or "figure"
+        candidate = base
         number = 0
-        while each in unique:
+        while candidate in unique:
             number += 1
-            each = f"{first}-{number}"
-        unique.append(each)
+            candidate = f"{base}-{number}"
+        unique.append(candidate)
     return unique

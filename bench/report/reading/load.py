@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.reading.folders import labels, runs_in
+from bench.report.reading.folders import name_runs, runs_in
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import LARGE, SHARED
 from bench.results.csv_file import PAIR, read
@@ -36,8 +36,8 @@ CELL = [
 KEY = [*CELL, "precision"]
 # The columns that identify the subject of a verdict: one recipe on one device in one run.
 SUBJECT = CELL[:-1]
-# The statuses of trials that did not come to their end: their figures in long form are a part that
-# has no meaning.
+# The statuses of trials that did not come to their end: the rows of details that they sent before
+# are a part that has no meaning.
 STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
 # The columns in which devices and runs must agree to be compared: the same recipe on the same data.
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
@@ -119,13 +119,14 @@ def load(folders: list[Path]) -> Runs:
         )
     _refuse_copies(infos)
     runs: list[Run] = []
-    frames: dict[str, list[pd.DataFrame]] = defaultdict(list)
+    frames_of_runs: dict[str, list[pd.DataFrame]] = defaultdict(list)
     remarks: list[str] = []
     names_of_data: dict[str, str] = {}
-    for (folder, info), label in zip(infos.items(), labels([*infos]), strict=True):
+    labels = name_runs([*infos])
+    for (folder, info), label in zip(infos.items(), labels, strict=True):
         run = Run(label=label, info=info, folder=folder)
-        of_run, reference = _frames_of(run, names_of_data)
-        if not of_run:
+        frames_of_run, reference = _frames_of(run, names_of_data)
+        if not frames_of_run:
             remarks.append(f"Run {label} has no finished trial and is left out.")
             continue
         runs.append(run)
@@ -133,22 +134,25 @@ def load(folders: list[Path]) -> Runs:
             remarks.append(
                 f"Run {label}: {reference}, its reference, is called {BASELINE} in this report."
             )
-        for name, frame in of_run.items():
-            frames[name].append(frame)
+        for name, frame in frames_of_run.items():
+            frames_of_runs[name].append(frame)
     if not runs:
         first = next(iter(infos))
         raise UsageError(
             f"The run in '{first}' has no finished trial yet, so there is nothing to report. "
             f"Finish it with --resume {first}."
         )
-    every = {name: pd.concat(of_runs, ignore_index=True) for name, of_runs in frames.items()}
-    tried, telemetry = every.pop("trials"), every.pop("telemetry")
+    frames: dict[str, pd.DataFrame] = {}
+    for name, parts in frames_of_runs.items():
+        frames[name] = pd.concat(parts, ignore_index=True)
+    tried = frames.pop("trials")
+    telemetry = frames.pop("telemetry")
     is_step = tried["ablation"] == "yes"
     return Runs(
         runs=runs,
         trials=tried[~is_step].reset_index(drop=True),
         ablations=tried[is_step].reset_index(drop=True),
-        details=every,
+        details=frames,
         telemetry=telemetry,
         remarks=remarks,
     )
@@ -160,18 +164,22 @@ def _frames_of(run: Run, names_of_data: dict[str, str]) -> tuple[dict[str, pd.Da
     There are none if it has no finished trial. ``names_of_data`` are those of ``_name_data``.
     """
     details = read_details(run.folder)
-    rows = read_trials(run.folder, run.info, details).assign(run=run.label)
+    rows = read_trials(run.folder, run.info, details)
     if rows.empty:
         return {}, BASELINE
+    rows["run"] = run.label
     rows["unfinished"] = not run.is_finished
-    rows["data"] = rows["data"].replace(_name_data(run, names_of_data))
+    names = _name_data(run, names_of_data)
+    rows["data"] = rows["data"].replace(names)
     reference = str(rows["reference"].iloc[0])
     rows = _with_baseline(rows, reference)
     telemetry = read(run.folder / "telemetry.csv").drop(columns="uuid")
-    frames = {"trials": rows, "telemetry": telemetry.assign(run=run.label)}
+    telemetry["run"] = run.label
+    frames = {"trials": rows, "telemetry": telemetry}
     for file, frame in details.items():
+        name = file.removesuffix(".csv")
         renamed = _with_baseline(frame, reference)
-        frames[file.removesuffix(".csv")] = _with_cells(file, renamed, rows)
+        frames[name] = _with_cells(file, renamed, rows)
     return frames, reference
 
 
@@ -182,9 +190,11 @@ def _refuse_copies(infos: Mapping[Path, Mapping[str, Any]]) -> None:
     """
     first: dict[tuple[Any, ...], Path] = {}
     for folder, info in infos.items():
-        identity = (info.get("run"), info.get("environment", {}).get("host"), info.get("started"))
+        started = info.get("started")
+        host = info.get("environment", {}).get("host")
+        identity = (info.get("run"), host, started)
         other = first.setdefault(identity, folder)
-        if other != folder and info.get("started"):
+        if other != folder and started:
             raise UsageError(
                 f"'{other}' and '{folder}' are copies of one run: name, host and start are the "
                 "same. Leave one out."
@@ -201,36 +211,47 @@ def _name_data(run: Run, names: dict[str, str]) -> dict[str, str]:
         run: the run.
         names: the names that the runs before it have, by fingerprint; new ones are added.
     """
-    own = {}
+    names_of_run = {}
     for part in run.list("data"):
-        source, fingerprint = part["source"], part.get("fingerprint")
+        source = part["source"]
+        fingerprint = part.get("fingerprint")
         if fingerprint:
-            name = f"{source}#{fingerprint[:6]}" if source in names.values() else source
-            own[source] = names.setdefault(fingerprint, name)
-    return own
+            name = source
+            if source in names.values():
+                name += f"#{fingerprint[:6]}"
+            names_of_run[source] = names.setdefault(fingerprint, name)
+    return names_of_run
 
 
 def _with_baseline(rows: pd.DataFrame, reference: str) -> pd.DataFrame:
     """Give a script's reference the name by which all comparisons know it."""
     if reference == BASELINE:
         return rows
-    return rows.assign(precision=rows["precision"].astype(object).replace(reference, BASELINE))
+    # Large CSVs have categories, which could not be replaced by a name that is none of them.
+    names = rows["precision"].astype(object)
+    return rows.assign(precision=names.replace(reference, BASELINE))
 
 
 def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a CSV with the phase, the seed and the cell of their trials.
 
-    In large CSVs words are categories. Figures in long form of a trial that did not come to its end
-    are left out: a part of them has no meaning.
+    In large CSVs words are categories. Rows of a trial that did not come to its end are left out
+    (``STOPPED``), but for blocks and epochs, each of which has a meaning of its own.
     """
-    wanted = trials if file in SHARED else trials[~trials["status"].isin(STOPPED)]
+    wanted = trials
+    if file not in SHARED:
+        is_stopped = trials["status"].isin(STOPPED)
+        wanted = trials[~is_stopped]
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]
     cells = wanted[[*PAIR, *added]].drop_duplicates(PAIR, keep="last")
     types: dict[str, Any] = {}
     for name in PAIR:
         # Categories have to be alike to be merged.
         types[name] = rows[name].dtype
-        cells = cells[cells[name].isin(rows[name].unique())]
+        is_present = cells[name].isin(rows[name].unique())
+        cells = cells[is_present]
     if file in LARGE:
-        types |= {name: "category" for name in added if name not in ("batch_size", "seed")}
+        for name in added:
+            if name not in ("batch_size", "seed"):
+                types[name] = "category"
     return rows.merge(cells.astype(types), on=PAIR)

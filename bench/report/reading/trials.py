@@ -1,7 +1,7 @@
 """The rows of all phases in one frame, with the columns that the report derives from them.
 
-The CSVs say what was asked and what was measured. The frame adds the phase, the kind of the device
-and the names by which reports know parameters and ablation steps.
+The CSVs have what was asked and what was measured. The frame adds the phase, the kind of the
+device, and the names that reports give parameters and ablation steps.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ ABOUT = {
     "arm_techniques": "The techniques of an ablation step.",
     "reference": "The arm that speedups and changes are over.",
 }
-# The columns that no CSV holds.
-DERIVED = {name: Field(name=name, kind="word") for name in ABOUT}
+# The columns that no CSV has.
+ADDED = {name: Field(name=name, kind="word") for name in ABOUT}
 # The columns that names follow from.
 ASKED = ["parameters", "techniques", "ablation", "precision", "placement"]
 
 
-def _fields() -> dict[str, Field]:
-    columns = dict(DERIVED)
+def _columns() -> dict[str, Field]:
+    columns = dict(ADDED)
     for phase in MEASURING.values():
         columns |= COLUMNS[phase.file] | derived(phase)
     return columns
 
 
-# The columns of the frame: those of all phases, and those that are derived.
-TRIALS = _fields()
+# The columns of the frame: those of all phases, and those that are added.
+TRIALS = _columns()
 
 
 def read_details(folder: Path) -> dict[str, pd.DataFrame]:
@@ -53,8 +53,22 @@ def read_details(folder: Path) -> dict[str, pd.DataFrame]:
     Raises:
         UsageError: one is damaged, or another program's.
     """
-    names = dict.fromkeys(name for phase in MEASURING.values() for name in phase.details.values())
-    return {name: read(folder / name) for name in names}
+    details: dict[str, pd.DataFrame] = {}
+    for phase in MEASURING.values():
+        for name in phase.details.values():
+            # Phases may share a CSV, which can be large.
+            if name not in details:
+                details[name] = read(folder / name)
+    return details
+
+
+def check_details(folder: Path) -> None:
+    """Raise the error that reading the details of a run for a report would raise.
+
+    Raises:
+        UsageError: as ``read_details`` does.
+    """
+    read_details(folder)
 
 
 def read_trials(
@@ -78,38 +92,45 @@ def read_trials(
     if not frames:
         return typed(pd.DataFrame(), TRIALS)
     rows = typed(pd.concat(frames, ignore_index=True), TRIALS)
-    # A row that somebody copied by hand is of one process all the same.
+    # A row that somebody copied by hand is still of one process.
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
-    return _derived(_with_names(rows, info), details)
-
-
-def _derived(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Fill the columns that follow from the rows of each phase and their details."""
-    for name, phase in MEASURING.items():
-        of_phase = rows["phase"] == name
-        if phase.derive is not None and of_phase.any():
-            figures = phase.derive(rows[of_phase], details)
-            columns = [*derived(phase)]
-            rows.loc[of_phase, columns] = figures[columns]
+    rows = _with_names(rows, info)
+    _fill_unstored(rows, details)
     return rows
 
 
+def _fill_unstored(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> None:
+    """Fill the columns that no CSV stores: they follow from a phase's rows and their details."""
+    for name, phase in MEASURING.items():
+        is_of_phase = rows["phase"] == name
+        if phase.derive is not None and is_of_phase.any():
+            filled = phase.derive(rows[is_of_phase], details)
+            columns = [*derived(phase)]
+            rows.loc[is_of_phase, columns] = filled[columns]
+
+
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
-    """Add what follows from a row: names of parameters and of ablation steps, and its device."""
+    """Add columns with the names of parameters, ablation steps and the reference.
+
+    Those with the kind of the device, its members and the asked width of the interval come, too.
+    """
     devices = info.get("environment", {}).get("devices", [])
     kinds = {device["placement"]: device["kind"] for device in devices}
     # The different values are far fewer than the rows.
-    different = rows.groupby(ASKED, sort=False, dropna=False).ngroup()
-    names = [_names(row, kinds) for row in records(rows[ASKED].drop_duplicates())]
-    columns = pd.DataFrame(names, dtype=object).loc[different].set_axis(rows.index)
+    number = rows.groupby(ASKED, sort=False, dropna=False).ngroup()
+    different = rows[ASKED].drop_duplicates()
+    names = pd.DataFrame([_names(row, kinds) for row in records(different)], dtype=object)
+    named = rows.assign(**names.loc[number].set_axis(rows.index))
     request = info.get("request", {})
+    script = request.get("script") or {}
     # Others are compared with the first arm of a training script, else with the baseline.
-    arms = (request.get("script") or {}).get("arms") or [[BASELINE, ""]]
-    target_ci = request.get("protocol", {}).get("target_ci") or float("nan")
-    return rows.assign(
-        **columns, seed=rows["seed"].fillna(0), reference=str(arms[0][0]), target_ci=target_ci
-    )
+    arms = script.get("arms") or [[BASELINE, ""]]
+    named["reference"] = str(arms[0][0])
+    protocol = request.get("protocol", {})
+    named["target_ci"] = protocol.get("target_ci") or float("nan")
+    named["seed"] = named["seed"].fillna(0)
+    return named
 
 
 def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, str]:
@@ -119,8 +140,9 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
     """
     place, techniques, precision = row["placement"], row["techniques"], row["precision"]
     parameters = row["parameters"] or "{}"
-    given = json.loads(parameters).items()
-    words = [plain(f"{name}={value}", one_line=True) for name, value in given]
+    words = []
+    for name, value in json.loads(parameters).items():
+        words.append(plain(f"{name}={value}", one_line=True))
     names = {
         "parameters": " ".join(words),
         "parameters_json": parameters,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.report.analysis.summary import MEASURES, UNSUPPORTED
+from bench.report.analysis.summary import CORE_STATUSES, UNSUPPORTED
 from bench.report.format import GIB, records
 from bench.report.parts import parts
 from bench.report.reading.labels import subjects
@@ -156,7 +156,7 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
         where = f" ({'; '.join(places)})" if places else ""
         names = ", ".join(alike["precision"].unique())
         sentences.append(f"{names}{where}: {reason}.")
-    lost = summary[(summary[MEASURES] == OOM).any(axis=1)]
+    lost = summary[(summary[CORE_STATUSES] == OOM).any(axis=1)]
     for (workload, label), subject in lost.groupby(["workload", "label"], sort=False):
         first = subject.groupby("precision", sort=False)["batch_size"].min()
         sizes = [f"{precision} from batch {size:.0f}" for precision, size in first.items()]

@@ -14,7 +14,7 @@ import pandas as pd
 
 from bench.report.analysis.doubts import doubted, marked_verdict
 from bench.report.analysis.judge import IN_TURNS, judged_by
-from bench.report.analysis.summary import MEASURES
+from bench.report.analysis.summary import CORE_STATUSES
 from bench.report.analysis.verdict import Answer
 from bench.report.format import MIB, change, known, number, ratio, records, written
 from bench.report.tables.table import (
@@ -84,7 +84,7 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
 
 def _measured(rows: pd.DataFrame) -> pd.DataFrame:
     """Leave out the rows of which neither speed nor memory nor training was tried."""
-    return rows[rows[MEASURES].notna().any(axis=1)]
+    return rows[rows[CORE_STATUSES].notna().any(axis=1)]
 
 
 def _has_sum(rows: Sequence[Row]) -> bool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.report.reading.folders import labels, report_name
+from bench.report.reading.folders import name_runs, report_name
 from tests.report.builders import RunBuilder
 
 
@@ -23,7 +23,7 @@ from tests.report.builders import RunBuilder
 def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(
     paths: list[str], names: list[str]
 ) -> None:
-    assert labels([Path(path) for path in paths]) == names
+    assert name_runs([Path(path) for path in paths]) == names
 
 
 def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(
