@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.report.format import records
-from bench.report.tables.table import Table, figures, table, words
+from bench.report.tables.table import Table, make_table, number_column, text_column
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[2] / "results" / "published"
@@ -71,6 +71,6 @@ def published_table() -> Table | None:
     rows = load_published()
     columns = []
     for name in map(str, rows):
-        column = figures if rows[name].dtype == float else words
+        column = number_column if rows[name].dtype == float else text_column
         columns.append(column(name.replace("_", " "), name))
-    return table("", records(rows), columns, ABOUT)
+    return make_table("", records(rows), columns, ABOUT)

@@ -18,7 +18,14 @@ from markupsafe import Markup
 from bench.report.analysis.lead import Grid, Line
 from bench.report.figures.chart import class_of, look
 from bench.report.parts import Findings
-from bench.report.tables.table import Column, Table, figures, optional, table, words
+from bench.report.tables.table import (
+    Column,
+    Table,
+    make_table,
+    number_column,
+    optional_columns,
+    text_column,
+)
 from bench.spec.metrics import ACCURACY, LOSS, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
@@ -64,7 +71,7 @@ def terminal(report: Any, page: Path) -> str:
 
 def answers(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
-    made = [table(workload, lines, _columns()) for workload, lines in grid.groups.items()]
+    made = [make_table(workload, lines, _columns()) for workload, lines in grid.groups.items()]
     return [each for each in made if each]
 
 
@@ -72,8 +79,8 @@ def in_one(grid: Grid) -> Table | None:
     """Return the answers in one table, with their peak memory; None where there is one alone."""
     if len(grid.lines) < 2:
         return None
-    model = words("model", lambda line: line.answer.names["workload"])
-    together = table("", grid.lines, [model, *_columns(with_peak=True)])
+    model = text_column("model", lambda line: line.answer.names["workload"])
+    together = make_table("", grid.lines, [model, *_columns(with_peak=True)])
     # The next table has the legend.
     return replace(together, footnotes=[]) if together else None
 
@@ -91,18 +98,18 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
         return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
     columns = [
-        figures("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
-        figures("memory", memory),
-        words("accuracy", accuracy),
-        figures("batch", lambda line: line.answer.batch_text),
+        number_column("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
+        number_column("memory", memory),
+        text_column("accuracy", accuracy),
+        number_column("batch", lambda line: line.answer.batch_text),
     ]
     for name, metric in METRICS.items():
         if metric.shown_as == "share" and metric != MEMORY:
-            columns.append(figures(name, partial(changed, name)))
+            columns.append(number_column(name, partial(changed, name)))
     return [
-        words("device", lambda line: line.answer.names["label"]),
-        words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
-        *optional(*columns),
+        text_column("device", lambda line: line.answer.names["label"]),
+        text_column("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
+        *optional_columns(*columns),
     ]
 
 

@@ -8,13 +8,13 @@ from bench.report.figures.chart import Axis, Bar, Chart
 from bench.report.format import records
 from bench.report.parts import OVERVIEW, Finding, Findings, PhaseReport
 from bench.report.reading.load import load
-from bench.report.tables.table import PRECISION, Entry, table
+from bench.report.tables.table import PRECISION, Entry, make_table
 from bench.spec.phases import PHASES
 from tests.report.builders import RunBuilder, text_of
 
 
 def made(material):
-    return table("Sums", records(material.rows), [PRECISION])
+    return make_table("Sums", records(material.rows), [PRECISION])
 
 
 def drawn(name):

@@ -24,7 +24,7 @@ from bench.report.format import (
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import KEY, SUBJECT, Runs, load
-from bench.report.tables.table import Table, figures, table, words
+from bench.report.tables.table import Table, make_table, number_column, text_column
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
@@ -160,12 +160,12 @@ def _compared(
     """
     unit, size = in_unit
     columns = [
-        words(what, "name", wrap=True),
-        figures(f"{explanation.baseline.precision} ({unit})", "before", 3, per=size),
-        figures(f"{explanation.arm.precision} ({unit})", "after", 3, per=size),
-        figures(f"change ({unit})", "change", lambda value: signed(value, 3), per=size),
+        text_column(what, "name", wrap=True),
+        number_column(f"{explanation.baseline.precision} ({unit})", "before", 3, per=size),
+        number_column(f"{explanation.arm.precision} ({unit})", "after", 3, per=size),
+        number_column(f"change ({unit})", "change", lambda value: signed(value, 3), per=size),
     ]
-    shown = table(explanation.subject + title, records(changes), columns)
+    shown = make_table(explanation.subject + title, records(changes), columns)
     assert shown is not None  # there are changes
     return shown
 

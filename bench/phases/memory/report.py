@@ -19,9 +19,9 @@ from bench.report.tables.table import (
     Entry,
     Material,
     Table,
-    figures,
-    optional,
-    table,
+    make_table,
+    number_column,
+    optional_columns,
 )
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY
@@ -39,15 +39,15 @@ ABOUT = (
 )
 COLUMNS = (
     *ARM_COLUMNS,
-    figures("peak (MiB)", "peak", per=MIB),
-    *optional(figures("sum of peaks (MiB)", "all_devices_bytes", per=MIB)),
-    figures("tensors (MiB)", "tracked_peak_bytes", per=MIB),
-    *(figures(f"{kind} (MiB)", column, per=MIB) for kind, column in MEMORY_KINDS.items()),
-    *optional(
-        figures("first step (MiB)", "first_peak_bytes", per=MIB),
-        figures("reserved (MiB)", "peak_reserved_bytes", per=MIB),
-        figures("driver (MiB)", "driver_used_bytes", per=MIB),
-        figures("nvidia-smi (MiB)", "gpu_used_bytes", per=MIB),
+    number_column("peak (MiB)", "peak", per=MIB),
+    *optional_columns(number_column("sum of peaks (MiB)", "all_devices_bytes", per=MIB)),
+    number_column("tensors (MiB)", "tracked_peak_bytes", per=MIB),
+    *(number_column(f"{kind} (MiB)", column, per=MIB) for kind, column in MEMORY_KINDS.items()),
+    *optional_columns(
+        number_column("first step (MiB)", "first_peak_bytes", per=MIB),
+        number_column("reserved (MiB)", "peak_reserved_bytes", per=MIB),
+        number_column("driver (MiB)", "driver_used_bytes", per=MIB),
+        number_column("nvidia-smi (MiB)", "gpu_used_bytes", per=MIB),
     ),
 )
 Row = Mapping[Hashable, Any]
@@ -68,7 +68,9 @@ def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
 
 def memory(material: Material) -> list[Table | None]:
     """Return what memory was used for, by precision."""
-    return [table("Where the memory went", records(memory_held(material.trials)), COLUMNS, ABOUT)]
+    return [
+        make_table("Where the memory went", records(memory_held(material.trials)), COLUMNS, ABOUT)
+    ]
 
 
 def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:

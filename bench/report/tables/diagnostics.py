@@ -17,11 +17,11 @@ from bench.report.tables.table import (
     PRECISION,
     Entry,
     Table,
-    figures,
-    optional,
-    table,
+    make_table,
+    number_column,
+    optional_columns,
+    text_column,
     whole,
-    words,
 )
 from bench.results.records import MEASURED
 
@@ -31,47 +31,47 @@ OOM = "oom"
 LONGEST = 160
 
 
-RUN = words("run", "run")
+RUN = text_column("run", "run")
 OF_HOST = ("host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")
 HOST = (
     RUN,
-    *(words(name, name) for name in OF_HOST),
-    *optional(
-        words("overrides removed", "removed_variables", wrap=True),
-        words("environment variables", "variables", wrap=True),
+    *(text_column(name, name) for name in OF_HOST),
+    *optional_columns(
+        text_column("overrides removed", "removed_variables", wrap=True),
+        text_column("environment variables", "variables", wrap=True),
     ),
 )
 DEVICE = (
     RUN,
-    words("placement", "placement"),
-    words("device", "name"),
-    words("architecture", "architecture"),
-    figures("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
-    figures("power limit (W)", "power_limit_w", whole),
-    figures("cores", "cores", whole),
-    figures("threads", "threads", whole),
+    text_column("placement", "placement"),
+    text_column("device", "name"),
+    text_column("architecture", "architecture"),
+    number_column("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
+    number_column("power limit (W)", "power_limit_w", whole),
+    number_column("cores", "cores", whole),
+    number_column("threads", "threads", whole),
 )
 SWITCHES = ("fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling")
 SWITCH_COLUMNS = (
     RUN,
-    words("device", "device"),
+    text_column("device", "device"),
     PRECISION,
-    *(words(name.replace("_", " "), name) for name in SWITCHES),
-    figures("fp32 matmul error", "matmul_error", 2),
+    *(text_column(name.replace("_", " "), name) for name in SWITCHES),
+    number_column("fp32 matmul error", "matmul_error", 2),
 )
 ABOUT_SWITCHES = (
     "Read back in the measuring process. The error is that of an fp32 matrix product against "
     "float64, outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
 )
 NOTE_COLUMNS = (
-    words("suite", "workload"),
-    words("device", "where"),
-    words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
-    words("phase", lambda row: ", ".join(row["phases"])),
+    text_column("suite", "workload"),
+    text_column("device", "where"),
+    text_column("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
+    text_column("phase", lambda row: ", ".join(row["phases"])),
     PRECISION,
-    words("status", "status"),
-    figures("trials", "trials", whole),
-    words("detail", "detail", wrap=True),
+    text_column("status", "status"),
+    number_column("trials", "trials", whole),
+    text_column("detail", "detail", wrap=True),
 )
 
 
@@ -85,7 +85,7 @@ def machines(runs: list[Run]) -> list[Table | None]:
             host[name] = ", ".join(host[name])
         hosts.append(host)
         devices += [defaultdict(str, device, run=run.label) for device in run.devices]
-    return [table("", hosts, HOST), table("", devices, DEVICE)]
+    return [make_table("", hosts, HOST), make_table("", devices, DEVICE)]
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
@@ -93,7 +93,7 @@ def switches(trials: pd.DataFrame) -> Table | None:
     reported = trials[(trials[[*SWITCHES]] != "").any(axis=1)]
     alike = reported.groupby(["run", "device", "precision", *SWITCHES], sort=False)
     settings = alike["matmul_error"].max().reset_index()
-    return table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
+    return make_table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
 
 
 # The statuses of rows that say how it is; others say that something went wrong.
@@ -135,7 +135,7 @@ def notes(trials: pd.DataFrame) -> Table | None:
     counted = alike.agg(
         sizes=("batch_size", "unique"), phases=("phase", "unique"), trials=("trial", "nunique")
     ).reset_index()
-    return table("", records(counted.merge(subjects(trials), on=SUBJECT)), NOTE_COLUMNS)
+    return make_table("", records(counted.merge(subjects(trials), on=SUBJECT)), NOTE_COLUMNS)
 
 
 def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:

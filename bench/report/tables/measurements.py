@@ -23,15 +23,15 @@ from bench.report.tables.table import (
     Row,
     Table,
     decimals,
-    figures,
     general,
-    optional,
+    make_table,
+    number_column,
+    optional_columns,
     over_fp32,
     quality,
-    table,
+    text_column,
     whole,
     word,
-    words,
 )
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
@@ -66,11 +66,11 @@ def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     has_sum = False
     for workload, lines in lines_of.items():
         columns = [
-            words("device", "label"),
-            *optional(words("architecture", "architecture")),
+            text_column("device", "label"),
+            *optional_columns(text_column("architecture", "architecture")),
             *_of_arms(lines),
         ]
-        made = table(workload, lines, columns, strong=itemgetter("is_advised"))
+        made = make_table(workload, lines, columns, strong=itemgetter("is_advised"))
         assert made is not None  # no group is empty
         notes += made.footnotes
         tables.append(replace(made, footnotes=[]))
@@ -106,43 +106,45 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
     measured = records(_measured(rows))
     columns = [
         *_of_arms(measured),
-        words("verdict", marked_verdict, has_marks=True),
-        words("measured in", "measured_in"),
+        text_column("verdict", marked_verdict, has_marks=True),
+        text_column("measured in", "measured_in"),
         *general(),
     ]
     about = SUM if _has_sum(measured) else ""
-    return table("Every batch size", measured, columns, about)
+    return make_table("Every batch size", measured, columns, about)
 
 
 def _of_arms(rows: Sequence[Row]) -> list[Column]:
     """Return the columns of arms; one with a ``tie`` has it after its name."""
-    of_training = partial(figures, status="train_status", lost="lost_train")
+    of_training = partial(number_column, status="train_status", lost="lost_train")
     if any(known(row["test_loss_nats"]) for row in rows):
         learned = of_training("test loss (nats)", "test_loss_nats")
     else:
         learned = of_training("accuracy (%)", "accuracy_pct", decimals)
     of_script = []
     if any(row["data"] == "script" for row in rows):
-        of_script = optional(
-            figures("waiting for data (%)", "script_wait_pct", 2),
-            figures("skipped steps", "skipped_steps", whole),
-            words("computed in", "compute_dtypes"),
+        of_script = optional_columns(
+            number_column("waiting for data (%)", "script_wait_pct", 2),
+            number_column("skipped steps", "skipped_steps", whole),
+            text_column("computed in", "compute_dtypes"),
         )
     return [
-        words("precision", _precision, has_marks=True),
+        text_column("precision", _precision, has_marks=True),
         BATCH,
-        *optional(of_training("time/epoch (s)", _epoch)),
-        figures("step (ms)", partial(_unmarked, "step_ms")),
-        *optional(
-            figures("samples/s", partial(_unmarked, "samples_per_s")),
-            figures("tokens/s", "tokens_per_s"),
+        *optional_columns(of_training("time/epoch (s)", _epoch)),
+        number_column("step (ms)", partial(_unmarked, "step_ms")),
+        *optional_columns(
+            number_column("samples/s", partial(_unmarked, "samples_per_s")),
+            number_column("tokens/s", "tokens_per_s"),
         ),
-        figures("speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"),
+        number_column(
+            "speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"
+        ),
         *of_script,
-        figures("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
-        *optional(learned),
+        number_column("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
+        *optional_columns(learned),
         *quality(rows),
-        *optional(words("vs fp32 [90 % interval], parity", _parity, wrap=True)),
+        *optional_columns(text_column("vs fp32 [90 % interval], parity", _parity, wrap=True)),
     ]
 
 

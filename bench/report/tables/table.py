@@ -161,7 +161,7 @@ class Table:
         return "".join(lines)
 
 
-def table(
+def make_table(
     title: str,
     rows: Iterable[Any],
     columns: Iterable[Column],
@@ -196,13 +196,15 @@ def table(
     )
 
 
-def words(header: str, value: Value, *, wrap: bool = False, has_marks: bool = False) -> Column:
+def text_column(
+    header: str, value: Value, *, wrap: bool = False, has_marks: bool = False
+) -> Column:
     """Return a left-aligned column of words; an empty cell becomes a dash."""
     get = value if callable(value) else itemgetter(value)
     return Column(header, lambda row: word(get(row)), align="left", wrap=wrap, has_marks=has_marks)
 
 
-def figures(
+def number_column(
     header: str,
     value: Value,
     write: int | Callable[[float], str] = 4,
@@ -235,7 +237,7 @@ def figures(
     return Column(header, cell, has_marks=bool(status))
 
 
-def optional(*columns: Column) -> list[Column]:
+def optional_columns(*columns: Column) -> list[Column]:
     """Return columns that are left out where they are empty."""
     return [replace(column, optional=True) for column in columns]
 
@@ -292,8 +294,10 @@ def quality(rows: Sequence[Row]) -> list[Column]:
     metric = described(QUALITY, rows)
     if metric == QUALITY:
         return []
-    column = figures(metric.figure_title, metric.figure, status=metric.status, lost="lost_train")
-    return optional(column)
+    column = number_column(
+        metric.figure_title, metric.figure, status=metric.status, lost="lost_train"
+    )
+    return optional_columns(column)
 
 
 def general() -> list[Column]:
@@ -301,9 +305,9 @@ def general() -> list[Column]:
     columns = []
     for metric in untabled():
         header = metric.header.replace(metric.label, f"{metric.label} vs {BASELINE}", 1)
-        columns.append(figures(metric.figure_title, metric.figure))
-        columns.append(figures(header, partial(changed, metric)))
-    return optional(*columns)
+        columns.append(number_column(metric.figure_title, metric.figure))
+        columns.append(number_column(header, partial(changed, metric)))
+    return optional_columns(*columns)
 
 
 def changed(metric: Metric, row: Row) -> str:
@@ -313,8 +317,8 @@ def changed(metric: Metric, row: Row) -> str:
     return written(metric, [row[name] for name in metric.changes])
 
 
-DEVICE = words("device", "where")
-BATCH = optional(figures("batch size", partial(at_batch, before="")))[0]
-PRECISION = words("precision", "precision")
+DEVICE = text_column("device", "where")
+BATCH = optional_columns(number_column("batch size", partial(at_batch, before="")))[0]
+PRECISION = text_column("precision", "precision")
 # The columns that name what was measured.
 ARM_COLUMNS = (DEVICE, BATCH, PRECISION)
