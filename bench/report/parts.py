@@ -61,7 +61,7 @@ class PhaseReport:
     tables: Sequence[Entry] = ()
     charts: Callable[[Material], Iterable[tuple[str, Chart | str | None]]] = lambda _: ()
     """Describes the figures, each with its place: ``OVERVIEW`` or a section's title. A text is a
-    remark there."""
+    remark in that section."""
     findings: Callable[[Material], Iterable[Findings]] = lambda _: ()
     document: Callable[[Runs], Mapping[str, Any]] = lambda _: {}
     """Returns the keys that it adds to the JSON document of a report."""

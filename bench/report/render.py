@@ -6,11 +6,11 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
@@ -29,6 +29,9 @@ from bench.report.tables.table import (
 from bench.spec.metrics import ACCURACY, LOSS, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
+if TYPE_CHECKING:  # page imports this module
+    from bench.report.page import Report
+
 TEMPLATES = Path(__file__).with_name("templates")
 # Rows of the longest table that the page does not fold on its own.
 LONGEST = 20
@@ -38,14 +41,18 @@ MOST = 6
 MOST_FAILURES = 8
 
 
-def render(report: Any) -> dict[str, str]:
-    """Return the text of report.md and report.html of a ``page.Report``, by name."""
+def render(report: Report, drawings: Mapping[str, Markup]) -> dict[str, str]:
+    """Return the text of report.md and report.html, by name.
+
+    ``drawings`` are the elements of each figure, by its name.
+    """
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(report.precisions)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'"
     values = {
         "report": report,
-        "answers": in_one(report.grid),
+        "drawings": drawings,
+        "overview": in_one(report.grid),
         "css": Markup(css),
         "script": Markup(script),
         "policy": Markup(policy),
@@ -54,25 +61,34 @@ def render(report: Any) -> dict[str, str]:
         "longest": LONGEST,
         "most": MOST,
     }
-    templates = environment()
-    return {
-        name: templates.get_template(f"{name}.j2").render(values)
-        for name in ("report.md", "report.html")
+    texts = {}
+    for name in ("report.md", "report.html"):
+        texts[name] = environment().get_template(f"{name}.j2").render(values)
+    return texts
+
+
+def terminal(report: Report, page: Path) -> str:
+    """Return what a terminal shows of a report that was written to ``page``."""
+    values = {
+        "report": report,
+        "by_suite": by_suite(report.grid),
+        "page": page,
+        "findings": report.findings,
+        "most": MOST,
+        "most_failures": MOST_FAILURES,
     }
-
-
-def terminal(report: Any, page: Path) -> str:
-    """Return what a terminal shows of a ``page.Report`` that was written to ``page``."""
-    values = {"report": report, "answers": answers(report.grid), "page": page}
-    values |= {"findings": report.findings, "most": MOST, "most_failures": MOST_FAILURES}
     text = environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
     return text or "Nothing was measured that can be compared."
 
 
-def answers(grid: Grid) -> list[Table]:
+def by_suite(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
-    made = [make_table(workload, lines, _columns()) for workload, lines in grid.groups.items()]
-    return [each for each in made if each]
+    tables = []
+    for workload, lines in grid.groups.items():
+        answers = make_table(workload, lines, _columns())
+        if answers is not None:
+            tables.append(answers)
+    return tables
 
 
 def in_one(grid: Grid) -> Table | None:

@@ -11,7 +11,7 @@ from bench.phases.speed.sweeps import tables
 from bench.report.analysis.summary import summarise
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.table import Table
+from bench.report.tables.table import Table, material_of
 from bench.results.records import TrialResult
 from bench.results.store import Store
 from bench.spec.trial import SuiteRef
@@ -107,7 +107,7 @@ def test_sweeps_have_a_section_of_their_own(tmp_path):
         {"width": ["8", "1024"]},
         *[((("width", width),), ALIGNED) for width in (8, 1024)],
     )
-    report = compose(load([run.folder]), tmp_path, figures="none")
+    report = compose(material_of(load([run.folder])))
     section, *recipes = report.sections[1:4]
     assert (section.title, [table.title for table in section.tables]) == (
         "Sweeps",

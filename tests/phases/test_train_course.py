@@ -3,7 +3,7 @@
 import pytest
 
 from bench.phases.train import course as training
-from bench.report.figures.chart import CROSS, Bar, Line, Text
+from bench.report.figures.chart import CROSS, Bar, Curve, Text
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
 
@@ -13,7 +13,7 @@ def epochs_of(run):
 
 
 def lines(panel, precision):
-    drawn = [mark for mark in panel.marks if isinstance(mark, Line) and mark.tint == precision]
+    drawn = [mark for mark in panel.marks if isinstance(mark, Curve) and mark.tint == precision]
     return [tuple(map(list, zip(*line.points, strict=True))) for line in drawn]
 
 

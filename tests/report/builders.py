@@ -18,10 +18,9 @@ from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
 from bench.report import report
-from bench.report.analysis.summary import summarise, without_unsupported
+from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, answers
-from bench.report.reading.load import Runs, load
-from bench.report.tables.table import Material
+from bench.report.reading.load import load
 from bench.results.columns import cells
 from bench.results.records import (
     Block,
@@ -265,12 +264,6 @@ class RunBuilder:
                 row = replace(row, train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
             self.append(row)
         return self
-
-
-def material_of(runs: Runs) -> Material:
-    """What a report's tables and figures of these runs are made from."""
-    summary = summarise(runs.trials)
-    return Material(runs=runs, summary=summary, rows=without_unsupported(summary))
 
 
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:

@@ -238,7 +238,7 @@ def test_an_interrupted_report_leaves_the_one_before(pair, tmp_path, monkeypatch
     write_report(pair[:1], out, figures="none")
     before = {name: (out / name).read_bytes() for name in files(out)}
 
-    def interrupted(_report):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(page, "render", interrupted)

@@ -8,7 +8,7 @@ from bench.report.figures.chart import Axis, Bar, Chart
 from bench.report.format import records
 from bench.report.parts import OVERVIEW, Finding, Findings, PhaseReport
 from bench.report.reading.load import load
-from bench.report.tables.table import PRECISION, Entry, make_table
+from bench.report.tables.table import PRECISION, Entry, Place, make_table
 from bench.spec.phases import PHASES
 from tests.report.builders import RunBuilder, text_of
 
@@ -38,7 +38,7 @@ def findings(material):
 
 
 PART = PhaseReport(
-    tables=(Entry(5, "Sums of all", lambda material: [made(material), "A remark."]),),
+    tables=(Entry(Place.MACHINES, "Sums of all", lambda material: [made(material), "A remark."]),),
     charts=lambda _: [
         (OVERVIEW, drawn("over-all")),
         ("mlp", drawn("of-mlp")),
@@ -92,3 +92,7 @@ def test_parts_are_found_in_the_folders_in_the_order_of_the_phases():
     names = list(parts.parts())
     assert names == [name for name in PHASES if name in names]
     assert {"memory", "train"} <= {*names}
+
+
+def test_each_table_has_a_place_of_its_own():
+    assert [entry.place for entry in page.entries()] == list(Place)

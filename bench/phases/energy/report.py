@@ -11,6 +11,7 @@ from bench.report.tables.table import (
     ARM_COLUMNS,
     EACH_RECIPE,
     Entry,
+    Place,
     Row,
     Table,
     make_table,
@@ -56,4 +57,6 @@ def energy(rows: pd.DataFrame) -> Table | None:
     return make_table("Energy", records(rows[rows["energy_status"].notna()]), columns, ABOUT)
 
 
-REPORT = PhaseReport(tables=(Entry(54, EACH_RECIPE, lambda material: [energy(material.rows)]),))
+REPORT = PhaseReport(
+    tables=(Entry(Place.ENERGY, EACH_RECIPE, lambda material: [energy(material.rows)]),)
+)

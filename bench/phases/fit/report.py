@@ -12,6 +12,7 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     PRECISION,
     Entry,
+    Place,
     Table,
     make_table,
     number_column,
@@ -58,7 +59,9 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
 REPORT = PhaseReport(
     tables=(
         Entry(
-            52, EACH_RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]
+            Place.LARGEST_BATCH,
+            EACH_RECIPE,
+            lambda material: [largest_batch(material.runs.trials, material.rows)],
         ),
     ),
     has_details=True,

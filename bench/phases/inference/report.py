@@ -11,6 +11,7 @@ from bench.report.tables.table import (
     ARM_COLUMNS,
     EACH_RECIPE,
     Entry,
+    Place,
     Table,
     decimals,
     make_table,
@@ -47,5 +48,5 @@ def inference(trials: pd.DataFrame) -> Table | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(61, EACH_RECIPE, lambda material: [inference(material.trials)]),)
+    tables=(Entry(Place.INFERENCE, EACH_RECIPE, lambda material: [inference(material.trials)]),)
 )

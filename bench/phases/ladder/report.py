@@ -25,6 +25,7 @@ from bench.report.reading.load import CELL, Runs
 from bench.report.tables.table import (
     Entry,
     Material,
+    Place,
     Row,
     Table,
     make_table,
@@ -311,7 +312,7 @@ def _document(ladder: Ladder) -> dict[str, Any]:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(30, SECTION, lambda material: map(full, ladders(material.runs))),),
+    tables=(Entry(Place.LADDERS, SECTION, lambda material: map(full, ladders(material.runs))),),
     findings=findings,
     document=document,
 )

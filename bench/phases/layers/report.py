@@ -14,6 +14,7 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     Entry,
     Material,
+    Place,
     Table,
     make_table,
     number_column,
@@ -127,4 +128,4 @@ def findings(material: Material) -> Iterator[Findings]:
     yield Findings(findings=found)
 
 
-REPORT = PhaseReport(tables=(Entry(62, EACH_RECIPE, tables),), findings=findings)
+REPORT = PhaseReport(tables=(Entry(Place.LAYERS, EACH_RECIPE, tables),), findings=findings)

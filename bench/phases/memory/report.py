@@ -18,6 +18,7 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     Entry,
     Material,
+    Place,
     Table,
     make_table,
     number_column,
@@ -127,4 +128,4 @@ def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
     return chart.rows_panel(workload, x, [label for label, _ in lines], marks)
 
 
-REPORT = PhaseReport(tables=(Entry(55, EACH_RECIPE, memory),), charts=by_kind)
+REPORT = PhaseReport(tables=(Entry(Place.MEMORY, EACH_RECIPE, memory),), charts=by_kind)

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule
+from bench.report.figures.chart import Axis, Bar, Chart, Curve, Mark, Panel, Rule
 from bench.report.format import error, known, number, records
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
@@ -22,6 +22,7 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     Entry,
     Material,
+    Place,
     Table,
     make_table,
     number_column,
@@ -222,7 +223,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
         # A bin without any values interrupts the line.
         line = [(power + 0.5, shares.get(str(power), math.nan)) for power in powers]
         dot = (zero + place, shares.get("zero", math.nan))
-        marks += [Line(points=line, tint=name), Line(points=[dot], tint=name)]
+        marks += [Curve(points=line, tint=name), Curve(points=[dot], tint=name)]
     ticks = [(zero + (len(arms) - 1) / 2, "zero")]
     for power in range(-40, powers.stop, 10):
         ticks.append((power, f"2^{power}".replace("-", "−")))
@@ -236,7 +237,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(60, EACH_RECIPE, lambda material: numerics(recorded(material))),),
+    tables=(Entry(Place.NUMERICS, EACH_RECIPE, lambda material: numerics(recorded(material))),),
     charts=charts,
     has_details=True,
 )

@@ -15,6 +15,7 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     PRECISION,
     Entry,
+    Place,
     Row,
     Table,
     make_table,
@@ -132,8 +133,12 @@ def _is_part(single: Row, row: Row) -> bool:
 
 REPORT = PhaseReport(
     tables=(
-        Entry(40, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
-        Entry(56, EACH_RECIPE, lambda material: [how_measured(material.rows)]),
-        Entry(62, EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
+        Entry(
+            Place.SWEEPS, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)
+        ),
+        Entry(Place.TIMING, EACH_RECIPE, lambda material: [how_measured(material.rows)]),
+        Entry(
+            Place.SCALING, EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]
+        ),
     ),
 )

@@ -32,6 +32,7 @@ from bench.report.tables.table import (
     PRECISION,
     Entry,
     Material,
+    Place,
     Row,
     Table,
     decimals,
@@ -40,7 +41,7 @@ from bench.report.tables.table import (
     number_column,
     optional_columns,
     over_fp32,
-    quality,
+    quality_columns,
     text_column,
 )
 from bench.spec.metric import Metric
@@ -120,7 +121,7 @@ def _learned(rows: list[Row]) -> Table | None:
             number_column(
                 "test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"
             ),
-            *quality(rows),
+            *quality_columns(rows),
             *differences,
             text_column("parity", "accuracy_verdict"),
         ),
@@ -231,7 +232,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(53, EACH_RECIPE, lambda material: training(material.rows)),),
+    tables=(Entry(Place.TRAINING, EACH_RECIPE, lambda material: training(material.rows)),),
     charts=charts,
     findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

@@ -12,7 +12,6 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -36,7 +35,7 @@ from bench.report.figures.chart import (
     Axis,
     Bar,
     Chart,
-    Line,
+    Curve,
     Mark,
     Panel,
     Rule,
@@ -123,8 +122,8 @@ DEFAULTS = {"stroke-width": "1.8", "text-anchor": "middle"}
 Box = tuple[float, float, float, float]
 
 
-def draw(chart: Chart, folder: Path) -> Chart:
-    """Return a chart with its elements of the page; write it as SVG and PNG if it goes to files."""
+def draw(chart: Chart, folder: Path) -> Markup:
+    """Return a chart's elements of the page; write it as SVG and PNG if it goes to files."""
     # The salt makes the names of markers differ from those of other figures on the page.
     style = STYLE | {"svg.hashsalt": chart.name}
     # matplotlib warns of a glyph that a font lacks, which the user cannot mend.
@@ -136,7 +135,7 @@ def draw(chart: Chart, folder: Path) -> Chart:
             write_atomically(folder / f"{chart.name}.svg", svg.getvalue())
             with replacing(folder / f"{chart.name}.png") as draft:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
-    return replace(chart, panels=(), page=_page(chart, svg.getvalue(), boxes))
+    return _page(chart, svg.getvalue(), boxes)
 
 
 def _height(panel: Panel) -> float:
@@ -288,11 +287,11 @@ def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
             x, low, high = np.broadcast_arrays(mark.x, mark.low, mark.high)
             around = np.append(x, x[::-1]), np.append(high, low[::-1])
             axes.fill(*around, alpha=PALE if mark.faint else 1, linewidth=0, **shared)
-        case Line():
+        case Curve():
             _line(axes, mark, marker if mark.dots else "", shared)
 
 
-def _line(axes: Any, line: Line, marker: str, shared: Any) -> None:
+def _line(axes: Any, line: Curve, marker: str, shared: Any) -> None:
     """Draw a line with its dots, and its whiskers as one path with gaps."""
     x, y = zip(*line.points, strict=True)
     every = math.ceil(len(y) / DOTS)

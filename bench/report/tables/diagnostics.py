@@ -16,6 +16,7 @@ from bench.report.reading.load import SUBJECT, Run, Runs
 from bench.report.tables.table import (
     PRECISION,
     Entry,
+    Place,
     Table,
     make_table,
     number_column,
@@ -180,7 +181,7 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 TABLES = (
-    Entry(10, "Machines", lambda material: machines(material.runs.runs)),
-    Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
-    Entry(90, "Notes", lambda material: [notes(material.runs.tried())]),
+    Entry(Place.MACHINES, "Machines", lambda material: machines(material.runs.runs)),
+    Entry(Place.SWITCHES, "Precision switches", lambda material: [switches(material.runs.trials)]),
+    Entry(Place.NOTES, "Notes", lambda material: [notes(material.runs.tried())]),
 )

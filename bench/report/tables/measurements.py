@@ -23,12 +23,12 @@ from bench.report.tables.table import (
     Row,
     Table,
     decimals,
-    general,
+    general_columns,
     make_table,
     number_column,
     optional_columns,
     over_fp32,
-    quality,
+    quality_columns,
     text_column,
     whole,
     word,
@@ -108,7 +108,7 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
         *_of_arms(measured),
         text_column("verdict", marked_verdict, has_marks=True),
         text_column("measured in", "measured_in"),
-        *general(),
+        *general_columns(),
     ]
     about = SUM if _has_sum(measured) else ""
     return make_table("Every batch size", measured, columns, about)
@@ -143,7 +143,7 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
         *of_script,
         number_column("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
         *optional_columns(learned),
-        *quality(rows),
+        *quality_columns(rows),
         *optional_columns(text_column("vs fp32 [90 % interval], parity", _parity, wrap=True)),
     ]
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from bench.report.analysis.summary import summarise
 from bench.report.figures import chart, devices
-from bench.report.figures.chart import Line, Rule, Text
+from bench.report.figures.chart import Curve, Rule, Text
 from bench.report.figures.devices import against_batch, tints_of
 from bench.report.figures.draw import draw
 from bench.report.reading.load import CELL, load
@@ -71,17 +71,17 @@ def test_a_precision_has_a_panel_and_a_device_a_line_with_whiskers_on_axes_that_
         ("amp-fp16", "amp-fp16"),
     ]
     assert (tf32.x, tf32.y) == (fp16.x, fp16.y)
-    (line,) = marks(tf32, Line, "device-0")
+    (line,) = marks(tf32, Curve, "device-0")
     assert line.points == [(32, 1.5), (64, 1.7)]
     assert line.whiskers == [(32, 1.4, 1.6), (64, 1.6, 1.8)]
-    assert marks(tf32, Line, "device-1")[0].points == [(32, 1.2), (64, 1.1)]
+    assert marks(tf32, Curve, "device-1")[0].points == [(32, 1.2), (64, 1.1)]
     assert [mark.at for mark in fp16.marks if isinstance(mark, Rule)] == [1.0]
     assert figure.legend == [("A", "device-0"), ("B", "device-1")]
 
 
 def test_one_device_has_one_panel_with_a_line_for_each_precision():
     (panel,) = drawn(rows(*curve("A", "tf32", 1.5, 1.7), *curve("A", "amp-bf16", 2.0, 2.2))).panels
-    assert [line.tint for line in marks(panel, Line)] == ["tf32", "amp-bf16"]
+    assert [line.tint for line in marks(panel, Curve)] == ["tf32", "amp-bf16"]
     assert (panel.title, panel.precision) == ("A", "")
 
 
@@ -92,7 +92,7 @@ def test_one_batch_size_is_a_dot_plot_with_a_row_for_each_name():
     (panel,) = figure.panels
     assert [name for _, name in panel.y.ticks] == ["A 1.50×", "B 2.00×", "C ✕"]
     assert panel.rows == 3
-    assert marks(panel, Line, "device-1")[-1].points == [(2.0, 1.5)]
+    assert marks(panel, Curve, "device-1")[-1].points == [(2.0, 1.5)]
     assert figure.caption.startswith("Speedup at batch size 64")
 
 
@@ -104,7 +104,7 @@ def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(t
         ("device-0", 128, None),
         ("device-1", 128, None),
     ]
-    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
+    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path)}</p>")
     words = [float(text.get("x")) for text in page.iter("text") if text.text == "✕"]
     assert abs(words[0] - words[1]) > 8
 
@@ -130,7 +130,7 @@ def test_other_metrics_have_the_same_shape_in_their_own_unit_with_fp32(tmp_path)
     memory = drawn(summary, MEMORY)
     (panel,) = memory.panels
     assert panel.y.label == "MiB"
-    assert marks(panel, Line, "amp-bf16")[0].points == [(64, 180), (128, 360), (256, 900)]
+    assert marks(panel, Curve, "amp-bf16")[0].points == [(64, 180), (128, 360), (256, 900)]
     assert [mark.text for mark in marks(panel, Text, "fp32")] == ["✕"]
 
 
@@ -151,14 +151,14 @@ def test_speedups_come_first_and_of_the_others_files_are_drawn_where_all_figures
 
 def test_a_page_shows_every_dot_where_its_figure_is(summary, tmp_path):
     figure = drawn(summary)
-    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path).page}</p>")
+    page = ElementTree.fromstring(f"<p>{draw(figure, tmp_path)}</p>")
     page, legend = page.findall(".//div[@class]/svg"), page.find("div/svg")
     assert [text.text for text in legend.iter("text")] == ["V100", "A100", "H100"]
     assert [panel.get("data-precision") for panel in page] == [
         panel.precision for panel in figure.panels
     ]
     for panel, drawing in zip(figure.panels, page, strict=True):
-        values = [value for line in marks(panel, Line) for _, value in line.points]
+        values = [value for line in marks(panel, Curve) for _, value in line.points]
         heights = [float(dot.get("y")) for dot in drawing.iter("use")]
         slope, start = np.polyfit(values, heights, 1)
         assert slope < 0
