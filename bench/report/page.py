@@ -6,9 +6,9 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import pandas as pd
 from markupsafe import Markup
@@ -25,7 +25,7 @@ from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
 from bench.report.tables import diagnostics, measurements
-from bench.report.tables.table import EACH_RECIPE, Entry, Material, Table, material_of
+from bench.report.tables.table import EACH_RECIPE, Entry, Material, Place, Table, material_of
 from bench.spec.precisions import precision_rank
 
 # The list of the figures and CSVs of the report in a folder.
@@ -244,7 +244,8 @@ def entries() -> list[Entry]:
     found = list(diagnostics.TABLES)
     for phase in parts().values():
         found += phase.tables
-    return sorted(found, key=attrgetter("place"))
+    order = get_args(Place)
+    return sorted(found, key=lambda entry: order.index(entry.place))
 
 
 def _tables(material: Material) -> Sections:

@@ -139,7 +139,7 @@ def operators_changed(explanation: Explanation) -> Iterator[Table]:
         title = ": memory at the peak that changed most"
         what = "what holds it: operator, its module, shape"
         peak_bytes = max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes)
-        yield _compared(explanation, title, what, held, memory_unit(peak_bytes)[:2])
+        yield _compared(explanation, title, what, held, memory_unit(peak_bytes))
 
 
 def _compared(
@@ -200,7 +200,7 @@ def _largest_part(explanation: Explanation) -> str:
 def _memory(explanation: Explanation) -> str:
     """Say how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
     was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
-    unit, size, _ = memory_unit(max(was, now))
+    unit, size = memory_unit(max(was, now))
     text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
     if abs(now - was) < SAME * was:
         text += f", as in fp32 within {percent(SAME)}"
@@ -228,7 +228,7 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     panels = []
     shown = set[str]()
     for title, steps in cells.items():
-        unit, size, _ = memory_unit(max(step.peak_bytes for step in steps))
+        unit, size = memory_unit(max(step.peak_bytes for step in steps))
         times = {step.precision: step.ms.reindex([*PARTS], fill_value=0.0) for step in steps}
         memory = {step.precision: _held(step) / size for step in steps}
         panels.append(_panel(title, "ms a step", times))

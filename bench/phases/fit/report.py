@@ -12,7 +12,6 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     PRECISION,
     Entry,
-    Place,
     Table,
     make_table,
     number_column,
@@ -59,7 +58,7 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
 REPORT = PhaseReport(
     tables=(
         Entry(
-            Place.LARGEST_BATCH,
+            "largest batch",
             EACH_RECIPE,
             lambda material: [largest_batch(material.runs.trials, material.rows)],
         ),

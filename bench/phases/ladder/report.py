@@ -25,7 +25,6 @@ from bench.report.reading.load import CELL, Runs
 from bench.report.tables.table import (
     Entry,
     Material,
-    Place,
     Row,
     Table,
     make_table,
@@ -312,7 +311,7 @@ def _document(ladder: Ladder) -> dict[str, Any]:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(Place.LADDERS, SECTION, lambda material: map(full, ladders(material.runs))),),
+    tables=(Entry("ladders", SECTION, lambda material: map(full, ladders(material.runs))),),
     findings=findings,
     document=document,
 )

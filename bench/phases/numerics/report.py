@@ -22,7 +22,6 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     Entry,
     Material,
-    Place,
     Table,
     make_table,
     number_column,
@@ -237,7 +236,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(Place.NUMERICS, EACH_RECIPE, lambda material: numerics(recorded(material))),),
+    tables=(Entry("numerics", EACH_RECIPE, lambda material: numerics(recorded(material))),),
     charts=charts,
     has_details=True,
 )

@@ -15,7 +15,6 @@ from bench.report.tables.table import (
     EACH_RECIPE,
     PRECISION,
     Entry,
-    Place,
     Row,
     Table,
     make_table,
@@ -133,12 +132,8 @@ def _is_part(single: Row, row: Row) -> bool:
 
 REPORT = PhaseReport(
     tables=(
-        Entry(
-            Place.SWEEPS, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)
-        ),
-        Entry(Place.TIMING, EACH_RECIPE, lambda material: [how_measured(material.rows)]),
-        Entry(
-            Place.SCALING, EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]
-        ),
+        Entry("sweeps", SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
+        Entry("timing", EACH_RECIPE, lambda material: [how_measured(material.rows)]),
+        Entry("scaling", EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),
 )

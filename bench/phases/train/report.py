@@ -32,7 +32,6 @@ from bench.report.tables.table import (
     PRECISION,
     Entry,
     Material,
-    Place,
     Row,
     Table,
     decimals,
@@ -232,7 +231,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(Place.TRAINING, EACH_RECIPE, lambda material: training(material.rows)),),
+    tables=(Entry("training", EACH_RECIPE, lambda material: training(material.rows)),),
     charts=charts,
     findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

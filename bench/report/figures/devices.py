@@ -22,10 +22,8 @@ from bench.spec.precisions import BASELINE
 
 # The names of its figures begin with this.
 SPEEDUP = "speedup-vs-batch"
-# A panel's title, its precision if it has one, and its rows with ``line``, ``batch_size``,
-# ``value``, ``low`` and ``high``; without a value it did not fit.
-Group = tuple[str, str, pd.DataFrame]
-# A metric whose largest figure is this many times the smallest has a logarithmic axis.
+# A metric whose largest figure is this many times the smallest has a logarithmic axis: on a linear
+# one the smallest would lie on the axis.
 LOG_FROM = 30.0
 
 
@@ -72,7 +70,8 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 
     Those without a value are lost: they did not fit in memory. Only speedups have intervals.
     """
-    rows = summary.assign(status=summary[metric.status], low=math.nan, high=math.nan)
+    status = summary[metric.status]
+    rows = summary.assign(status=status, low=math.nan, high=math.nan)
     if metric is SPEED:
         rows = _speedups(rows)
     else:
@@ -97,7 +96,8 @@ def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
     fp32_is_lost = is_fp32 & (rows["status"] == "oom")
     cells = [rows[name] for name in CELL]
     is_without = fp32_is_lost.groupby(cells, sort=False).transform("any").astype(bool)
-    rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
+    is_measured = rows["status"].isin(MEASURED)
+    rows.loc[is_without & is_measured, "status"] = "oom"
     return rows[~is_fp32]
 
 
@@ -136,25 +136,27 @@ def against_batch(
         rows, y = _in_unit(rows, metric)
     x = _batch_axis(rows)
     has_lines = len(x.ticks) > 1
-    labels = set(rows["label"])
-    lines = {label: tint for label, tint in tints.items() if label in labels}
-    groups: list[Group] = []
-    if len(lines) > 1:
+    devices = set(rows["label"])
+    lines = {label: tint for label, tint in tints.items() if label in devices}
+    if len(devices) > 1:
         kind = "devices" if rows["device_kind"].eq("cpu").any() else "GPUs"
         where = f", all {kind} on one axis"
-        for precision, group in chart.arms(rows):
-            groups.append((precision, precision, group.assign(line=group["label"])))
+        rows = rows.assign(line=rows["label"])
+        groups = chart.arms(rows)
     else:
-        (device,) = lines
+        (device,) = devices
         where = f" on {device}"
+        rows = rows.assign(line=rows["precision"])
         lines = dict(chart.legend(rows))
-        groups.append((device, "", rows.assign(line=rows["precision"])))
+        groups = [(device, rows)]
     panels = []
-    for title, precision, group in groups:
+    for title, group in groups:
         if has_lines:
             panel = _lines(group, x, y, lines, is_speedup)
         else:
             panel = _dots(group, y, lines, is_speedup)
+        # The page filters by precision, which a panel of one device has several of.
+        precision = title if len(devices) > 1 else ""
         panels.append(replace(panel, title=title, precision=precision))
     about = []
     if is_speedup:
@@ -175,14 +177,16 @@ def against_batch(
 
 def _batch_axis(rows: pd.DataFrame) -> Axis:
     """Return the axis of batch sizes, with a tick for each, and room for dots at its ends."""
-    ticks = [(float(size), f"{size:.10g}") for size in sorted(rows["batch_size"].unique())]
-    smallest, largest = ticks[0][0], ticks[-1][0]
+    sizes = rows["batch_size"]
+    ticks = []
+    for size in sorted(sizes.unique()):
+        ticks.append((float(size), f"{size:.10g}"))
     return Axis(
         label="batch size",
         scale="log",
         ticks=ticks,
-        low=smallest / 1.15,
-        high=1.15 * largest,
+        low=sizes.min() / 1.15,
+        high=1.15 * sizes.max(),
     )
 
 
@@ -190,13 +194,16 @@ def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
     """Return figures in a unit that suits them, with the axis that all panels share."""
     unit, size = metric.unit, 1
     if unit == "bytes":
-        unit, size, _ = memory_unit(rows["value"].max())
-    rows = rows.assign(value=rows["value"] / size)
-    least, most = rows["value"].min(), rows["value"].max()
+        unit, size = memory_unit(rows["value"].max())
+    values = rows["value"] / size
+    least = values.min()
+    most = values.max()
     if most > LOG_FROM * least > 0:
-        return rows, Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
-    # An axis from 0 to 0 would have no length.
-    return rows, Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
+        axis = Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+    else:
+        # An axis from 0 to 0 would have no length.
+        axis = Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
+    return rows.assign(value=values), axis
 
 
 def _speedup_axis(rows: pd.DataFrame) -> Axis:
@@ -208,8 +215,11 @@ def _speedup_axis(rows: pd.DataFrame) -> Axis:
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 
 
-def _dots(group: pd.DataFrame, y: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
-    """Describe figures as rows, each with its interval and with its value in its name."""
+def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+    """Describe figures as rows, each with its interval and with its value in its name.
+
+    ``group`` has ``line``, ``value``, ``low`` and ``high``; without a value it did not fit.
+    """
     marks: list[Mark] = []
     unit = ""
     if is_speedup:
@@ -218,21 +228,28 @@ def _dots(group: pd.DataFrame, y: Axis, lines: Mapping[str, Tint], is_speedup: b
     names: list[str] = []
     for line, tint in lines.items():
         for row in records(group[group["line"] == line]):
-            value, low, high = row["value"], row["low"], row["high"]
+            value = row["value"]
             if not known(value):
                 names.append(f"{line} ✕")
                 continue
-            if not known(low):
-                low = high = value
-            marks += chart.estimate(value, low, high, len(names) + 0.5, tint)
-            names.append(f"{line} {number(value, 3)}{unit}")
-    return chart.rows_panel("", y, names, marks)
+            low, high = value, value
+            if known(row["low"]):
+                low, high = row["low"], row["high"]
+            # In the middle of its row.
+            y = len(names) + 0.5
+            marks += chart.estimate(value, low, high, y, tint)
+            figure = number(value, 3) + unit
+            names.append(f"{line} {figure}")
+    return chart.rows_panel("", x, names, marks)
 
 
 def _lines(
     group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
 ) -> Panel:
-    """Describe lines with their whiskers, and crosses at batch sizes that did not fit."""
+    """Describe lines with their whiskers, and crosses at batch sizes that did not fit.
+
+    ``group`` is as of ``_dots``, with ``batch_size``.
+    """
     marks: list[Mark] = []
     if is_speedup:
         marks.append(Rule(at=1.0, axis="y"))
@@ -240,11 +257,11 @@ def _lines(
     for line, tint in lines.items():
         points, whiskers = [], []
         for row in records(group[group["line"] == line]):
-            size, value = row["batch_size"], row["value"]
-            if not known(value):
+            size = row["batch_size"]
+            if not known(row["value"]):
                 marks.append(Text(x=size, text="✕", tint=tint))
                 continue
-            points.append((size, value))
+            points.append((size, row["value"]))
             if known(row["low"]):
                 whiskers.append((size, row["low"], row["high"]))
         if points:

@@ -16,7 +16,6 @@ from bench.report.reading.load import SUBJECT, Run, Runs
 from bench.report.tables.table import (
     PRECISION,
     Entry,
-    Place,
     Table,
     make_table,
     number_column,
@@ -91,25 +90,34 @@ def machines(runs: list[Run]) -> list[Table | None]:
 
 def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back, in a row for each different reading."""
-    reported = trials[(trials[[*SWITCHES]] != "").any(axis=1)]
-    alike = reported.groupby(["run", "device", "precision", *SWITCHES], sort=False)
-    settings = alike["matmul_error"].max().reset_index()
+    has_switch = (trials[[*SWITCHES]] != "").any(axis=1)
+    names = ["run", "device", "precision", *SWITCHES]
+    errors = trials[has_switch].groupby(names, sort=False)["matmul_error"]
+    # The largest error, because one trial in TF32 is enough to make a precision's figures TF32's.
+    settings = errors.max().reset_index()
     return make_table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
 
 
-# The statuses of rows that say how it is; others say that something went wrong.
+# The statuses of rows that answer what was asked; the others tell of a failure.
 ANSWERED = (*MEASURED, OOM, UNSUPPORTED)
+
+
+def _named(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with the names of their subjects: ``workload``, ``where`` and ``label``."""
+    names = subjects(trials)[[*SUBJECT, "workload", "where", "label"]]
+    return trials.merge(names, on=SUBJECT)
 
 
 def failures(runs: Runs) -> list[str]:
     """Return a line for each precision that has rows without an answer on a device."""
-    trials = runs.tried()
-    rows = trials[~trials["status"].isin(ANSWERED)].merge(subjects(trials), on=SUBJECT)
-    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)
+    trials = _named(runs.tried())
+    failed = trials[~trials["status"].isin(ANSWERED)]
+    alike = failed.groupby(["workload", "label", "precision", "status"], sort=False)
     lines = []
     for (workload, label, precision, status), phases in alike["phase"]:
+        where = f"{workload} on {label}"
         names = ", ".join(phases.unique())
-        lines.append(f"{workload} on {label}: {precision} {status} ({names})")
+        lines.append(f"{where}: {precision} {status} ({names})")
     return lines
 
 
@@ -119,24 +127,28 @@ def notes(trials: pd.DataFrame) -> Table | None:
     Equal notes on an arm share a row, which counts their trials. ``not_measured`` has what is
     unsupported.
     """
+    trials = _named(trials)
+    status, detail = trials["status"], trials["detail"]
+    # The detail of these phases' rows is a result, which has a table of its own.
     detailed = [name for name, part in parts().items() if part.has_details]
-    has_detail = ~trials["phase"].isin(detailed) & (trials["detail"] != "")
-    is_noted = ((trials["status"] != "ok") | has_detail) & (trials["status"] != UNSUPPORTED)
-    measured = trials[trials["status"].isin(MEASURED)]
-    unsteady = measured[measured["steady"] == "no"]
-    disturbed = measured[measured["disturbance"] != ""]
+    has_detail = (detail != "") & ~trials["phase"].isin(detailed)
+    is_noted = (status != "ok") | has_detail
+    is_measured = status.isin(MEASURED)
+    unsteady = trials[is_measured & (trials["steady"] == "no")]
+    disturbed = trials[is_measured & (trials["disturbance"] != "")]
     rows = pd.concat(
         [
-            trials[is_noted],
+            trials[is_noted & (status != UNSUPPORTED)],
             unsteady.assign(status="not steady", detail=UNSTEADY),
             disturbed.assign(status="disturbed", detail=disturbed["disturbance"]),
         ]
     )
-    alike = rows.groupby([*SUBJECT, "precision", "status", "detail"], sort=False)
+    names = [*SUBJECT, "workload", "where", "precision", "status", "detail"]
+    alike = rows.groupby(names, sort=False)
     counted = alike.agg(
         sizes=("batch_size", "unique"), phases=("phase", "unique"), trials=("trial", "nunique")
-    ).reset_index()
-    return make_table("", records(counted.merge(subjects(trials), on=SUBJECT)), NOTE_COLUMNS)
+    )
+    return make_table("", records(counted.reset_index()), NOTE_COLUMNS)
 
 
 def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
@@ -144,9 +156,9 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
 
     A reason names phases, models and devices where it does not hold for all.
     """
-    trials = runs.trials.merge(subjects(runs.trials)[[*SUBJECT, "workload", "label"]], on=SUBJECT)
-    rows = trials[trials["status"] == UNSUPPORTED].copy()
-    rows["reason"] = list(map(_reason, rows["precision"], rows["detail"]))
+    trials = _named(runs.trials)
+    rows = trials[trials["status"] == UNSUPPORTED]
+    rows = rows.assign(reason=list(map(_reason, rows["precision"], rows["detail"])))
     sentences = []
     for reason, alike in rows.groupby("reason", sort=False):
         places = []
@@ -159,9 +171,13 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
         sentences.append(f"{names}{where}: {reason}.")
     lost = summary[(summary[MEASURES] == OOM).any(axis=1)]
     for (workload, label), subject in lost.groupby(["workload", "label"], sort=False):
-        first = subject.groupby("precision", sort=False)["batch_size"].min()
-        sizes = [f"{precision} from batch {size:.0f}" for precision, size in first.items()]
-        sentences.append(f"{workload} on {label}, out of memory: {', '.join(sizes)}.")
+        # What does not fit at one size fits at no larger one.
+        smallest = subject.groupby("precision", sort=False)["batch_size"].min()
+        sizes = []
+        for precision, size in smallest.items():
+            sizes.append(f"{precision} from batch {size:.0f}")
+        where = f"{workload} on {label}"
+        sentences.append(f"{where}, out of memory: {', '.join(sizes)}.")
     return sentences
 
 
@@ -181,7 +197,7 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 TABLES = (
-    Entry(Place.MACHINES, "Machines", lambda material: machines(material.runs.runs)),
-    Entry(Place.SWITCHES, "Precision switches", lambda material: [switches(material.runs.trials)]),
-    Entry(Place.NOTES, "Notes", lambda material: [notes(material.runs.tried())]),
+    Entry("machines", "Machines", lambda material: machines(material.runs.runs)),
+    Entry("switches", "Precision switches", lambda material: [switches(material.runs.trials)]),
+    Entry("notes", "Notes", lambda material: [notes(material.runs.tried())]),
 )

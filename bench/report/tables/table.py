@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum, auto
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any, Literal
@@ -91,27 +90,25 @@ def material_of(runs: Runs, figures: Choice = "overview") -> Material:
 EACH_RECIPE = "each recipe"
 
 
-class Place(IntEnum):
-    """The order of the report's tables; each has a place of its own.
-
-    It is one list, and not numbers in the phases, so that a table's neighbours can be seen.
-    """
-
-    MACHINES = auto()
-    LADDERS = auto()
-    SWEEPS = auto()
-    # In the sections of recipes: the result first, then how it was measured, then all else.
-    LARGEST_BATCH = auto()
-    TRAINING = auto()
-    ENERGY = auto()
-    MEMORY = auto()
-    TIMING = auto()
-    NUMERICS = auto()
-    INFERENCE = auto()
-    SCALING = auto()
-    LAYERS = auto()
-    SWITCHES = auto()
-    NOTES = auto()
+# The report's tables in their order, a place for each. It is one list, and not numbers in the
+# phases, so that a table's neighbours can be seen.
+Place = Literal[
+    "machines",
+    "ladders",
+    "sweeps",
+    # Those in the section of a recipe: the results first, then how they were measured.
+    "largest batch",
+    "training",
+    "energy",
+    "memory",
+    "timing",
+    "numerics",
+    "inference",
+    "scaling",
+    "layers",
+    "switches",
+    "notes",
+]
 
 
 @dataclass(frozen=True, slots=True)
