@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,7 +59,6 @@ HOW_TO_READ = (
 class Section:
     """A part of the page under one heading."""
 
-    title: str
     tables: list[Table] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
@@ -68,14 +68,6 @@ class Section:
     def is_empty(self) -> bool:
         """Whether there is nothing to show under the heading."""
         return not (self.tables or self.remarks or self.plots)
-
-
-class Sections(dict[str, Section]):
-    """The sections by their titles, in the order in which they were first asked for."""
-
-    def __missing__(self, title: str) -> Section:
-        section = self[title] = Section(title=title)
-        return section
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +81,7 @@ class Report:
     other_types: Sentence
     """A sentence that names the precisions whose products ran in other types."""
     grid: Grid
-    architectures: list[Table]
+    by_workload: list[Table]
     """A table for each workload, of every precision on each device."""
     verdicts: Sequence[Answer]
     """With the evidence for each."""
@@ -102,7 +94,8 @@ class Report:
     """The figures that are shown first: speedup against batch size, of each workload."""
     headline: list[Chart]
     """The other figures of all workloads."""
-    sections: list[Section]
+    sections: dict[str, Section]
+    """By their titles."""
     reproduce: list[dict[str, str]]
     """The ``label`` and the ``command`` of each run; its environment is in the table of
     machines."""
@@ -134,7 +127,7 @@ class Report:
         charts = [*self.speedups, *self.headline]
         for group in self.findings:
             charts += group.charts
-        for section in self.sections:
+        for section in self.sections.values():
             charts += section.plots
         return charts
 
@@ -189,17 +182,17 @@ def compose(material: Material, *, with_published: bool = False) -> Report:
         findings = [replace(group, charts=()) for group in findings]
     else:
         _add_charts(sections, material)
-    overview = sections.pop(OVERVIEW, Section(title=OVERVIEW)).plots
-    shown = [section for section in sections.values() if not section.is_empty]
     if with_published:
-        shown.append(Section(title=published.SECTION, tables=[published.published_table()]))
+        sections[published.SECTION].tables.append(published.published_table())
+    overview = sections[OVERVIEW].plots
+    del sections[OVERVIEW]
     return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(answers),
         other_types=other_types_sentence(answers),
         grid=grid(answers),
-        architectures=measurements.architectures(material.rows, answers),
+        by_workload=measurements.by_workload(material.rows, answers),
         verdicts=answers,
         stalled=stalled(answers),
         lists={
@@ -210,7 +203,7 @@ def compose(material: Material, *, with_published: bool = False) -> Report:
         },
         speedups=[chart for chart in overview if chart.name.startswith(devices.SPEEDUP)],
         headline=[chart for chart in overview if not chart.name.startswith(devices.SPEEDUP)],
-        sections=shown,
+        sections={title: section for title, section in sections.items() if not section.is_empty},
         reproduce=[_origin(run) for run in runs.runs],
         precisions=sorted(map(str, summary["precision"].unique()), key=precision_rank),
         unfolded=measurements.unfolded(material.rows, answers),
@@ -248,10 +241,15 @@ def entries() -> list[Entry]:
     return sorted(found, key=lambda entry: order.index(entry.place))
 
 
-def _tables(material: Material) -> Sections:
-    """Return the sections with their tables, in the order of the entries."""
+def _tables(material: Material) -> dict[str, Section]:
+    """Return the sections by their titles, with their tables, in the order of the entries.
+
+    A title that is new, such as that of a figure, adds a section.
+    """
     recipes = list(material.recipes())
-    sections = Sections()
+    # A section is asked for even where its first table is empty, so that those of all recipes keep
+    # the order of the recipes.
+    sections: dict[str, Section] = defaultdict(Section)
     for entry in entries():
         of_sections = recipes if entry.section == EACH_RECIPE else [(entry.section, material)]
         for title, of_section in of_sections:
@@ -264,7 +262,7 @@ def _tables(material: Material) -> Sections:
     return sections
 
 
-def _add_charts(sections: Sections, material: Material) -> None:
+def _add_charts(sections: dict[str, Section], material: Material) -> None:
     """Add the figures, and remarks in place of figures, to their sections."""
     placed: list[tuple[str, Chart | str | None]] = list(
         devices.charts(material.summary, material.figures)

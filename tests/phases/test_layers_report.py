@@ -88,6 +88,6 @@ def test_a_report_of_both_runs_has_the_speed_with_and_without_the_modules(run, t
     )
     report = compose(material_of(load([run.runs[0].folder, timed.folder])))
     assert report.sentences
-    (timings,) = report.architectures
+    (timings,) = report.by_workload
     speedups = {row["precision"]: row["speedup [95 % interval]"][:3] for row in lines(timings)}
     assert (speedups["amp-bf16"], speedups[KEPT]) == ("2.0", "1.5")

@@ -35,26 +35,23 @@ def charts(
     The speedups come first, in the overview; others are in the section of their recipe. Only
     speedups are drawn to files, unless ``all`` figures are.
     """
-    names, recipes = [], []
-    for workload, rows in summary.groupby("workload", sort=False):
-        names.append(str(workload))
-        recipes.append(rows)
-    files = slugs(names)
+    workloads = summary.groupby("workload", sort=False)
+    # In the order of the groups.
+    files = slugs(summary["workload"].unique().tolist())
     tints = tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
         is_speedup = metric is SPEED
         start = SPEEDUP if is_speedup else f"{metric.name}-vs-batch"
-        for workload, rows, file in zip(names, recipes, files, strict=True):
+        for (workload, rows), file in zip(workloads, files, strict=True):
             described = against_batch(
                 rows,
                 metric,
-                workload=workload,
+                workload=str(workload),
                 name=f"{start}-{file}",
                 tints=tints,
                 in_files=is_speedup or figures == "all",
             )
-            place = OVERVIEW if is_speedup else workload
-            yield place, described
+            yield OVERVIEW if is_speedup else str(workload), described
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:

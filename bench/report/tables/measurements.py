@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 
 import pandas as pd
 
@@ -47,37 +46,38 @@ ABOUT_FIGURES = (
 )
 
 
-def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
+def by_workload(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     """Return a table for each workload: every precision on each device, at its answer's batch size.
 
     The advised row stands out. Legends are below the last table.
     """
-    given = {(answer.names["workload"], answer.names["where"]): answer for answer in answers}
+    answer_of = {}
+    for answer in answers:
+        answer_of[answer.names["workload"], answer.names["where"]] = answer
     lines_of: dict[str, list[Row]] = {}
     for line in records(_measured(rows)):
-        answer = given.get((line["workload"], line["where"]))
-        if answer is None or answer.batch != line["batch_size"]:
-            continue
-        line["tie"] = " ≈" if line["precision"] in answer.ties else ""
-        line["is_advised"] = line["precision"] == answer.precision
-        lines_of.setdefault(line["workload"], []).append(line)
+        answer = answer_of[line["workload"], line["where"]]
+        if answer.batch == line["batch_size"]:
+            line["tie"] = " ≈" if line["precision"] in answer.ties else ""
+            line["is_advised"] = line["precision"] == answer.precision
+            lines_of.setdefault(line["workload"], []).append(line)
     tables: list[Table] = []
     notes = [ABOUT_FIGURES]
-    has_sum = False
     for workload, lines in lines_of.items():
         columns = [
             text_column("device", "label"),
             *optional_columns(text_column("architecture", "architecture")),
             *_of_arms(lines),
         ]
-        made = make_table(workload, lines, columns, strong=itemgetter("is_advised"))
-        assert made is not None  # no group is empty
-        notes += made.footnotes
-        tables.append(replace(made, footnotes=[]))
-        has_sum |= _has_sum(lines)
-    if has_sum:
-        notes.append(SUM)
+        table = make_table(workload, lines, columns)
+        assert table is not None  # no group is empty
+        notes += table.footnotes
+        advised = frozenset(place for place, line in enumerate(lines) if line["is_advised"])
+        tables.append(replace(table, footnotes=[], strong=advised))
+    # Once for all, because most of the marks are the same in every table.
     if tables:
+        if any(map(_has_sum, lines_of.values())):
+            notes.append(SUM)
         tables[-1] = replace(tables[-1], footnotes=list(dict.fromkeys(notes)))
     return tables
 
@@ -149,13 +149,17 @@ def _of_arms(rows: Sequence[Row]) -> list[Column]:
 
 
 def _precision(row: Row) -> str:
+    text = row["precision"] + row.get("tie", "")
     # The marks of figures stand at the figures.
     marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
-    return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
+    return f"{text} {marks}".rstrip()
 
 
 def _unmarked(name: str, row: Row) -> str:
-    return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
+    # The speedup next to it has the marks of the status.
+    if row["speed_status"] in MEASURED:
+        return number(row[name])
+    return word(row["speed_status"])
 
 
 def _speedup(row: Row) -> str:
@@ -190,4 +194,5 @@ def _parity(row: Row) -> str:
     if quality is not None:
         values = [row[name] for name in quality.changes]
         return f"{written(quality, values, quality.short)}, {row['accuracy_verdict']}"
-    return "baseline" if row["precision"] == BASELINE and known(row["train_loss"]) else ""
+    is_trained_fp32 = row["precision"] == BASELINE and known(row["train_loss"])
+    return "baseline" if is_trained_fp32 else ""

@@ -214,16 +214,11 @@ class Table:
 
 
 def make_table(
-    title: str,
-    rows: Iterable[Any],
-    columns: Iterable[Column],
-    about: str = "",
-    *,
-    strong: Callable[[Any], bool] | None = None,
+    title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = ""
 ) -> Table | None:
     """Build a table with a legend of its marks; None if there are no rows.
 
-    Optional columns without a figure are left out. The rows for which ``strong`` is true stand out.
+    Optional columns without a figure are left out.
     """
     rows = list(rows)
     if not rows:
@@ -241,16 +236,12 @@ def make_table(
     for mark, meaning in LEGEND.items():
         if mark in marked:
             footnotes.append(f"{mark} {meaning}")
-    places = []
-    if strong is not None:
-        places = [place for place, row in enumerate(rows) if strong(row)]
     return Table(
         columns=list(visible),
         rows=[list(row) for row in zip(*visible.values(), strict=True)],
         title=title,
         about=about,
         footnotes=footnotes,
-        strong=frozenset(places),
     )
 
 

@@ -9,7 +9,7 @@ from bench.report.tables.table import Table, material_of
 
 def titled(folder: Path, title: str) -> Table | None:
     """The table of this title in a run's report; None where it has none."""
-    for section in compose(material_of(load([folder]))).sections:
+    for section in compose(material_of(load([folder]))).sections.values():
         for table in section.tables:
             if table.title == title:
                 return table
