@@ -165,7 +165,6 @@ class RunBuilder:
         step_ms: float = 10.0,
         fp32: Status = "ok",
         within: float = 0.001,
-        loads_pct: Sequence[float] = (),
     ) -> RunBuilder:
         """A process for each of the gains over fp32, which differ in speed by far more than the
         gains do.
@@ -173,12 +172,12 @@ class RunBuilder:
         is_paired = fp32 == "ok"
         for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
-            load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
-            speed = timed(slow, batch, **load) if is_paired else None
+            speed = timed(slow, batch) if is_paired else None
             rows = [TrialResult(precision="fp32", status=fp32, row=speed)]
             for name, gain in zip(gains, speedups, strict=True):
-                more = load | ({"speedup": gain} if is_paired else {})
-                speed = timed(slow / gain, batch, within=within, **more)
+                speed = timed(
+                    slow / gain, batch, within=within, speedup=gain if is_paired else None
+                )
                 rows.append(TrialResult(precision=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
