@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 UNKNOWN = "–"
 MIB = 2**20
 GIB = 2**30
-# A ratio whose interval's half width is a larger share of it has two decimals, others have three.
+# A ratio whose interval's half width is a larger share of it has two decimals, others have three:
+# of 2.314 ± 3 % the last digit would mean nothing.
 WIDE = 0.03
-# More names than this are counted, not listed.
+# More names than this are counted, not listed, to keep a sentence short.
 NAMED = 4
 
 
@@ -36,6 +37,7 @@ def number(value: float, digits: int = 4) -> str:
     text = f"{value:.{digits - 1}e}"
     # The exponent after rounding, for 0.998 of two digits is 1.0; infinity has none.
     exponent = int(text.partition("e")[2] or 0)
+    # As Python's own format g, smaller figures stay in powers of ten.
     if exponent >= -4:
         decimals = max(0, digits - 1 - exponent)
         text = f"{value:,.{decimals}f}"
@@ -46,6 +48,7 @@ def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
     if not known(value):
         return UNKNOWN
+    # Without the zero of Python's e-07.
     if 0 < abs(value) < 1e-3:
         return with_minus(f"{value:.1e}".replace("e-0", "e-"))
     return with_minus(f"{value:.2g}")
@@ -119,6 +122,7 @@ def times(center: float, low: float | None = None, high: float | None = None) ->
     if low is not None and high is not None:
         is_wide = half(low, high) > WIDE
     digits = 2 if is_wide else 3
+    # "0.09×" is harder to grasp than "11× slower".
     if center < 0.5:
         return f"{number(1 / center, digits)}× slower"
     if is_wide and center < 10:
@@ -129,6 +133,7 @@ def times(center: float, low: float | None = None, high: float | None = None) ->
 def spread(low: float, high: float) -> str:
     """Write half the width of a ratio's interval as a share of the ratio: ±8 %."""
     percent = 100 * half(low, high)
+    # ±0 % would claim that there is no uncertainty.
     decimals = 0 if percent >= 0.95 else 1
     return f"±{percent:.{decimals}f} %"
 
@@ -145,6 +150,7 @@ def change(share: float) -> str:
     if not known(share):
         return UNKNOWN
     percent = 100 * share
+    # Two digits: −41 % or −4.1 %.
     decimals = 0 if abs(percent) >= 9.5 else 1
     return f"{signed(percent, decimals)} %"
 
@@ -156,6 +162,7 @@ def percent(share: float) -> str:
 
 def memory_unit(largest_bytes: float) -> tuple[str, int]:
     """Choose a column's unit by its largest value: its name and its bytes."""
+    # Below 10 GiB, three digits of GiB would hide changes of some MiB.
     if largest_bytes >= 10 * GIB:
         return "GiB", GIB
     return "MiB", MIB

@@ -29,7 +29,7 @@ from bench.report.tables import diagnostics, measurements
 from bench.report.tables.table import EACH_RECIPE, Entry, Material, Place, Table, material_of
 from bench.spec.precisions import precision_rank
 
-# The list of the figures and CSVs of the report in a folder.
+# The list of the figures and CSVs of the report in a folder, which the next report deletes.
 FILES = "files.json"
 SUMMARY = "summary.csv"
 HOW_TO_READ = (

@@ -72,6 +72,7 @@ class PhaseReport:
 def parts() -> dict[str, PhaseReport]:
     """Return what the phases show, by their names, in the order in which they run."""
     found = {}
+    # A folder that was deleted, or that has no report.py, is not among the optional ones.
     for name in PHASES:
         if f"phases.{name}" in optional_folders("report"):
             found[name] = import_module(f"bench.phases.{name}.report").REPORT

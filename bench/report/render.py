@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # page imports this module
     from bench.report.page import Report
 
 TEMPLATES = Path(__file__).with_name("templates")
-# Rows of the longest table that the page does not fold on its own.
+# Rows of the longest table that the page does not fold on its own: about a screen.
 LONGEST = 20
 # Most lines of a list in report.md, and findings of a recipe in a terminal; the page has them all.
 MOST = 6
@@ -141,6 +141,7 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
         autoescape=jinja2.select_autoescape(["html.j2"]),
+        # A misspelt name is an error, and not an empty text.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

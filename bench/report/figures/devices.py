@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
@@ -205,9 +204,9 @@ def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
 
 def _speedup_axis(rows: pd.DataFrame) -> Axis:
     """Return the axis of speedups, which all panels share, with 1 in it."""
-    ends = rows[["value", "low", "high"]].to_numpy(dtype=float)
-    low = min(1.0, float(np.nanmin(ends)))
-    high = max(1.0, float(np.nanmax(ends)))
+    ends = rows[["value", "low", "high"]]
+    low = min(1.0, ends.min().min())
+    high = max(1.0, ends.max().max())
     spare = 0.08 * max(high - low, 0.1)
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 

@@ -77,6 +77,7 @@ NOTE_COLUMNS = (
 
 def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
+    # A fact that run.json lacks is an empty cell.
     hosts: list[dict[str, Any]] = []
     devices: list[dict[str, Any]] = []
     for run in runs:
@@ -183,6 +184,7 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
 
 def _reason(name: str, detail: str) -> str:
     """Return a row's reason, shortened, without the precision's name at its head."""
+    # So that precisions with the same reason share a sentence.
     text = detail.removeprefix(name).lstrip(": ")
     return textwrap.shorten(text, LONGEST, placeholder=" …").rstrip(".") or UNSUPPORTED
 

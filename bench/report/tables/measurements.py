@@ -174,7 +174,7 @@ def _epoch(row: Row) -> str:
     text = number(row["time_per_epoch_s"])
     fastest = number(row["fastest_epoch_s"], 3)
     slowest = number(row["slowest_epoch_s"], 3)
-    # Epochs whose times read the same have no range to show.
+    # Epochs whose times read the same have no range to show, nor has one epoch.
     if fastest != slowest:
         text += f" ({fastest}–{slowest})"
     return text

@@ -27,7 +27,7 @@ from bench.spec.text import plain
 Row = dict[Hashable, Any]
 # The name of a row's field, or a function of the row.
 Value = str | Callable[[Any], Any]
-# Cells that hold no figure.
+# Cells that hold no figure; a column of fp32's "baseline" alone says nothing.
 EMPTY = {UNKNOWN, "baseline"}
 LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()}
 LEGEND["≈"] = "as fast as the advised one."
@@ -326,6 +326,7 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
     """
     if status not in MEASURED:
         return word(status)
+    # The marks are those of LEGEND.
     if status == "unconverged":
         text += "†"
     if known(lost) and lost:
