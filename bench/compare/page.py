@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from bench.compare.comparison import NEEDS, Comparison
-from bench.report.tables.table import BATCH, PRECISION, Row, Table, figures, table, words
+from bench.report.tables.table import (
+    BATCH,
+    PRECISION,
+    Row,
+    Table,
+    make_table,
+    number_column,
+    text_column,
+)
 from bench.spec.metrics import compared
 from bench.spec.text import print_plain
 
@@ -22,9 +30,9 @@ CHANGES = (
 COLUMNS = [
     BATCH,
     PRECISION,
-    words("metric", lambda line: line["change"].metric.title),
-    words("verdict", lambda line: line["change"].verdict),
-    figures("change [95 % interval]", lambda line: str(line["change"])),
+    text_column("metric", lambda line: line["change"].metric.title),
+    text_column("verdict", lambda line: line["change"].verdict),
+    number_column("change [95 % interval]", lambda line: str(line["change"])),
 ]
 
 
@@ -60,5 +68,5 @@ def changed(comparison: Comparison) -> list[Table]:
                 if change.verdict == verdict:
                     line = {**row.question, "change": change}
                     by_subject.setdefault(row.subject, []).append(line)
-    tables = [table(subject, lines, COLUMNS) for subject, lines in by_subject.items()]
+    tables = [make_table(subject, lines, COLUMNS) for subject, lines in by_subject.items()]
     return [each for each in tables if each]

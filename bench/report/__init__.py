@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bench.report.figures.devices import Choice
+    from bench.report.figures.chart import Choice
     from bench.report.frames import Results
     from bench.report.page import Report
 
@@ -31,7 +31,8 @@ def report(
         The report's contents: verdicts, tables, figures, and what failed.
 
     Raises:
-        UsageError: a folder is no run, is of another format, or holds no finished trial.
+        UsageError: a folder is no run, is of another format, or holds no finished trial; or the
+            published figures are missing.
         OSError: a file cannot be read or written.
     """
     from bench.report.page import publish

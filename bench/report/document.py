@@ -19,7 +19,8 @@ from bench.stats import Interval
 # may be added.
 VERSION = 5
 
-# The frames in whose records what is unknown is left out; so are those with details.
+# The frames in whose records what is unknown is left out, because most columns of a trial are of
+# other phases; frames with details are written like them.
 LARGE = ("trials", "epochs", "blocks")
 
 

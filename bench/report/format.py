@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 UNKNOWN = "–"
 MIB = 2**20
 GIB = 2**30
-# A ratio whose interval's half width is a larger share of it has two decimals, others have three.
+# A ratio whose interval's half width is a larger share of it has two decimals, others have three:
+# of 2.314 ± 3 % the last digit would mean nothing.
 WIDE = 0.03
-# More names than this are counted, not listed.
+# More names than this are counted, not listed, to keep a sentence short.
 NAMED = 4
 
 
@@ -36,29 +37,34 @@ def number(value: float, digits: int = 4) -> str:
     text = f"{value:.{digits - 1}e}"
     # The exponent after rounding, for 0.998 of two digits is 1.0; infinity has none.
     exponent = int(text.partition("e")[2] or 0)
+    # As Python's own format g, smaller figures stay in powers of ten.
     if exponent >= -4:
         decimals = max(0, digits - 1 - exponent)
         text = f"{value:,.{decimals}f}"
-    return _with_minus(text)
+    return with_minus(text)
 
 
 def error(value: float) -> str:
     """Write a relative error with two digits: 1.5e−7 or 0.069."""
     if not known(value):
         return UNKNOWN
+    # Without the zero of Python's e-07.
     if 0 < abs(value) < 1e-3:
-        return _with_minus(f"{value:.1e}".replace("e-0", "e-"))
-    return _with_minus(f"{value:.2g}")
+        return with_minus(f"{value:.1e}".replace("e-0", "e-"))
+    return with_minus(f"{value:.2g}")
 
 
-def _with_minus(text: str) -> str:
+def with_minus(text: str) -> str:
+    """Return a number with the sign that is as wide as a plus."""
     return text.replace("-", "−")
 
 
 def source(data: str) -> str:
     """Name where samples came from; of a folder its name, not its path."""
     kind, colon, path = data.partition(":")
-    return f"{kind} {PurePath(path).name}" if colon else data
+    if not colon:
+        return data
+    return f"{kind} {PurePath(path).name}"
 
 
 def signed(value: float, decimals: int = 2) -> str:
@@ -67,7 +73,7 @@ def signed(value: float, decimals: int = 2) -> str:
         return UNKNOWN
     # Adding 0 turns a negative zero, which rounding can leave, into a positive one.
     rounded = round(value, decimals) + 0.0
-    return _with_minus(f"{rounded:+.{decimals}f}")
+    return with_minus(f"{rounded:+.{decimals}f}")
 
 
 def ratio(center: float, low: float | None = None, high: float | None = None) -> str:
@@ -77,7 +83,8 @@ def ratio(center: float, low: float | None = None, high: float | None = None) ->
     if low is None or high is None or math.isnan(low):
         return _decimal(center, 3)
     decimals = 2 if half(low, high) > WIDE else 3
-    return f"{_decimal(center, decimals)} [{_decimal(low, decimals)}, {_decimal(high, decimals)}]"
+    of_center, of_low, of_high = (_decimal(value, decimals) for value in (center, low, high))
+    return f"{of_center} [{of_low}, {of_high}]"
 
 
 def estimate(interval: Interval) -> str:
@@ -111,8 +118,11 @@ def times(center: float, low: float | None = None, high: float | None = None) ->
     """Write a speedup with the digits that its interval bears: 3.16×, or 11× slower."""
     if not known(center):
         return UNKNOWN
-    is_wide = low is not None and high is not None and half(low, high) > WIDE
+    is_wide = False
+    if low is not None and high is not None:
+        is_wide = half(low, high) > WIDE
     digits = 2 if is_wide else 3
+    # "0.09×" is harder to grasp than "11× slower".
     if center < 0.5:
         return f"{number(1 / center, digits)}× slower"
     if is_wide and center < 10:
@@ -123,13 +133,16 @@ def times(center: float, low: float | None = None, high: float | None = None) ->
 def spread(low: float, high: float) -> str:
     """Write half the width of a ratio's interval as a share of the ratio: ±8 %."""
     percent = 100 * half(low, high)
+    # ±0 % would claim that there is no uncertainty.
     decimals = 0 if percent >= 0.95 else 1
     return f"±{percent:.{decimals}f} %"
 
 
 def half(low: float, high: float) -> float:
     """Return half the width of a ratio's interval as a share of it; infinite from 0 or NaN on."""
-    return math.sqrt(high / low) - 1 if low > 0 else math.inf
+    if low > 0:
+        return math.sqrt(high / low) - 1
+    return math.inf
 
 
 def change(share: float) -> str:
@@ -137,6 +150,7 @@ def change(share: float) -> str:
     if not known(share):
         return UNKNOWN
     percent = 100 * share
+    # Two digits: −41 % or −4.1 %.
     decimals = 0 if abs(percent) >= 9.5 else 1
     return f"{signed(percent, decimals)} %"
 
@@ -146,11 +160,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def memory_unit(largest_bytes: float) -> tuple[str, int, int]:
-    """Choose a column's unit by its largest value: its name, its bytes, and its decimals."""
+def memory_unit(largest_bytes: float) -> tuple[str, int]:
+    """Choose a column's unit by its largest value: its name and its bytes."""
+    # Below 10 GiB, three digits of GiB would hide changes of some MiB.
     if largest_bytes >= 10 * GIB:
-        return "GiB", GIB, 2
-    return "MiB", MIB, 1
+        return "GiB", GIB
+    return "MiB", MIB
 
 
 def processes(count: int) -> str:
@@ -168,29 +183,38 @@ def enumerated(names: Iterable[str]) -> str:
     """List names in a sentence: a, b and c; of more than four three, and how many more."""
     names = list(names)
     if len(names) > NAMED:
-        listed = NAMED - 1
-        names = [*names[:listed], f"{len(names) - listed} more"]
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+        listed = names[: NAMED - 1]
+        names = [*listed, f"{len(names) - len(listed)} more"]
+    *others, last = names
+    if not others:
+        return last
+    return f"{', '.join(others)} and {last}"
 
 
 def capital(sentence: str) -> str:
     """Begin a sentence with a capital, unless its first word is a precision's name."""
-    word = sentence.split("'", 1)[0].split(maxsplit=1)[0]
-    return sentence if find_precision(word) else sentence[0].upper() + sentence[1:]
+    # A possessive such as fp32's names a precision, too.
+    before_apostrophe, _, _ = sentence.partition("'")
+    word, *_ = before_apostrophe.split(maxsplit=1)
+    if find_precision(word):
+        return sentence
+    return sentence[0].upper() + sentence[1:]
 
 
 def at_batch(row: Mapping[Any, Any], before: str = ", batch ") -> str:
     """Write a row's batch size after some words; nothing of a script, which does not tell it."""
-    if row.get("data") == "script" or not known(row["batch_size"]):
+    size = row["batch_size"]
+    if row.get("data") == "script" or not known(size):
         return ""
-    return f"{before}{row['batch_size']:.0f}"
+    return f"{before}{size:.0f}"
 
 
 def titled(name: object, *more: object) -> str:
     """Write a name with what tells it from others: mlp (width=64, channels-last)."""
     parts = ", ".join(str(part) for part in more if part)
-    return f"{name} ({parts})" if parts else str(name)
+    if not parts:
+        return str(name)
+    return f"{name} ({parts})"
 
 
 def records(frame: pd.DataFrame) -> list[dict[Hashable, Any]]:

@@ -1,6 +1,7 @@
 """Runs as frames, the public way to their figures from Python, and their rows as JSON.
 
-The columns are those of the CSVs, and of the summary those of ``analysis.summary.summarise``.
+A frame is a pandas DataFrame: ``Results`` names them. Most have the rows of one kind of CSV, of all
+runs, with its columns; the summary has those of ``analysis.summary.summarise``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import pandas as pd
 from bench.report.reading.load import Runs
 from bench.spec.text import quoted
 
-# A value of an object. None is unknown; figures that are not finite are None too, for JSON has no
-# such numbers.
+# A value in a JSON object. None stands for what is unknown, and for figures that are not finite,
+# because JSON has no such numbers.
 Json = str | int | float | bool | None
-# Columns of the summary that only a report needs; so are those of what each arm measured.
+# Columns of the summary that only a report needs. Columns that end with _arm, which hold objects,
+# are left out, too.
 INTERNAL = (
     "rank",
     "generation",
@@ -89,6 +91,7 @@ def public(frame: pd.DataFrame) -> pd.DataFrame:
 
 def as_csv(frame: pd.DataFrame) -> str:
     """Return a frame as CSV: numbers with all digits, and texts quoted for spreadsheets."""
+    # A spreadsheet would run a text that begins with = as a formula.
     words = frame.select_dtypes(include=["string"])
     csv: str = frame.assign(**words.map(quoted)).to_csv(index=False, lineterminator="\n")
     return csv

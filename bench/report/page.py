@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 import pandas as pd
+from markupsafe import Markup
 
 from bench.report import published
 from bench.report.analysis import comparability
 from bench.report.analysis.lead import Grid, Sentence, grid, lead, other_types_sentence
-from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, stalled
 from bench.report.figures import devices
-from bench.report.figures.chart import Chart
+from bench.report.figures.chart import Chart, Choice
 from bench.report.format import counted
 from bench.report.frames import arms, as_csv
 from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
 from bench.report.tables import diagnostics, measurements
-from bench.report.tables.table import EACH_RECIPE, Entry, Material, Table
+from bench.report.tables.table import EACH_RECIPE, Entry, Material, Place, Table, material_of
 from bench.spec.precisions import precision_rank
 
-# The list of the figures and CSVs of the report in a folder.
+# The list of the figures and CSVs of the report in a folder, which the next report deletes.
 FILES = "files.json"
 SUMMARY = "summary.csv"
 HOW_TO_READ = (
@@ -58,11 +59,15 @@ HOW_TO_READ = (
 class Section:
     """A part of the page under one heading."""
 
-    title: str
     tables: list[Table] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     """Whole sentences."""
     plots: list[Chart] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show under the heading."""
+        return not (self.tables or self.remarks or self.plots)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +81,7 @@ class Report:
     other_types: Sentence
     """A sentence that names the precisions whose products ran in other types."""
     grid: Grid
-    architectures: list[Table]
+    by_workload: list[Table]
     """A table for each workload, of every precision on each device."""
     verdicts: Sequence[Answer]
     """With the evidence for each."""
@@ -85,11 +90,12 @@ class Report:
     lists: dict[str, list[str]]
     """Sentences under headings: on data missing and on other differences between the runs, on what
     no device supports or holds, and the warnings while measuring."""
-    speedups: list[Chart] = field(default_factory=list)
+    speedups: list[Chart]
     """The figures that are shown first: speedup against batch size, of each workload."""
-    headline: list[Chart] = field(default_factory=list)
+    headline: list[Chart]
     """The other figures of all workloads."""
-    sections: list[Section] = field(default_factory=list)
+    sections: dict[str, Section]
+    """By their titles."""
     reproduce: list[dict[str, str]]
     """The ``label`` and the ``command`` of each run; its environment is in the table of
     machines."""
@@ -99,7 +105,7 @@ class Report:
     """What the page shows of an answer when its line is unfolded, by its subject."""
     tints: dict[str, str]
     """The tint of each device, by its label."""
-    findings: list[Findings] = field(default_factory=list)
+    findings: list[Findings]
     """The phases' results; those without a heading stand next to the answers."""
     faults: list[str]
     """Faults of the runs' files, for the terminal."""
@@ -115,22 +121,36 @@ class Report:
                 beside += [finding.sentence for finding in group.findings]
         return beside
 
+    @property
+    def charts(self) -> list[Chart]:
+        """All figures, in the order of the page."""
+        charts = [*self.speedups, *self.headline]
+        for group in self.findings:
+            charts += group.charts
+        for section in self.sections.values():
+            charts += section.plots
+        return charts
+
 
 def publish(
-    runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview"
+    runs: Runs, out: Path, *, with_published: bool = False, figures: Choice = "overview"
 ) -> Report:
     """Write the report of ``runs`` and delete files that only the previous report had.
 
     It is written into a folder of its own and moved when it is whole, so an interruption leaves the
     previous report. The arguments are those of ``bench.report.report``.
     """
+    material = material_of(runs, figures)
+    report = compose(material, with_published=with_published)
     out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".report-", dir=out) as scratch:
         folder = Path(scratch)
-        report = compose(runs, folder, with_published=with_published, figures=figures)
-        listed = sorted(path.name for path in folder.iterdir())
-        (folder / FILES).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
-        for name, text in render(report).items():
+        texts = {SUMMARY: as_csv(arms(material.summary))}
+        texts |= render(report, _draw_all(report.charts, folder))
+        # Not the texts of fixed names, which the next report replaces anyway.
+        listed = sorted([SUMMARY, *(path.name for path in folder.iterdir())])
+        texts[FILES] = json.dumps(listed, indent=1) + "\n"
+        for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
         manifest = out / FILES
         previous = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else []
@@ -141,22 +161,38 @@ def publish(
     return report
 
 
-def compose(
-    runs: Runs, out: Path, *, with_published: bool = False, figures: devices.Choice = "overview"
-) -> Report:
-    """Build the report, and write its figures and summary.csv into ``out``."""
-    summary = summarise(runs.trials)
-    (out / SUMMARY).write_text(as_csv(arms(summary)), encoding="utf-8", errors="backslashreplace")
-    rows = without_unsupported(summary)
-    material = Material(runs=runs, summary=summary, rows=rows, figures=figures)
-    answers = material.answers
-    report = Report(
+def _draw_all(charts: Sequence[Chart], folder: Path) -> dict[str, Markup]:
+    """Draw figures into a folder; return their elements of the page, by their names."""
+    if not charts:
+        return {}
+    # Only here, for matplotlib takes half a second to import.
+    from bench.report.figures.draw import draw
+
+    return {chart.name: draw(chart, folder) for chart in charts}
+
+
+def compose(material: Material, *, with_published: bool = False) -> Report:
+    """Return what a report says; nothing is drawn or written yet."""
+    runs, summary, answers = material.runs, material.summary, material.answers
+    findings: list[Findings] = []
+    for phase in parts().values():
+        findings += phase.findings(material)
+    sections = _tables(material)
+    if material.figures == "none":
+        findings = [replace(group, charts=()) for group in findings]
+    else:
+        _add_charts(sections, material)
+    if with_published:
+        sections[published.SECTION].tables.append(published.published_table())
+    overview = sections[OVERVIEW].plots
+    del sections[OVERVIEW]
+    return Report(
         title=f"FP32 against mixed precision: {', '.join(run.label for run in runs.runs)}",
         facts=facts(runs, summary),
         lead=lead(answers),
         other_types=other_types_sentence(answers),
         grid=grid(answers),
-        architectures=measurements.architectures(rows, answers),
+        by_workload=measurements.by_workload(material.rows, answers),
         verdicts=answers,
         stalled=stalled(answers),
         lists={
@@ -165,52 +201,16 @@ def compose(
             "Warnings while measuring": diagnostics.warnings(runs.runs),
             "Not measured": diagnostics.not_measured(summary, runs),
         },
+        speedups=[chart for chart in overview if chart.name.startswith(devices.SPEEDUP)],
+        headline=[chart for chart in overview if not chart.name.startswith(devices.SPEEDUP)],
+        sections={title: section for title, section in sections.items() if not section.is_empty},
         reproduce=[_origin(run) for run in runs.runs],
         precisions=sorted(map(str, summary["precision"].unique()), key=precision_rank),
-        unfolded=measurements.unfolded(rows, answers),
+        unfolded=measurements.unfolded(material.rows, answers),
         tints=devices.tints_of(summary),
+        findings=findings,
         faults=comparability.unfinished(runs),
     )
-    for phase in parts().values():
-        report.findings.extend(phase.findings(material))
-    sections = _sections(material)
-    if figures == "none":
-        report.findings[:] = [replace(group, charts=[]) for group in report.findings]
-    else:
-        _add_figures(report, sections, material, out)
-    for section in sections.values():
-        if section.tables or section.remarks or section.plots:
-            report.sections.append(section)
-    others = published.published_table() if with_published else None
-    if others:
-        report.sections.append(Section(title=published.SECTION, tables=[others]))
-    return report
-
-
-def _add_figures(
-    report: Report, sections: dict[str, Section], material: Material, out: Path
-) -> None:
-    """Draw each figure into ``out``, and add it where it belongs."""
-    # Only here, for matplotlib takes half a second to import.
-    from bench.report.figures.draw import draw
-
-    described: list[tuple[str, Chart | str | None]] = []
-    described += devices.charts(material.summary, material.figures)
-    for phase in parts().values():
-        described += phase.charts(material)
-    for title, chart in described:
-        if isinstance(chart, str):
-            sections[title].remarks.append(chart)
-        elif chart is not None:
-            if title != OVERVIEW:
-                plots = sections.setdefault(title, Section(title=title)).plots
-            elif chart.name.startswith(devices.SPEEDUP):
-                plots = report.speedups
-            else:
-                plots = report.headline
-            plots.append(draw(chart, out))
-    for place, group in enumerate(report.findings):
-        report.findings[place] = replace(group, charts=[draw(chart, out) for chart in group.charts])
 
 
 def facts(runs: Runs, summary: pd.DataFrame) -> list[str]:
@@ -237,22 +237,40 @@ def entries() -> list[Entry]:
     found = list(diagnostics.TABLES)
     for phase in parts().values():
         found += phase.tables
-    return sorted(found, key=attrgetter("place"))
+    order = get_args(Place)
+    return sorted(found, key=lambda entry: order.index(entry.place))
 
 
-def _sections(material: Material) -> dict[str, Section]:
-    """Return the sections in their order, by their titles."""
-    recipes = {}
-    for name, rows in material.rows.groupby("workload", sort=False):
-        recipes[str(name)] = replace(material, rows=rows)
-    sections: dict[str, Section] = {}
+def _tables(material: Material) -> dict[str, Section]:
+    """Return the sections by their titles, with their tables, in the order of the entries.
+
+    A title that is new, such as that of a figure, adds a section.
+    """
+    recipes = list(material.recipes())
+    # A section is asked for even where its first table is empty, so that those of all recipes keep
+    # the order of the recipes.
+    sections: dict[str, Section] = defaultdict(Section)
     for entry in entries():
-        materials = recipes if entry.section == EACH_RECIPE else {entry.section: material}
-        for title, part in materials.items():
-            section = sections.setdefault(title, Section(title=title))
-            for made in entry.make(part):
+        of_sections = recipes if entry.section == EACH_RECIPE else [(entry.section, material)]
+        for title, of_section in of_sections:
+            section = sections[title]
+            for made in entry.make(of_section):
                 if isinstance(made, str):
                     section.remarks.append(made)
                 elif made is not None:
                     section.tables.append(made)
     return sections
+
+
+def _add_charts(sections: dict[str, Section], material: Material) -> None:
+    """Add the figures, and remarks in place of figures, to their sections."""
+    placed: list[tuple[str, Chart | str | None]] = list(
+        devices.charts(material.summary, material.figures)
+    )
+    for phase in parts().values():
+        placed += phase.charts(material)
+    for title, chart in placed:
+        if isinstance(chart, str):
+            sections[title].remarks.append(chart)
+        elif chart is not None:
+            sections[title].plots.append(chart)

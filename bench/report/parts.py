@@ -61,7 +61,7 @@ class PhaseReport:
     tables: Sequence[Entry] = ()
     charts: Callable[[Material], Iterable[tuple[str, Chart | str | None]]] = lambda _: ()
     """Describes the figures, each with its place: ``OVERVIEW`` or a section's title. A text is a
-    remark there."""
+    remark in that section."""
     findings: Callable[[Material], Iterable[Findings]] = lambda _: ()
     document: Callable[[Runs], Mapping[str, Any]] = lambda _: {}
     """Returns the keys that it adds to the JSON document of a report."""
@@ -72,6 +72,7 @@ class PhaseReport:
 def parts() -> dict[str, PhaseReport]:
     """Return what the phases show, by their names, in the order in which they run."""
     found = {}
+    # A folder that was deleted, or that has no report.py, is not among the optional ones.
     for name in PHASES:
         if f"phases.{name}" in packages_with("report"):
             found[name] = import_module(f"bench.phases.{name}.report").REPORT

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench.report.format import records
-from bench.report.tables.table import Table, figures, table, words
+from bench.report.tables.table import Table, make_table, number_column, text_column
+from bench.spec.errors import UsageError
 from bench.spec.precisions import BASELINE
 
 FOLDER = Path(__file__).parents[2] / "results" / "published"
@@ -43,9 +44,18 @@ def load_published() -> pd.DataFrame:
 
     That is ``speedup`` and, in points, ``accuracy_change`` and of a detector's mean average
     precision ``map50_change``.
+
+    Raises:
+        UsageError: the file is missing.
     """
+    path = FOLDER / "published.csv"
+    # Its own error, because a report elsewhere would not find the file, either.
+    if not path.is_file():
+        raise UsageError(
+            f"'{path}' is missing: restore it, or report without the published figures."
+        )
     rows = pd.read_csv(
-        FOLDER / "published.csv",
+        path,
         dtype=dict.fromkeys(FIGURES, float),
         keep_default_na=False,
         na_values=dict.fromkeys(FIGURES, ""),
@@ -66,11 +76,13 @@ def load_published() -> pd.DataFrame:
     )
 
 
-def published_table() -> Table | None:
+def published_table() -> Table:
     """Return the table of all published figures, with what follows from them."""
     rows = load_published()
     columns = []
     for name in map(str, rows):
-        column = figures if rows[name].dtype == float else words
+        column = number_column if rows[name].dtype == float else text_column
         columns.append(column(name.replace("_", " "), name))
-    return table("", records(rows), columns, ABOUT)
+    shown = make_table("", records(rows), columns, ABOUT)
+    assert shown is not None  # published.csv has rows
+    return shown

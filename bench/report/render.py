@@ -6,11 +6,11 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
@@ -18,12 +18,22 @@ from markupsafe import Markup
 from bench.report.analysis.lead import Grid, Line
 from bench.report.figures.chart import class_of, look
 from bench.report.parts import Findings
-from bench.report.tables.table import Column, Table, figures, optional, table, words
+from bench.report.tables.table import (
+    Column,
+    Table,
+    make_table,
+    number_column,
+    optional_columns,
+    text_column,
+)
 from bench.spec.metrics import ACCURACY, LOSS, MEMORY, METRICS
 from bench.spec.precisions import BASELINE
 
+if TYPE_CHECKING:  # page imports this module
+    from bench.report.page import Report
+
 TEMPLATES = Path(__file__).with_name("templates")
-# Rows of the longest table that the page does not fold on its own.
+# Rows of the longest table that the page does not fold on its own: about a screen.
 LONGEST = 20
 # Most lines of a list in report.md, and findings of a recipe in a terminal; the page has them all.
 MOST = 6
@@ -31,14 +41,18 @@ MOST = 6
 MOST_FAILURES = 8
 
 
-def render(report: Any) -> dict[str, str]:
-    """Return the text of report.md and report.html of a ``page.Report``, by name."""
+def render(report: Report, drawings: Mapping[str, Markup]) -> dict[str, str]:
+    """Return the text of report.md and report.html, by name.
+
+    ``drawings`` are the elements of each figure, by its name.
+    """
     css = (TEMPLATES / "page.css").read_text(encoding="utf-8") + colours(report.precisions)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     policy = f"default-src 'none'; style-src '{_digest(css)}'; script-src '{_digest(script)}'"
     values = {
         "report": report,
-        "answers": in_one(report.grid),
+        "drawings": drawings,
+        "overview": in_one(report.grid),
         "css": Markup(css),
         "script": Markup(script),
         "policy": Markup(policy),
@@ -47,33 +61,42 @@ def render(report: Any) -> dict[str, str]:
         "longest": LONGEST,
         "most": MOST,
     }
-    templates = environment()
-    return {
-        name: templates.get_template(f"{name}.j2").render(values)
-        for name in ("report.md", "report.html")
+    texts = {}
+    for name in ("report.md", "report.html"):
+        texts[name] = environment().get_template(f"{name}.j2").render(values)
+    return texts
+
+
+def terminal(report: Report, page: Path) -> str:
+    """Return what a terminal shows of a report that was written to ``page``."""
+    values = {
+        "report": report,
+        "by_suite": by_suite(report.grid),
+        "page": page,
+        "findings": report.findings,
+        "most": MOST,
+        "most_failures": MOST_FAILURES,
     }
-
-
-def terminal(report: Any, page: Path) -> str:
-    """Return what a terminal shows of a ``page.Report`` that was written to ``page``."""
-    values = {"report": report, "answers": answers(report.grid), "page": page}
-    values |= {"findings": report.findings, "most": MOST, "most_failures": MOST_FAILURES}
     text = environment().get_template("terminal.txt.j2").render(values).rstrip("\n")
     return text or "Nothing was measured that can be compared."
 
 
-def answers(grid: Grid) -> list[Table]:
+def by_suite(grid: Grid) -> list[Table]:
     """Return the answers as a table for each suite, with what a terminal has room for."""
-    made = [table(workload, lines, _columns()) for workload, lines in grid.groups.items()]
-    return [each for each in made if each]
+    tables = []
+    for workload, lines in grid.groups.items():
+        answers = make_table(workload, lines, _columns())
+        if answers is not None:
+            tables.append(answers)
+    return tables
 
 
 def in_one(grid: Grid) -> Table | None:
     """Return the answers in one table, with their peak memory; None where there is one alone."""
     if len(grid.lines) < 2:
         return None
-    model = words("model", lambda line: line.answer.names["workload"])
-    together = table("", grid.lines, [model, *_columns(with_peak=True)])
+    model = text_column("model", lambda line: line.answer.names["workload"])
+    together = make_table("", grid.lines, [model, *_columns(with_peak=True)])
     # The next table has the legend.
     return replace(together, footnotes=[]) if together else None
 
@@ -91,18 +114,18 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
         return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
     columns = [
-        figures("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
-        figures("memory", memory),
-        words("accuracy", accuracy),
-        figures("batch", lambda line: line.answer.batch_text),
+        number_column("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
+        number_column("memory", memory),
+        text_column("accuracy", accuracy),
+        number_column("batch", lambda line: line.answer.batch_text),
     ]
     for name, metric in METRICS.items():
         if metric.shown_as == "share" and metric != MEMORY:
-            columns.append(figures(name, partial(changed, name)))
+            columns.append(number_column(name, partial(changed, name)))
     return [
-        words("device", lambda line: line.answer.names["label"]),
-        words("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
-        *optional(*columns),
+        text_column("device", lambda line: line.answer.names["label"]),
+        text_column("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
+        *optional_columns(*columns),
     ]
 
 
@@ -118,6 +141,7 @@ def environment(folder: Path = TEMPLATES) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, TEMPLATES]),
         autoescape=jinja2.select_autoescape(["html.j2"]),
+        # A misspelt name is an error, and not an empty text.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -8,8 +8,9 @@ from bench.phases.layers import Layers
 from bench.phases.layers.report import kept_names, tables
 from bench.report.page import compose
 from bench.report.reading.load import load
+from bench.report.tables.table import material_of
 from bench.results.records import Numeric, TrialResult
-from tests.report.builders import RunBuilder, material_of
+from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_rows
 from tests.report.tables.lines import lines
 
@@ -71,7 +72,7 @@ def test_modules_that_a_search_had_named_before_it_stopped_are_no_advice(run, st
 
 
 def test_the_report_leads_with_the_modules_and_asks_for_no_verdict_on_speed(run, tmp_path):
-    report = compose(run, tmp_path, figures="none")
+    report = compose(material_of(run))
     assert (report.lead, report.grid.groups) == ([], {})
     (verdict,) = report.sentences
     assert f"--precisions '{KEPT}' — gradients differ by 3 % then" in verdict
@@ -83,8 +84,8 @@ def test_a_report_of_both_runs_has_the_speed_with_and_without_the_modules(run, t
         .speed("amp-bf16", (2.0, 2.0, 2.0))
         .speed(KEPT, (1.5, 1.5, 1.5))
     )
-    report = compose(load([run.runs[0].folder, timed.folder]), tmp_path, figures="none")
+    report = compose(material_of(load([run.runs[0].folder, timed.folder])))
     assert report.sentences
-    (timings,) = report.architectures
+    (timings,) = report.by_workload
     speedups = {row["precision"]: row["speedup [95 % interval]"][:3] for row in lines(timings)}
     assert (speedups["amp-bf16"], speedups[KEPT]) == ("2.0", "1.5")

@@ -9,10 +9,11 @@ import pytest
 from bench.phases.numerics.report import charts, numerics
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
-from bench.report.figures.chart import Bar, Line, Rule
+from bench.report.figures.chart import Bar, Curve, Rule
 from bench.report.reading.load import load
+from bench.report.tables.table import material_of
 from bench.results.records import Numeric, TrialResult
-from tests.report.builders import RunBuilder, material_of
+from tests.report.builders import RunBuilder
 from tests.report.tables.lines import lines
 
 
@@ -90,9 +91,8 @@ def histogram(run):
     (panel,) = chart.panels
     points = []
     for mark in panel.marks:
-        if isinstance(mark, Line) and mark.tint == "amp-fp16":
-            drawn = [(x, y) for x, y in mark.points if y > 0]
-            points.append(drawn)
+        if isinstance(mark, Curve) and mark.tint == "amp-fp16":
+            points.append([(x, y) for x, y in mark.points if y > 0])
     return panel, *points
 
 

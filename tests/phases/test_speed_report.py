@@ -11,7 +11,7 @@ from bench.phases.speed.sweeps import tables
 from bench.report.analysis.summary import summarise
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.table import Table
+from bench.report.tables.table import Table, material_of
 from bench.results.records import TrialResult
 from bench.results.store import Store
 from bench.spec.trial import SuiteRef
@@ -110,12 +110,14 @@ def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_wa
 
 
 def test_sweeps_have_a_section_of_their_own(tmp_path):
-    run = run_of(tmp_path / "a", {"width": ["8", "1024"]}, widths(8), widths(1024))
-    report = compose(load([run.folder]), tmp_path, figures="none")
-    section, *recipes = report.sections[1:4]
-    assert section.title == "Sweeps"
-    assert [table.title for table in section.tables] == ["Sweep of mlp's width"]
-    assert [section.title for section in recipes] == ["mlp (width=1024)", "mlp (width=8)"]
+    run = run_of(
+        tmp_path / "a",
+        {"width": ["8", "1024"]},
+        *[((("width", width),), ALIGNED) for width in (8, 1024)],
+    )
+    report = compose(material_of(load([run.folder])))
+    assert [*report.sections][1:4] == ["Sweeps", "mlp (width=1024)", "mlp (width=8)"]
+    assert [table.title for table in report.sections["Sweeps"].tables] == ["Sweep of mlp's width"]
 
 
 # The scaling table: several devices over one of them, strong and weak, from throughputs that are

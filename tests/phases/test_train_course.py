@@ -3,7 +3,7 @@
 import pytest
 
 from bench.phases.train import course as training
-from bench.report.figures.chart import CROSS, Bar, Line, Text
+from bench.report.figures.chart import CROSS, Bar, Curve, Text
 from bench.report.reading.load import load
 from tests.report.builders import RunBuilder
 
@@ -14,7 +14,7 @@ def epochs_of(run):
 
 def line(panel, precision):
     """Return the places and the values of a precision's only line."""
-    (drawn,) = [mark for mark in marks(panel, Line) if mark.tint == precision]
+    (drawn,) = [mark for mark in marks(panel, Curve) if mark.tint == precision]
     x, y = zip(*drawn.points, strict=True)
     return list(x), list(y)
 

@@ -7,11 +7,12 @@ import pytest
 
 from bench.phases.train.report import charts, differences, training
 from bench.report import report, terminal
-from bench.report.figures.chart import Bar, Line
+from bench.report.figures.chart import Bar, Curve
 from bench.report.reading.load import load
+from bench.report.tables.table import material_of
 from bench.spec.metrics import ACCURACY, LOSS
 from perf.synthetic_fleet import Shape, write_run
-from tests.report.builders import RunBuilder, material_of
+from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column
 
 
@@ -91,7 +92,7 @@ def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
         (tokens, LOSS, 0.004, 0.01),
     ):
         (panel,) = differences(builder.summary(), quality).panels
-        (dot,) = [mark for mark in panel.marks if isinstance(mark, Line) and mark.dots]
+        (dot,) = [mark for mark in panel.marks if isinstance(mark, Curve) and mark.dots]
         assert dot.points == [(pytest.approx(change), 0.5)]
         assert [text for _, text in panel.y.ticks] == ["Test 1 amp-bf16"]
         assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]

@@ -57,10 +57,8 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
     """
     for replicate in range(max(map(len, steps_ms.values()))):
         joint = builder.trial("speed", list(steps_ms), 64, replicate=replicate, ablation=True)
-        builder.add(
-            joint,
-            *(TrialResult(arm=name, status="oom", detail="too big") for name in steps_ms),
-        )
+        lost = [TrialResult(arm=name, status="oom", detail="too big") for name in steps_ms]
+        builder.add(joint, *lost)
         for name, values in steps_ms.items():
             if replicate < len(values):
                 row = timed(values[replicate], 64, paired=False)
@@ -78,10 +76,10 @@ def whole(builder: RunBuilder) -> RunBuilder:
     unsupported.
     """
     peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
-    drift = [1 + 0.1 * number for number in (-2, -1, 0, 1, 2)]
-    speeds = {
-        name: [[8 / step_ms / slower for slower in drift]] * 3 for name, step_ms in STEPS_MS.items()
-    }
+    speeds = {}
+    for name, step_ms in STEPS_MS.items():
+        rounds = [8 / step_ms / slower for slower in (0.8, 0.9, 1.0, 1.1, 1.2)]
+        speeds[name] = [rounds] * 3
     together(builder, speeds)
     name = "amp-bf16+set-to-none+non-blocking"
     return builder.lost("speed", name, "unsupported", "no GPU", batch=64, ablation=True)

@@ -18,10 +18,9 @@ from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
 from bench.phases.train import Training
 from bench.report import report
-from bench.report.analysis.summary import summarise, without_unsupported
+from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import Answer, answers
-from bench.report.reading.load import Runs, load
-from bench.report.tables.table import Material
+from bench.report.reading.load import load
 from bench.results.columns import row_of
 from bench.results.records import (
     Block,
@@ -164,7 +163,6 @@ class RunBuilder:
         step_ms: float = 10.0,
         fp32: Status = "ok",
         within: float = 0.001,
-        loads_pct: Sequence[float] = (),
     ) -> RunBuilder:
         """A process for each of the gains over fp32, which differ in speed by far more than the
         gains do.
@@ -172,12 +170,12 @@ class RunBuilder:
         is_paired = fp32 == "ok"
         for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
             slow = step_ms * (1 + 0.2 * replicate)
-            load = {"foreign_load_pct": loads_pct[replicate]} if loads_pct else {}
-            speed = timed(slow, batch, **load) if is_paired else None
+            speed = timed(slow, batch) if is_paired else None
             rows = [TrialResult(arm="fp32", status=fp32, row=speed)]
             for name, gain in zip(gains, speedups, strict=True):
-                more = load | ({"speedup": gain} if is_paired else {})
-                speed = timed(slow / gain, batch, within=within, **more)
+                speed = timed(
+                    slow / gain, batch, within=within, speedup=gain if is_paired else None
+                )
                 rows.append(TrialResult(arm=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
@@ -263,12 +261,6 @@ class RunBuilder:
                 row = replace(row, train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
             self.append(row)
         return self
-
-
-def material_of(runs: Runs) -> Material:
-    """What a report's tables and figures of these runs are made from."""
-    summary = summarise(runs.trials)
-    return Material(runs=runs, summary=summary, rows=without_unsupported(summary))
 
 
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:

@@ -90,14 +90,9 @@ READ = ("precision", "placement", "name")
 """Words that are read as more than names: what cannot be read is refused."""
 FIGURES = (
     ("step", "", "loss", 2.0),
-    *(
-        ("gradient", layer, name, 9.0)
-        for layer, name in (("", "-20"), ("", "zero"), ("conv", "-10"))
-    ),
-    *(
-        ("error", layer, name, 0.01)
-        for layer, name in (("", "loss"), ("", "gradient"), ("conv", "gradient"))
-    ),
+    ("gradient", "", "-20", 9.0),
+    ("gradient", "conv", "-10", 9.0),
+    ("error", "conv", "gradient", 0.01),
     ("activation", "conv", "largest", 3.0),
 )
 """Of the numerics phase: kind, layer, name, value."""
@@ -135,20 +130,16 @@ def with_words(folder: Path, text: str) -> Path:
         "epochs.csv",
         "numerics_figures.csv",
     ):
-        fields = [
-            field for field in COLUMNS[file].values() if field.kind == "word" and not field.words
-        ]
-        free = [field.name for field in fields if field.name not in READ]
+        free = []
+        for field in COLUMNS[file].values():
+            if field.kind == "word" and not field.words and field.name not in READ:
+                free.append(field.name)
 
         def fill(row: dict[str, str], free: list[str] = free) -> None:
-            # "" is the whole model.
-            row.update(
-                {
-                    name: text + row.get(name, "")
-                    for name in free
-                    if row.get(name) or name != "layer"
-                }
-            )
+            for name in free:
+                # "" is the whole model.
+                if row.get(name) or name != "layer":
+                    row[name] = text + row.get(name, "")
 
         edit_rows(folder, fill, file)
     words = dict.fromkeys(("host", "os", "python", "torch", "cuda", "cudnn", "driver"), text)
@@ -156,12 +147,8 @@ def with_words(folder: Path, text: str) -> Path:
     def claim(info: dict[str, Any]) -> None:
         info["environment"] |= words
         info["environment"]["devices"][0] |= {"name": text, "architecture": text}
+        info |= {"warnings": [text], "started": text, "version": text}
+        info["request"] = {"argv": [text]}
 
     edit_run(folder, claim)
-    edit_run(
-        folder,
-        lambda info: info.update(
-            warnings=[text], started=text, version=text, request={"argv": [text]}
-        ),
-    )
     return folder

@@ -37,10 +37,7 @@ def folders(tmp_path_factory) -> list[Path]:
     run = RunBuilder(folder).diverged("amp-bf16", seed=7).result("numerics", "fp32")
     endless = {"kind": "step", "step": 0, "layer": "", "name": "loss", "value": float("inf")}
     run.append(Numeric(trial="mlp-0-b128-numerics-fp32", precision="fp32", **endless))
-    discarded = {"round": 20, "steps": 3, "discarded": "throttled"}
-    run.append(
-        *(block(SPEED, position=number, time_ms=30.0 + number, **discarded) for number in range(2))
-    )
+    run.append(block(SPEED, round=20, steps=3, discarded="throttled"))
     whole(RunBuilder(folder.with_name("ladder")))
     return [folder, folder.with_name("ladder")]
 
@@ -59,10 +56,9 @@ def of(rows: list[dict], **wanted: object) -> list[dict]:
 def test_the_rows_of_a_frame_are_its_records(exported, folders, name):
     frame = getattr(frames(*folders), name)
     rows = exported["results" if name == "summary" else name]
-    assert len(rows) == len(frame)
-    for row, (_, line) in zip(rows, frame.iterrows(), strict=True):
+    for row, line in zip(rows, frame.to_dict("records"), strict=True):
         for column, value in line.items():
-            unknown = pd.isna(value) or value == "" or value == float("inf")
+            unknown = pd.isna(value) or value in ("", float("inf"))
             assert row.get(column) == (None if unknown else value), column
 
 
@@ -71,7 +67,7 @@ def test_what_is_unknown_of_a_trial_is_left_out_and_a_loss_that_is_not_finite_to
     assert trial["steady"] == "yes"
     assert "peak_allocated_bytes" not in trial
     blocks = of(exported["blocks"], run="run", trial=SPEED, precision="fp32")
-    assert [block.get("discarded") for block in blocks][-3:] == [None, "throttled", "throttled"]
+    assert [block.get("discarded") for block in blocks][-2:] == [None, "throttled"]
     diverged = of(exported["epochs"], run="run", precision="amp-bf16", seed=7)
     assert [epoch.get("train_loss") for epoch in diverged] == [pytest.approx(1.35), None]
 
@@ -88,10 +84,9 @@ def test_a_comparison_is_a_document(tmp_path):
     assert exported["failures"]
 
 
-@pytest.mark.parametrize("option", ["--out=there"])
-def test_json_goes_with_no_option_of_the_page(option):
-    with pytest.raises(UsageError, match=option.split("=")[0]):
-        parse(["report", "--json", option, "run"])
+def test_json_goes_with_no_option_of_the_page():
+    with pytest.raises(UsageError, match="--out"):
+        parse(["report", "--json", "--out=there", "run"])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What the ``report.py`` of a phase gives is on every page, on the terminal and in JSON."""
 
+from typing import get_args
+
 import pytest
 
 from bench.report import document, page, parts, render
@@ -8,13 +10,13 @@ from bench.report.figures.chart import Axis, Bar, Chart
 from bench.report.format import records
 from bench.report.parts import OVERVIEW, Finding, Findings, PhaseReport
 from bench.report.reading.load import load
-from bench.report.tables.table import PRECISION, Entry, table
+from bench.report.tables.table import PRECISION, Entry, Place, make_table
 from bench.spec.phases import PHASES
 from tests.report.builders import RunBuilder, text_of
 
 
 def made(material):
-    return table("Sums", records(material.rows), [PRECISION])
+    return make_table("Sums", records(material.rows), [PRECISION])
 
 
 def drawn(name):
@@ -38,7 +40,7 @@ def findings(material):
 
 
 PART = PhaseReport(
-    tables=(Entry(5, "Sums of all", lambda material: [made(material), "A remark."]),),
+    tables=(Entry("machines", "Sums of all", lambda material: [made(material), "A remark."]),),
     charts=lambda _: [
         (OVERVIEW, drawn("over-all")),
         ("mlp", drawn("of-mlp")),
@@ -92,3 +94,7 @@ def test_parts_are_found_in_the_folders_in_the_order_of_the_phases():
     names = list(parts.parts())
     assert names == [name for name in PHASES if name in names]
     assert {"memory", "train"} <= {*names}
+
+
+def test_each_table_has_a_place_of_its_own():
+    assert [entry.place for entry in page.entries()] == list(get_args(Place))

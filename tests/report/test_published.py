@@ -9,6 +9,7 @@ import pytest
 from bench.report import published
 from bench.report.format import known, records
 from bench.report.published import FIGURES, FOLDER, load_published
+from bench.spec.errors import UsageError
 from bench.spec.precisions import find_precision
 from tests.conftest import call
 from tests.report.builders import RunBuilder
@@ -94,6 +95,14 @@ def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     for more, is_shown in (["--published"], True), ([], False):
         call("report", run, "--figures", "none", "--out", tmp_path / "out", *more, cwd=tmp_path)
         assert ("Tesla V100" in (tmp_path / "out" / "report.html").read_text()) == is_shown
+
+
+def test_without_the_file_the_error_is_not_that_of_a_folder_that_cannot_be_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(published, "FOLDER", tmp_path)
+    with pytest.raises(UsageError, match="without the published figures"):
+        load_published()
 
 
 def test_every_row_has_a_place_where_a_reader_finds_it(literature):

@@ -13,11 +13,11 @@ from bench.report.tables.table import (
     Entry,
     Row,
     Table,
-    figures,
-    optional,
+    make_table,
+    number_column,
+    optional_columns,
     over_fp32,
-    table,
-    words,
+    text_column,
 )
 from bench.spec.precisions import BASELINE
 
@@ -39,17 +39,23 @@ def energy(rows: pd.DataFrame) -> Table | None:
     """Return what a step of each precision draws, of rows of the summary."""
     columns = [
         *ARM_COLUMNS,
-        words("source", "energy_source"),
-        figures("energy/step (J)", "energy_j_per_step", status="energy_status"),
-        figures("above idle (J)", "energy_net_j_per_step"),
-        figures("samples/J", lambda row: row["batch_size"] / row["energy_j_per_step"]),
-        figures("step alone (ms)", lambda row: 1e3 * row["energy_window_s"] / row["energy_steps"]),
-        *optional(figures("speedup alone", lambda row: over_fp32(row, *ALONE.changes))),
-        figures("mean power (W)", "mean_power_w", 3),
-        figures("idle power (W)", "idle_power_w", 3),
-        figures("energy ÷ fp32", _energy_ratio),
+        text_column("source", "energy_source"),
+        number_column("energy/step (J)", "energy_j_per_step", status="energy_status"),
+        number_column("above idle (J)", "energy_net_j_per_step"),
+        number_column("samples/J", lambda row: row["batch_size"] / row["energy_j_per_step"]),
+        number_column(
+            "step alone (ms)", lambda row: 1e3 * row["energy_window_s"] / row["energy_steps"]
+        ),
+        *optional_columns(
+            number_column("speedup alone", lambda row: over_fp32(row, *ALONE.changes))
+        ),
+        number_column("mean power (W)", "mean_power_w", 3),
+        number_column("idle power (W)", "idle_power_w", 3),
+        number_column("energy ÷ fp32", _energy_ratio),
     ]
-    return table("Energy", records(rows[rows["energy_status"].notna()]), columns, ABOUT)
+    return make_table("Energy", records(rows[rows["energy_status"].notna()]), columns, ABOUT)
 
 
-REPORT = PhaseReport(tables=(Entry(54, EACH_RECIPE, lambda material: [energy(material.rows)]),))
+REPORT = PhaseReport(
+    tables=(Entry("energy", EACH_RECIPE, lambda material: [energy(material.rows)]),)
+)

@@ -24,7 +24,7 @@ from bench.report.format import (
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import slugs, subjects
 from bench.report.reading.load import KEY, SUBJECT, Runs, load
-from bench.report.tables.table import Table, figures, table, words
+from bench.report.tables.table import Table, make_table, number_column, text_column
 from bench.results.csv_file import PAIR
 from bench.results.records import MEASURED
 from bench.spec.errors import UsageError
@@ -145,7 +145,7 @@ def operators_changed(explanation: Explanation) -> Iterator[Table]:
         title = ": memory at the peak that changed most"
         what = "what holds it: operator, its module, shape"
         peak_bytes = max(explanation.baseline.peak_bytes, explanation.arm.peak_bytes)
-        yield _compared(explanation, title, what, held, memory_unit(peak_bytes)[:2])
+        yield _compared(explanation, title, what, held, memory_unit(peak_bytes))
 
 
 def _compared(
@@ -166,12 +166,12 @@ def _compared(
     """
     unit, size = in_unit
     columns = [
-        words(what, "name", wrap=True),
-        figures(f"{explanation.baseline.precision} ({unit})", "before", 3, per=size),
-        figures(f"{explanation.arm.precision} ({unit})", "after", 3, per=size),
-        figures(f"change ({unit})", "change", lambda value: signed(value, 3), per=size),
+        text_column(what, "name", wrap=True),
+        number_column(f"{explanation.baseline.precision} ({unit})", "before", 3, per=size),
+        number_column(f"{explanation.arm.precision} ({unit})", "after", 3, per=size),
+        number_column(f"change ({unit})", "change", lambda value: signed(value, 3), per=size),
     ]
-    shown = table(explanation.subject + title, records(changes), columns)
+    shown = make_table(explanation.subject + title, records(changes), columns)
     assert shown is not None  # there are changes
     return shown
 
@@ -206,7 +206,7 @@ def _largest_part(explanation: Explanation) -> str:
 def _memory(explanation: Explanation) -> str:
     """Say how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
     was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
-    unit, size, _ = memory_unit(max(was, now))
+    unit, size = memory_unit(max(was, now))
     text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
     if abs(now - was) < SAME * was:
         text += f", as in fp32 within {percent(SAME)}"
@@ -238,7 +238,7 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     shown = set[str]()
     for title, steps in cells.items():
         largest = max(step.peak_bytes for step in steps)
-        unit, size, _ = memory_unit(largest)
+        unit, size = memory_unit(largest)
         times, memory = {}, {}
         for step in steps:
             times[step.precision] = step.ms.reindex([*PARTS], fill_value=0.0)

@@ -13,10 +13,10 @@ from bench.report.tables.table import (
     PRECISION,
     Entry,
     Table,
-    figures,
-    table,
+    make_table,
+    number_column,
+    text_column,
     whole,
-    words,
 )
 from bench.spec.precisions import BASELINE
 
@@ -30,11 +30,11 @@ ABOUT = (
 COLUMNS = (
     DEVICE,
     PRECISION,
-    figures("largest batch", "batch_size", whole, status="status"),
-    figures("× fp32's", "over_fp32", 3),
-    words("bound by", "fit_bound"),
-    figures("held at its peak (GiB)", "fit_peak_bytes", 3, per=GIB),
-    figures("free before (GiB)", "fit_free_bytes", 3, per=GIB),
+    number_column("largest batch", "batch_size", whole, status="status"),
+    number_column("× fp32's", "over_fp32", 3),
+    text_column("bound by", "fit_bound"),
+    number_column("held at its peak (GiB)", "fit_peak_bytes", 3, per=GIB),
+    number_column("free before (GiB)", "fit_free_bytes", 3, per=GIB),
 )
 
 
@@ -52,13 +52,15 @@ def largest_batch(trials: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
     of_fp32 = fits.where(tried["precision"] == BASELINE)
     largest_fp32 = of_fp32.groupby([tried[name] for name in SUBJECT], sort=False).transform("max")
     tried = tried.assign(over_fp32=fits / largest_fp32)
-    return table("Largest batch", records(tried), COLUMNS, ABOUT)
+    return make_table("Largest batch", records(tried), COLUMNS, ABOUT)
 
 
 REPORT = PhaseReport(
     tables=(
         Entry(
-            52, EACH_RECIPE, lambda material: [largest_batch(material.runs.trials, material.rows)]
+            "largest batch",
+            EACH_RECIPE,
+            lambda material: [largest_batch(material.runs.trials, material.rows)],
         ),
     ),
     has_details=True,

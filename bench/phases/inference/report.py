@@ -13,10 +13,10 @@ from bench.report.tables.table import (
     Entry,
     Table,
     decimals,
-    figures,
-    optional,
+    make_table,
+    number_column,
+    optional_columns,
     over_fp32,
-    table,
 )
 
 ENDS = ("inference_speedup", "inference_speedup_low", "inference_speedup_high")
@@ -28,13 +28,13 @@ ABOUT = (
 )
 COLUMNS = (
     *ARM_COLUMNS,
-    *optional(
-        figures("latency p50 (ms)", "latency_p50_ms", status="status"),
-        figures("latency p95 (ms)", "latency_p95_ms"),
-        figures("samples/s", "inference_samples_per_s"),
-        figures("speedup [95 % interval]", lambda row: over_fp32(row, *ENDS)),
-        figures("same answer as fp32 (%)", "top1_agreement_pct", decimals),
-        figures("largest output error", "output_error", error),
+    *optional_columns(
+        number_column("latency p50 (ms)", "latency_p50_ms", status="status"),
+        number_column("latency p95 (ms)", "latency_p95_ms"),
+        number_column("samples/s", "inference_samples_per_s"),
+        number_column("speedup [95 % interval]", lambda row: over_fp32(row, *ENDS)),
+        number_column("same answer as fp32 (%)", "top1_agreement_pct", decimals),
+        number_column("largest output error", "output_error", error),
     ),
 )
 
@@ -44,9 +44,9 @@ def inference(trials: pd.DataFrame) -> Table | None:
     rows = trials[trials["phase"] == "inference"]
     # Seeds change weights and inputs, neither of which the time depends on.
     lowest_seed = rows["seed"] == rows.groupby(KEY)["seed"].transform("min")
-    return table("Inference", records(rows[lowest_seed]), COLUMNS, ABOUT)
+    return make_table("Inference", records(rows[lowest_seed]), COLUMNS, ABOUT)
 
 
 REPORT = PhaseReport(
-    tables=(Entry(61, EACH_RECIPE, lambda material: [inference(material.trials)]),)
+    tables=(Entry("inference", EACH_RECIPE, lambda material: [inference(material.trials)]),)
 )

@@ -22,7 +22,15 @@ from bench.report.format import MIB, UNKNOWN, known, ratio, signed
 from bench.report.parts import Finding, Findings, PhaseReport
 from bench.report.reading.labels import subjects
 from bench.report.reading.load import CELL, Runs
-from bench.report.tables.table import Entry, Material, Row, Table, figures, table, words
+from bench.report.tables.table import (
+    Entry,
+    Material,
+    Row,
+    Table,
+    make_table,
+    number_column,
+    text_column,
+)
 from bench.results.columns import listed
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY, SPEED
@@ -223,14 +231,14 @@ def _status(row: Row) -> str:
 
 
 COLUMNS = (
-    words("ablation step", "added"),
-    words("builds on", "builds_on"),
-    figures("step (ms)", "step_ms"),
-    figures("over fp32 [95 % interval]", _over_fp32),
-    figures("over the one it builds on [95 % interval]", _over_previous),
-    words("measured in", _measured_in),
-    figures("peak memory (MiB)", "peak_memory_bytes", per=MIB),
-    words("status", _status),
+    text_column("ablation step", "added"),
+    text_column("builds on", "builds_on"),
+    number_column("step (ms)", "step_ms"),
+    number_column("over fp32 [95 % interval]", _over_fp32),
+    number_column("over the one it builds on [95 % interval]", _over_previous),
+    text_column("measured in", _measured_in),
+    number_column("peak memory (MiB)", "peak_memory_bytes", per=MIB),
+    text_column("status", _status),
 )
 
 
@@ -242,7 +250,7 @@ def full(ladder: Ladder) -> Table | None:
             f"here {100 * ladder.noise:.1f} %: how far fp32 measured against itself was from 1, "
             "on batches already on the device"
         )
-    return table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS, f"{ABOUT}, {noise}.")
+    return make_table(f"Ladder of {ladder.title}", ladder.rows, COLUMNS, f"{ABOUT}, {noise}.")
 
 
 # The verdict.
@@ -325,7 +333,7 @@ def _document(ladder: Ladder) -> dict[str, Any]:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(30, SECTION, lambda material: map(full, ladders(material.runs))),),
+    tables=(Entry("ladders", SECTION, lambda material: map(full, ladders(material.runs))),),
     findings=findings,
     document=document,
 )

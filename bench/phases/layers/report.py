@@ -15,9 +15,9 @@ from bench.report.tables.table import (
     Entry,
     Material,
     Table,
-    figures,
-    table,
-    words,
+    make_table,
+    number_column,
+    text_column,
 )
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE, keeping
@@ -50,15 +50,15 @@ ABOUT_MODULES = (
 )
 ANSWER_COLUMNS = (
     *ARM_COLUMNS,
-    words("which modules need fp32", "answer"),
-    words("keep", "keep", wrap=True),
-    *(figures(header, name, 2, per=0.01) for name, header in OF_MODEL.items()),
+    text_column("which modules need fp32", "answer"),
+    text_column("keep", "keep", wrap=True),
+    *(number_column(header, name, 2, per=0.01) for name, header in OF_MODEL.items()),
 )
 MODULE_COLUMNS = (
     *ARM_COLUMNS,
-    words("module", "layer", wrap=True),
-    figures("error (%)", "error", 2, per=0.01),
-    figures("share (%)", "share", 2, per=0.01),
+    text_column("module", "layer", wrap=True),
+    number_column("error (%)", "error", 2, per=0.01),
+    number_column("share (%)", "share", 2, per=0.01),
 )
 
 
@@ -95,7 +95,7 @@ def answers(rows: pd.DataFrame) -> Table | None:
         line["keep"] = kept(arm)
         line["answer"] = "".join(text for name, text in ANSWERS.items() if name in of_model)
         lines.append(line)
-    return table("Which modules need fp32", lines, ANSWER_COLUMNS, ABOUT_ANSWERS)
+    return make_table("Which modules need fp32", lines, ANSWER_COLUMNS, ABOUT_ANSWERS)
 
 
 def worst_modules(rows: pd.DataFrame) -> Table | None:
@@ -106,7 +106,7 @@ def worst_modules(rows: pd.DataFrame) -> Table | None:
     wide = wide.reindex(columns=["error", "share"]).reset_index()
     wide = wide.sort_values("error", ascending=False, kind="stable")
     worst = wide.groupby(KEY, sort=False).head(SHOWN)
-    return table("Modules narrow alone", records(worst), MODULE_COLUMNS, ABOUT_MODULES)
+    return make_table("Modules narrow alone", records(worst), MODULE_COLUMNS, ABOUT_MODULES)
 
 
 def tables(material: Material) -> list[Table | None]:
@@ -130,4 +130,4 @@ def findings(material: Material) -> Iterator[Findings]:
     yield Findings(findings=found)
 
 
-REPORT = PhaseReport(tables=(Entry(62, EACH_RECIPE, tables),), findings=findings)
+REPORT = PhaseReport(tables=(Entry("layers", EACH_RECIPE, tables),), findings=findings)

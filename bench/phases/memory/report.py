@@ -19,9 +19,9 @@ from bench.report.tables.table import (
     Entry,
     Material,
     Table,
-    figures,
-    optional,
-    table,
+    make_table,
+    number_column,
+    optional_columns,
 )
 from bench.results.records import MEASURED
 from bench.spec.metrics import MEMORY
@@ -39,15 +39,15 @@ ABOUT = (
 )
 COLUMNS = (
     *ARM_COLUMNS,
-    figures("peak (MiB)", "peak", per=MIB),
-    *optional(figures("sum of peaks (MiB)", "all_devices_bytes", per=MIB)),
-    figures("tensors (MiB)", "tracked_peak_bytes", per=MIB),
-    *(figures(f"{kind} (MiB)", column, per=MIB) for kind, column in MEMORY_KINDS.items()),
-    *optional(
-        figures("first step (MiB)", "first_peak_bytes", per=MIB),
-        figures("reserved (MiB)", "peak_reserved_bytes", per=MIB),
-        figures("driver (MiB)", "driver_used_bytes", per=MIB),
-        figures("nvidia-smi (MiB)", "gpu_used_bytes", per=MIB),
+    number_column("peak (MiB)", "peak", per=MIB),
+    *optional_columns(number_column("sum of peaks (MiB)", "all_devices_bytes", per=MIB)),
+    number_column("tensors (MiB)", "tracked_peak_bytes", per=MIB),
+    *(number_column(f"{kind} (MiB)", column, per=MIB) for kind, column in MEMORY_KINDS.items()),
+    *optional_columns(
+        number_column("first step (MiB)", "first_peak_bytes", per=MIB),
+        number_column("reserved (MiB)", "peak_reserved_bytes", per=MIB),
+        number_column("driver (MiB)", "driver_used_bytes", per=MIB),
+        number_column("nvidia-smi (MiB)", "gpu_used_bytes", per=MIB),
     ),
 )
 Row = Mapping[Hashable, Any]
@@ -72,7 +72,9 @@ def memory_held(trials: pd.DataFrame) -> pd.DataFrame:
 
 def memory(material: Material) -> list[Table | None]:
     """Return what memory was used for, by precision."""
-    return [table("Where the memory went", records(memory_held(material.trials)), COLUMNS, ABOUT)]
+    return [
+        make_table("Where the memory went", records(memory_held(material.trials)), COLUMNS, ABOUT)
+    ]
 
 
 def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
@@ -111,7 +113,7 @@ def by_kind(material: Material) -> Iterator[tuple[str, Chart]]:
 def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
     labels = [label for label, _ in lines]
     most = max(row["peak"] for _, row in lines)
-    unit, size, _ = memory_unit(most)
+    unit, size = memory_unit(most)
     marks: list[Mark] = []
     for place, (_label, row) in enumerate(lines):
         bar = partial(Bar, low=place + 0.15, high=place + 0.85)
@@ -131,4 +133,4 @@ def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
     return chart.rows_panel(workload, x, labels, marks)
 
 
-REPORT = PhaseReport(tables=(Entry(55, EACH_RECIPE, memory),), charts=by_kind)
+REPORT = PhaseReport(tables=(Entry("memory", EACH_RECIPE, memory),), charts=by_kind)

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Bar, Chart, Line, Mark, Panel, Rule
+from bench.report.figures.chart import Axis, Bar, Chart, Curve, Mark, Panel, Rule
 from bench.report.format import error, known, number
 from bench.report.parts import PhaseReport
 from bench.report.reading.load import KEY
@@ -23,11 +23,11 @@ from bench.report.tables.table import (
     Entry,
     Material,
     Table,
-    figures,
-    optional,
-    table,
+    make_table,
+    number_column,
+    optional_columns,
+    text_column,
     whole,
-    words,
 )
 
 FP16_LARGEST = 65504.0
@@ -53,19 +53,19 @@ def _decibels(value: float) -> str:
 
 STEP_COLUMNS = (
     *ARM_COLUMNS,
-    *optional(
-        figures("steps", "steps", whole),
-        figures("skipped", "skipped", 1),
-        figures("first loss", "first_loss"),
-        figures("last loss", "last_loss"),
-        figures("loss scale at the end", "loss_scale"),
-        figures("updates lost (%)", "lost_updates", 2, per=0.01),
-        figures("largest activation (layer)", "activation"),
-        figures("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
-        figures("error of the loss", "last_loss_error", error),
-        figures("of the gradients, first step", "first_gradient_error", error),
-        figures("of the gradients, last step", "last_gradient_error", error),
-        figures("output: SQNR (dB)", "last_output_error", _decibels),
+    *optional_columns(
+        number_column("steps", "steps", whole),
+        number_column("skipped", "skipped", 1),
+        number_column("first loss", "first_loss"),
+        number_column("last loss", "last_loss"),
+        number_column("loss scale at the end", "loss_scale"),
+        number_column("updates lost (%)", "lost_updates", 2, per=0.01),
+        number_column("largest activation (layer)", "activation"),
+        number_column("of fp16's largest (%)", "activation_share", 2, per=FP16_LARGEST / 100),
+        number_column("error of the loss", "last_loss_error", error),
+        number_column("of the gradients, first step", "first_gradient_error", error),
+        number_column("of the gradients, last step", "last_gradient_error", error),
+        number_column("output: SQNR (dB)", "last_output_error", _decibels),
     ),
 )
 ABOUT_STEPS = (
@@ -78,13 +78,13 @@ ABOUT_STEPS = (
 )
 GRADIENT_COLUMNS = (
     *ARM_COLUMNS,
-    words("gradients of", "of"),
-    figures("zero (%)", "zero", 3),
-    figures("in fp16: zero (%)", "lost", 3),
-    figures("subnormal (%)", "subnormal", 3),
-    figures("loss scale S", "scale"),
-    figures("S brings into range (%)", "saved", 3),
-    figures("overflow at S (%)", "overflow", 3),
+    text_column("gradients of", "of"),
+    number_column("zero (%)", "zero", 3),
+    number_column("in fp16: zero (%)", "lost", 3),
+    number_column("subnormal (%)", "subnormal", 3),
+    number_column("loss scale S", "scale"),
+    number_column("S brings into range (%)", "saved", 3),
+    number_column("overflow at S (%)", "overflow", 3),
 )
 ABOUT_GRADIENTS = (
     "Gradients of the loss, unscaled, with respect to parameters, and to the outputs of layers, "
@@ -117,8 +117,8 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
             line |= _float16_shares(of_kind, _scale(arm))
             gradients.append(line)
     return [
-        table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
-        table("Numerics: gradients", gradients, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
+        make_table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
+        make_table("Numerics: gradients", gradients, GRADIENT_COLUMNS, ABOUT_GRADIENTS),
     ]
 
 
@@ -248,8 +248,8 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
             share = shares.get(str(power), math.nan)
             line.append((power + 0.5, share))
         dot = (zero + place, shares.get("zero", math.nan))
-        marks.append(Line(points=line, tint=name))
-        marks.append(Line(points=[dot], tint=name))
+        marks.append(Curve(points=line, tint=name))
+        marks.append(Curve(points=[dot], tint=name))
     middle = zero + (len(arms) - 1) / 2
     ticks = [(middle, "zero")]
     for power in range(-40, powers.stop, 10):
@@ -264,7 +264,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(60, EACH_RECIPE, lambda material: numerics(recorded(material))),),
+    tables=(Entry("numerics", EACH_RECIPE, lambda material: numerics(recorded(material))),),
     charts=charts,
     has_details=True,
 )

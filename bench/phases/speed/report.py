@@ -17,11 +17,11 @@ from bench.report.tables.table import (
     Entry,
     Row,
     Table,
-    figures,
-    optional,
-    table,
+    make_table,
+    number_column,
+    optional_columns,
+    text_column,
     whole,
-    words,
 )
 from bench.results.columns import listed
 from bench.spec.techniques import for_one_device
@@ -40,17 +40,17 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
     """Return what ran in the steps of one workload, and how it was timed."""
     columns = [
         *ARM_COLUMNS,
-        *optional(
-            words("computed in", "compute_dtypes"),
-            words("attention by", "attention"),
-            figures("GFLOP/step", "flops_per_step", per=1e9),
-            figures("TFLOP/s", "tflops", 3),
-            figures("host/GPU time", "host_ratio", 2),
-            figures("compiling (s)", "compile_s", 3),
-            figures("rounds", "rounds", whole),
-            figures("steps/block", "block_steps", 2),
-            figures("others' load (%)", "foreign_load_pct", 2),
-            figures("A/A noise (%)", "noise_ratio", 2, per=0.01),
+        *optional_columns(
+            text_column("computed in", "compute_dtypes"),
+            text_column("attention by", "attention"),
+            number_column("GFLOP/step", "flops_per_step", per=1e9),
+            number_column("TFLOP/s", "tflops", 3),
+            number_column("host/GPU time", "host_ratio", 2),
+            number_column("compiling (s)", "compile_s", 3),
+            number_column("rounds", "rounds", whole),
+            number_column("steps/block", "block_steps", 2),
+            number_column("others' load (%)", "foreign_load_pct", 2),
+            number_column("A/A noise (%)", "noise_ratio", 2, per=0.01),
         ),
     ]
     about = (
@@ -66,7 +66,7 @@ def how_measured(rows: pd.DataFrame) -> Table | None:
         "not measured, 1 % is assumed."
     )
     is_measured = rows["flops_per_step"].notna() | rows["block_steps"].notna()
-    return table("How it was measured", records(rows[is_measured]), columns, about)
+    return make_table("How it was measured", records(rows[is_measured]), columns, about)
 
 
 def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
@@ -100,21 +100,21 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
                 on_cpu = row["device_kind"] == "cpu"
                 lines.append(row | line | {"efficiency_pct": None if on_cpu else efficiency_pct})
     columns = [
-        words("devices", "where"),
+        text_column("devices", "where"),
         PRECISION,
         BATCH,
-        words("scaling", "scaling"),
-        figures("throughput (samples/s)", "samples_per_s"),
-        words("one device", lambda line: placement(line["one"]["placement"])),
-        figures("its throughput", lambda line: line["one"]["samples_per_s"]),
-        figures(
+        text_column("scaling", "scaling"),
+        number_column("throughput (samples/s)", "samples_per_s"),
+        text_column("one device", lambda line: placement(line["one"]["placement"])),
+        number_column("its throughput", lambda line: line["one"]["samples_per_s"]),
+        number_column(
             "speedup over one [95 % interval]",
             lambda line: estimate(line["over_one"]),
             status="speed_status",
         ),
-        figures("efficiency (%)", "efficiency_pct", 3),
+        number_column("efficiency (%)", "efficiency_pct", 3),
     ]
-    return table("Scaling", lines, columns, ABOUT_SCALING)
+    return make_table("Scaling", lines, columns, ABOUT_SCALING)
 
 
 def _is_part(single: Row, row: Row) -> bool:
@@ -133,8 +133,8 @@ def _is_part(single: Row, row: Row) -> bool:
 
 REPORT = PhaseReport(
     tables=(
-        Entry(40, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
-        Entry(56, EACH_RECIPE, lambda material: [how_measured(material.rows)]),
-        Entry(62, EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
+        Entry("sweeps", SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
+        Entry("timing", EACH_RECIPE, lambda material: [how_measured(material.rows)]),
+        Entry("scaling", EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),
 )

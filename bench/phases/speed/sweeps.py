@@ -15,11 +15,11 @@ from bench.report.tables.table import (
     PRECISION,
     Row,
     Table,
-    figures,
-    optional,
+    make_table,
+    number_column,
+    optional_columns,
     over_fp32,
-    table,
-    words,
+    text_column,
 )
 
 PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
@@ -71,14 +71,16 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
             lines.append(row | {"against": against})
     columns = [
         DEVICE,
-        *optional(words("other parameters", "rest")),
+        *optional_columns(text_column("other parameters", "rest")),
         *([] if name == BATCH_SIZE else [BATCH]),
-        figures(name, "value"),
+        number_column(name, "value"),
         PRECISION,
-        figures("step (ms)", "step_ms"),
-        figures("× step of the first value", "against"),
-        figures("speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"),
-        words("verdict", marked_verdict, has_marks=True),
+        number_column("step (ms)", "step_ms"),
+        number_column("× step of the first value", "against"),
+        number_column(
+            "speedup [95 % interval]", over_fp32, status="speed_status", lost="lost_speed"
+        ),
+        text_column("verdict", marked_verdict, has_marks=True),
     ]
     about = (
         f"Each value of {name}; all else is equal. A step's time is divided by the time at the "
@@ -86,4 +88,4 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
         "cost of a value shows where the values next to it do nearly the same work. The speedup "
         "is over fp32 at the same value."
     )
-    return table(f"Sweep of {suite}'s {name}", lines, columns, about)
+    return make_table(f"Sweep of {suite}'s {name}", lines, columns, about)

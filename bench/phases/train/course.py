@@ -14,7 +14,7 @@ from bench.report.figures.chart import (
     Axis,
     Bar,
     Chart,
-    Line,
+    Curve,
     Mark,
     Panel,
     Text,
@@ -105,7 +105,7 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     if (high > low).any():
         marks.append(Bar(x=at, low=low, high=high, tint=precision, faint=True))
     points = list(zip(at, values.mean(), strict=True))
-    marks.append(Line(points=points, tint=precision, dashed=dashed))
+    marks.append(Curve(points=points, tint=precision, dashed=dashed))
     # The cross stands at the last epoch that can be drawn.
     last_epochs = finite.sort_values("epoch").groupby("seed").tail(1)
     lost_seeds = arm.loc[diverged, "seed"]

@@ -36,12 +36,12 @@ from bench.report.tables.table import (
     Table,
     decimals,
     described,
-    figures,
-    optional,
+    make_table,
+    number_column,
+    optional_columns,
     over_fp32,
-    quality,
-    table,
-    words,
+    quality_columns,
+    text_column,
 )
 from bench.spec.metric import Metric
 from bench.spec.metrics import ACCURACY, learned
@@ -56,11 +56,11 @@ STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
 # The columns that name what was trained.
 TRAINED = (
     DEVICE,
-    words("data", lambda row: source(str(row["data"]))),
+    text_column("data", lambda row: source(str(row["data"]))),
     BATCH,
     PRECISION,
-    figures("seeds", "seeds", 1),
-    figures("epochs", "epochs", 1),
+    number_column("seeds", "seeds", 1),
+    number_column("epochs", "epochs", 1),
 )
 # Most devices of a recipe whose trainings are drawn, unless all are asked for.
 MOST_TRAINED = 2
@@ -109,18 +109,20 @@ def _learned(rows: list[Row]) -> Table | None:
     for metric in learned():
         named = described(metric, rows)
         header = f"difference ({named.unit or named.label}) [90 % interval]"
-        differences.append(figures(header, partial(_difference, named)))
+        differences.append(number_column(header, partial(_difference, named)))
     columns = [
         *TRAINED,
-        *optional(
-            figures("train loss", "train_loss", status="train_status"),
-            figures("test loss", "test_loss"),
-            figures("above the entropy (nats)", "above_entropy"),
-            figures("perplexity", "perplexity"),
-            figures("test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"),
-            *quality(rows),
+        *optional_columns(
+            number_column("train loss", "train_loss", status="train_status"),
+            number_column("test loss", "test_loss"),
+            number_column("above the entropy (nats)", "above_entropy"),
+            number_column("perplexity", "perplexity"),
+            number_column(
+                "test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"
+            ),
+            *quality_columns(rows),
             *differences,
-            words("parity", "accuracy_verdict"),
+            text_column("parity", "accuracy_verdict"),
         ),
     ]
     margins = {}
@@ -130,7 +132,7 @@ def _learned(rows: list[Row]) -> Table | None:
             margin = f"{judge.margin:g} {judge.unit}".rstrip()
             margins[f"{margin} of {judge.label}"] = True
     about = ABOUT_LEARNED.format(margins=", ".join(margins) or "the suite's")
-    return table("Training", rows, columns, about)
+    return make_table("Training", rows, columns, about)
 
 
 def _accuracy(row: Row) -> str:
@@ -151,14 +153,16 @@ def _epoch_speedup(row: Row) -> str:
 def _cost(rows: list[Row]) -> Table | None:
     columns = [
         *TRAINED,
-        *optional(
-            figures("time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"),
-            figures("epoch speedup [95 % interval]", _epoch_speedup),
-            figures("step speedup [95 % interval]", over_fp32),
-            words("data from", lambda row: STORAGE.get(row["data_storage"])),
-            figures("waiting for data (%)", "data_wait_pct", 2),
-            figures("total time (s)", "total_s"),
-            figures("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
+        *optional_columns(
+            number_column(
+                "time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"
+            ),
+            number_column("epoch speedup [95 % interval]", _epoch_speedup),
+            number_column("step speedup [95 % interval]", over_fp32),
+            text_column("data from", lambda row: STORAGE.get(row["data_storage"])),
+            number_column("waiting for data (%)", "data_wait_pct", 2),
+            number_column("total time (s)", "total_s"),
+            number_column("checkpoint (MiB)", "checkpoint_bytes", per=MIB),
         ),
     ]
     about = (
@@ -167,7 +171,7 @@ def _cost(rows: list[Row]) -> Table | None:
         "Student's interval over the seeds; the step speedup is that of the tables above, on data "
         "already on the device. A checkpoint is the model's weights."
     )
-    return table("Training: time and storage", rows, columns, about)
+    return make_table("Training: time and storage", rows, columns, about)
 
 
 # Figures.
@@ -227,7 +231,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry(53, EACH_RECIPE, lambda material: training(material.rows)),),
+    tables=(Entry("training", EACH_RECIPE, lambda material: training(material.rows)),),
     charts=charts,
     findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import pandas as pd
-from markupsafe import Markup
 from numpy.typing import ArrayLike
 
 from bench.results.records import WorkClass
 from bench.spec.precisions import PRECISIONS, precision_rank
 
+# Which figures are drawn, where there are too many to draw all.
+Choice = Literal["overview", "all", "none"]
 Scale = Literal["linear", "log"]
 # The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of
 # those below.
@@ -97,7 +98,7 @@ class Axis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class Curve:
     """Points joined by a line, which interrupts where one is not finite; one alone is a dot."""
 
     points: Sequence[tuple[float, float]]
@@ -143,7 +144,7 @@ class Rule:
     tint: Tint = SOFT
 
 
-Mark = Line | Bar | Text | Rule
+Mark = Curve | Bar | Text | Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,13 +176,11 @@ class Chart:
     caption: str
     about: str
     """How to read it, in a sentence."""
-    panels: Sequence[Panel] = ()
+    panels: Sequence[Panel]
     legend: Sequence[tuple[str, Tint]] = ()
     in_files: bool = True
     """Whether it is drawn to files, too: what has very many panels takes seconds, or could not be
     read there."""
-    page: Markup = Markup()
-    """Its elements of the page, once it is drawn."""
 
 
 def look(tint: Tint) -> tuple[str, str]:
@@ -220,8 +219,8 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 def estimate(center: float, low: float, high: float, y: float, tint: Tint) -> list[Mark]:
     """Describe an estimate in a row as a dot, with its interval as a line."""
-    whole = Line(points=[(low, y), (high, y)], tint=tint, dots=False)
-    return [whole, Line(points=[(center, y)], tint=tint)]
+    interval = Curve(points=[(low, y), (high, y)], tint=tint, dots=False)
+    return [interval, Curve(points=[(center, y)], tint=tint)]
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 from bench.report.figures import chart
-from bench.report.figures.chart import Axis, Chart, Line, Mark, Panel, Rule, Text, Tint
+from bench.report.figures.chart import Axis, Chart, Choice, Curve, Mark, Panel, Rule, Text, Tint
 from bench.report.format import at_batch, capital, known, memory_unit, number, records
+from bench.report.parts import OVERVIEW
 from bench.report.reading.labels import slugs
 from bench.report.reading.load import CELL
 from bench.results.records import MEASURED
@@ -20,57 +19,70 @@ from bench.spec.metric import Metric
 from bench.spec.metrics import MEMORY, SPEED, THROUGHPUT, untabled
 from bench.spec.precisions import BASELINE
 
-# Which figures are drawn.
-Choice = Literal["overview", "all", "none"]
 # The names of its figures begin with this.
 SPEEDUP = "speedup-vs-batch"
-# A panel's title, its precision if it has one, and its rows with ``line``, ``batch_size``,
-# ``value``, ``low`` and ``high``; without a value it did not fit.
-Group = tuple[str, str, pd.DataFrame]
-# A metric whose largest figure is this many times the smallest has a logarithmic axis.
+# A metric whose largest figure is this many times the smallest has a logarithmic axis: on a linear
+# one the smallest would lie on the axis.
 LOG_FROM = 30.0
 
 
 def charts(
     summary: pd.DataFrame, figures: Choice = "overview"
 ) -> Iterator[tuple[str, Chart | None]]:
-    """Describe the figures of all recipes, each with its workload.
+    """Describe the figures of all recipes, each with its place.
 
-    The speedups come first, with an empty workload, because they are figures of the whole report.
-    Only they are drawn to files, unless ``all`` figures are.
+    The speedups come first, in the overview; others are in the section of their recipe. Only
+    speedups are drawn to files, unless ``all`` figures are.
     """
-    workloads = [(str(name), rows) for name, rows in summary.groupby("workload", sort=False)]
-    files = slugs([name for name, _ in workloads])
+    workloads = summary.groupby("workload", sort=False)
+    # In the order of the groups.
+    files = slugs(summary["workload"].unique().tolist())
     tints = tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
-        is_first = metric is SPEED
-        start = SPEEDUP if is_first else f"{metric.name}-vs-batch"
+        is_speedup = metric is SPEED
+        start = SPEEDUP if is_speedup else f"{metric.name}-vs-batch"
         for (workload, rows), file in zip(workloads, files, strict=True):
             described = against_batch(
                 rows,
                 metric,
-                workload=workload,
+                workload=str(workload),
                 name=f"{start}-{file}",
                 tints=tints,
-                in_files=is_first or figures == "all",
+                in_files=is_speedup or figures == "all",
             )
-            yield "" if is_first else workload, described
+            yield OVERVIEW if is_speedup else str(workload), described
 
 
 def tints_of(summary: pd.DataFrame) -> dict[str, Tint]:
     """Return the tint of each device by its label, the same in every figure of a report."""
-    return {str(label): f"device-{place}" for place, label in enumerate(summary["label"].unique())}
+    tints = {}
+    for place, label in enumerate(summary["label"].unique()):
+        tints[str(label)] = f"device-{place}"
+    return tints
 
 
 def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Return what is drawn: ``value``, ``low``, ``high`` and ``status``.
+    """Return the rows with what is drawn: ``value``, ``low``, ``high`` and ``status``.
 
-    Only speedups have intervals. Where fp32 does not fit, no precision has a speedup, and none is
-    drawn as if it fitted.
+    Those without a value are lost: they did not fit in memory. Only speedups have intervals.
     """
-    rows = summary.assign(status=summary[metric.status], low=math.nan, high=math.nan)
-    if metric is not SPEED:
-        return rows.assign(value=rows[metric.figure])
+    status = summary[metric.status]
+    rows = summary.assign(status=status, low=math.nan, high=math.nan)
+    if metric is SPEED:
+        rows = _speedups(rows)
+    else:
+        rows["value"] = rows[metric.figure]
+    has_value = rows["value"].notna()
+    # A precision that was measured nowhere has no line for its losses to stand on.
+    is_drawn = rows["precision"].isin(rows.loc[has_value, "precision"])
+    return rows[is_drawn & (has_value | (rows["status"] == "oom"))]
+
+
+def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of other precisions than fp32, with their speedups and intervals.
+
+    Where fp32 does not fit, no precision has a speedup, and none is drawn as if it fitted.
+    """
     speedup = rows["speedup"]
     # An interval that would dwarf the figures is cut off.
     low = rows["speedup_low"].clip(lower=speedup.min() / 2)
@@ -80,7 +92,8 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     fp32_is_lost = is_fp32 & (rows["status"] == "oom")
     cells = [rows[name] for name in CELL]
     is_without = fp32_is_lost.groupby(cells, sort=False).transform("any").astype(bool)
-    rows.loc[is_without & rows["status"].isin(MEASURED), "status"] = "oom"
+    is_measured = rows["status"].isin(MEASURED)
+    rows.loc[is_without & is_measured, "status"] = "oom"
     return rows[~is_fp32]
 
 
@@ -111,119 +124,135 @@ def against_batch(
     """
     is_speedup = metric is SPEED
     rows = _figures(summary, metric)
-    is_measured = rows["value"].notna()
-    measured = rows.loc[is_measured, "precision"]
-    if measured.empty:
+    if rows.empty:
         return None
-    is_shown = is_measured | rows["status"].eq("oom")
-    rows = rows[is_shown & rows["precision"].isin(measured)]
     if is_speedup:
-        y = speedups(rows)
+        y = _speedup_axis(rows)
     else:
         rows, y = _in_unit(rows, metric)
-    sizes = sorted(rows["batch_size"].unique())
-    x = Axis(
-        label="batch size",
-        scale="log",
-        ticks=[(float(size), f"{size:.10g}") for size in sizes],
-        low=sizes[0] / 1.15,
-        high=1.15 * sizes[-1],
-    )
-    what = "speedup" if is_speedup else metric.label
-    if len(sizes) > 1:
-        what += " vs batch size"
-    else:
-        what += at_batch(records(rows)[0], " at batch size ")
-    devices = {label: tint for label, tint in tints.items() if label in set(rows["label"])}
-    first, *others = devices
-    groups: list[Group] = []
-    if others:
+    x = _batch_axis(rows)
+    has_lines = len(x.ticks) > 1
+    devices = set(rows["label"])
+    lines = {label: tint for label, tint in tints.items() if label in devices}
+    if len(devices) > 1:
         kind = "devices" if rows["device_kind"].eq("cpu").any() else "GPUs"
         where = f", all {kind} on one axis"
-        lines = devices
-        for precision, group in chart.arms(rows):
-            groups.append((precision, precision, group.assign(line=group["label"])))
+        rows = rows.assign(line=rows["label"])
+        groups = chart.arms(rows)
     else:
-        where = f" on {first}"
+        (device,) = devices
+        where = f" on {device}"
+        rows = rows.assign(line=rows["precision"])
         lines = dict(chart.legend(rows))
-        groups.append((first, "", rows.assign(line=rows["precision"])))
+        groups = [(device, rows)]
+    panels = []
+    for title, group in groups:
+        if has_lines:
+            panel = _lines(group, x, y, lines, is_speedup)
+        else:
+            panel = _dots(group, y, lines, is_speedup)
+        # The page filters by precision, which a panel of one device has several of.
+        precision = title if len(devices) > 1 else ""
+        panels.append(replace(panel, title=title, precision=precision))
     about = []
     if is_speedup:
         about.append("Speedup over fp32, with 95 % intervals; above 1 is faster.")
     if rows["value"].isna().any():
         about.append("✕: that batch size did not fit in memory, in that precision or in fp32.")
+    what = "speedup" if is_speedup else metric.label
+    against = " vs batch size" if has_lines else at_batch(records(rows)[0], " at batch size ")
     return Chart(
         name=name,
-        caption=f"{capital(what)}{where}: {workload}",
+        caption=f"{capital(what)}{against}{where}: {workload}",
         about=" ".join(about),
-        panels=_panels(groups, x, y, lines, is_speedup),
-        legend=list(lines.items()) if len(sizes) > 1 else [],
+        panels=panels,
+        legend=list(lines.items()) if has_lines else [],
         in_files=in_files,
     )
 
 
-def _panels(
-    groups: list[Group], x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
-) -> list[Panel]:
-    """Describe a panel for each group; where x has one tick, named dots stand for lines."""
-    panels = []
-    for title, precision, group in groups:
-        if len(x.ticks) > 1:
-            panel = _lines(group, x, y, lines, is_speedup)
-        else:
-            panel = _dots(group, y, lines, is_speedup)
-        panels.append(replace(panel, title=title, precision=precision))
-    return panels
+def _batch_axis(rows: pd.DataFrame) -> Axis:
+    """Return the axis of batch sizes, with a tick for each, and room for dots at its ends."""
+    sizes = rows["batch_size"]
+    ticks = []
+    for size in sorted(sizes.unique()):
+        ticks.append((float(size), f"{size:.10g}"))
+    return Axis(
+        label="batch size",
+        scale="log",
+        ticks=ticks,
+        low=sizes.min() / 1.15,
+        high=1.15 * sizes.max(),
+    )
 
 
 def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
     """Return figures in a unit that suits them, with the axis that all panels share."""
     unit, size = metric.unit, 1
     if unit == "bytes":
-        unit, size, _ = memory_unit(rows["value"].max())
-    rows = rows.assign(value=rows["value"] / size)
-    least, most = rows["value"].min(), rows["value"].max()
+        unit, size = memory_unit(rows["value"].max())
+    values = rows["value"] / size
+    least = values.min()
+    most = values.max()
     if most > LOG_FROM * least > 0:
-        return rows, Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
-    # An axis from 0 to 0 would have no length.
-    return rows, Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
+        axis = Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+    else:
+        # An axis from 0 to 0 would have no length.
+        axis = Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
+    return rows.assign(value=values), axis
 
 
-def speedups(rows: pd.DataFrame) -> Axis:
+def _speedup_axis(rows: pd.DataFrame) -> Axis:
     """Return the axis of speedups, which all panels share, with 1 in it."""
-    ends = rows[["value", "low", "high"]].to_numpy(dtype=float)
-    low = min(1.0, float(np.nanmin(ends)))
-    high = max(1.0, float(np.nanmax(ends)))
+    ends = rows[["value", "low", "high"]]
+    low = min(1.0, ends.min().min())
+    high = max(1.0, ends.max().max())
     spare = 0.08 * max(high - low, 0.1)
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 
 
-def _dots(group: pd.DataFrame, y: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
-    """Describe figures as rows, each with its interval and with its value in its name."""
-    marks: list[Mark] = [Rule(at=1.0, axis="x")] if is_speedup else []
-    unit = "×" if is_speedup else ""
+def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+    """Describe figures as rows, each with its interval and with its value in its name.
+
+    ``group`` has ``line``, ``value``, ``low`` and ``high``; without a value it did not fit.
+    """
+    marks: list[Mark] = []
+    unit = ""
+    if is_speedup:
+        marks.append(Rule(at=1.0, axis="x"))
+        unit = "×"
     names: list[str] = []
     for line, tint in lines.items():
         for row in records(group[group["line"] == line]):
-            value, low, high = row["value"], row["low"], row["high"]
+            value = row["value"]
             if not known(value):
                 names.append(f"{line} ✕")
                 continue
-            if not known(low):
-                low = high = value
-            marks += chart.estimate(value, low, high, len(names) + 0.5, tint)
-            names.append(f"{line} {number(value, 3)}{unit}")
-    return chart.rows_panel("", y, names, marks)
+            low, high = value, value
+            if known(row["low"]):
+                low, high = row["low"], row["high"]
+            # In the middle of its row.
+            y = len(names) + 0.5
+            marks += chart.estimate(value, low, high, y, tint)
+            figure = number(value, 3) + unit
+            names.append(f"{line} {figure}")
+    return chart.rows_panel("", x, names, marks)
 
 
 def _lines(
     group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
 ) -> Panel:
-    """Describe lines with their whiskers, and crosses at batch sizes that did not fit."""
-    marks: list[Mark] = [Rule(at=1.0, axis="y")] if is_speedup else []
+    """Describe lines with their whiskers, and crosses at batch sizes that did not fit.
+
+    ``group`` is as of ``_dots``, with ``batch_size``.
+    """
+    marks: list[Mark] = []
+    if is_speedup:
+        marks.append(Rule(at=1.0, axis="y"))
+    group = group.sort_values("batch_size")
     for line, tint in lines.items():
         points, whiskers = [], []
-        for row in records(group[group["line"] == line].sort_values("batch_size")):
+        for row in records(group[group["line"] == line]):
             size = row["batch_size"]
             if not known(row["value"]):
                 marks.append(Text(x=size, text="✕", tint=tint))
@@ -232,5 +261,5 @@ def _lines(
             if known(row["low"]):
                 whiskers.append((size, row["low"], row["high"]))
         if points:
-            marks.append(Line(points=points, whiskers=whiskers, tint=tint))
+            marks.append(Curve(points=points, whiskers=whiskers, tint=tint))
     return Panel(title="", x=x, y=y, marks=marks)

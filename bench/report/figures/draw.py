@@ -12,7 +12,6 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -22,7 +21,7 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 
 from bench.report.figures.chart import (
     BAND,
@@ -36,7 +35,7 @@ from bench.report.figures.chart import (
     Axis,
     Bar,
     Chart,
-    Line,
+    Curve,
     Mark,
     Panel,
     Rule,
@@ -45,11 +44,14 @@ from bench.report.figures.chart import (
     class_of,
     look,
 )
+from bench.report.format import with_minus
 from bench.results.files import replacing, write_atomically
 
-# Width in pixels of a panel of a figure with one or two, and with more: the page shows as many next
-# to each other as it has room for, and words must be readable on a telephone, too.
+# Width in pixels of a panel where a figure has at most MOST_WIDE of them, and where it has more:
+# the page shows as many next to each other as it has room for, and words must be readable on a
+# telephone, too.
 WIDE, NARROW = 400, 320
+MOST_WIDE = 2
 # Height in pixels of a panel's frame, and of a line of a row's name.
 HEIGHT, ROW = 170, 17
 # Margins above, below and right of the frame, in pixels.
@@ -65,6 +67,7 @@ KEY = 16
 DOTS = 16
 PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
 DASHES = (0, (3, 2))
+RULE_DASHES = (0, (4, 3))
 GRID = "#d1d9e0"
 PALE = 0.18
 # The looks of signs of a legend that are not just a marker.
@@ -123,8 +126,8 @@ DEFAULTS = {"stroke-width": "1.8", "text-anchor": "middle"}
 Box = tuple[float, float, float, float]
 
 
-def draw(chart: Chart, folder: Path) -> Chart:
-    """Return a chart with its elements of the page; write it as SVG and PNG if it goes to files."""
+def draw(chart: Chart, folder: Path) -> Markup:
+    """Return a chart's elements of the page; write it as SVG and PNG if it goes to files."""
     # The salt makes the names of markers differ from those of other figures on the page.
     style = STYLE | {"svg.hashsalt": chart.name}
     # matplotlib warns of a glyph that a font lacks, which the user cannot mend.
@@ -136,43 +139,53 @@ def draw(chart: Chart, folder: Path) -> Chart:
             write_atomically(folder / f"{chart.name}.svg", svg.getvalue())
             with replacing(folder / f"{chart.name}.png") as draft:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
-    return replace(chart, panels=(), page=_page(chart, svg.getvalue(), boxes))
+    return _page(chart, svg.getvalue(), boxes)
 
 
 def _height(panel: Panel) -> float:
     if not panel.rows:
         return TOP + HEIGHT + BOTTOM
-    lines = max(len(textwrap.wrap(name, LONGEST_NAME)) for _, name in panel.y.ticks)
-    return TOP + panel.rows * ROW * lines + BOTTOM
+    # All rows are as high as the one with the longest name.
+    row_height = ROW
+    for _, name in panel.y.ticks:
+        lines = textwrap.wrap(name, LONGEST_NAME)
+        row_height = max(row_height, ROW * len(lines))
+    return TOP + panel.rows * row_height + BOTTOM
 
 
 def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
     """Draw the panels in columns and the legend below; return where each of them is, too."""
     count = len(chart.panels)
     columns = 2 if count == 4 else min(3, count)
-    panel_width = WIDE if count < 3 else NARROW
+    panel_width = NARROW if count > MOST_WIDE else WIDE
     row_height = max(map(_height, chart.panels))
     width = columns * panel_width
     # Bold letters are wider.
     caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
     top = LINE * (caption.count("\n") + 1) + 8
     foot = top + math.ceil(count / columns) * row_height
-    entries = _entries(chart)
-    legend_height = entries[-1][1] + LINE / 2 if entries else 0.0
+    places = _entries(chart)
+    legend_height = 0.0
+    if places:
+        _, last_y = places[-1]
+        legend_height = last_y + LINE / 2
     height = foot + legend_height + 4
-    figure = Figure((width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), dpi=PIXELS_PER_INCH)
+    size = (width / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
+    figure = Figure(size, dpi=PIXELS_PER_INCH)
     figure.text(8 / width, 1 - 4 / height, caption, va="top", fontweight="bold")
     boxes: list[Box] = []
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
-        box = (column * panel_width, top + row * row_height, panel_width, _height(panel))
+        left = column * panel_width
+        box = (left, top + row * row_height, panel_width, _height(panel))
         _panel(figure, panel, box)
         boxes.append(box)
     if chart.legend:
         box = (0, foot, WIDE, legend_height)
         axes = figure.add_axes(_place(figure, box), frameon=False, gid=".panel")
-        axes.set(xlim=(0, WIDE), ylim=(legend_height, 0), xticks=[], yticks=[])
-        for (x, y), (text, tint) in zip(entries, chart.legend, strict=True):
+        axes.set(xlim=(0, WIDE), ylim=(legend_height, 0))
+        axes.set(xticks=[], yticks=[])
+        for (x, y), (text, tint) in zip(places, chart.legend, strict=True):
             _entry(axes, x, y, text, tint)
         boxes.append(box)
     return figure, boxes
@@ -207,37 +220,50 @@ def _place(figure: Figure, box: Box) -> Box:
 def _entry(axes: Any, x: float, y: float, text: str, tint: Tint) -> None:
     """Draw an entry of a legend: its sign, and its words."""
     shade, marker = look(tint)
-    shape = SIGNS.get(tint, {"linestyle": "none", "marker": marker, "markersize": 9})
-    places = [x, x + KEY / 2, x + KEY]
-    axes.plot(places, [y, y, y], markevery=[1], color=shade, gid=f".{class_of(tint)}", **shape)
-    axes.text(x + KEY + 4, y, text, va="center", gid=f".entry {class_of(tint)}")
+    just_marker = {"linestyle": "none", "marker": marker, "markersize": 9}
+    shape = SIGNS.get(tint, just_marker)
+    end = x + KEY
+    name = class_of(tint)
+    # A marker stands in the middle of the sign.
+    middle = (x + end) / 2
+    axes.plot([x, middle, end], [y, y, y], markevery=[1], color=shade, gid=f".{name}", **shape)
+    axes.text(end + 4, y, text, va="center", gid=f".entry {name}")
 
 
 def _panel(figure: Figure, panel: Panel, box: Box) -> None:
     """Draw a panel into its place in a figure."""
     axes: Any = figure.add_axes((0, 0, 1, 1), frameon=False, gid=".panel")
-    axes.set(xscale=panel.x.scale, yscale=panel.y.scale, xlabel=panel.x.label, ylabel=panel.y.label)
+    x, y = panel.x, panel.y
+    axes.set(xscale=x.scale, yscale=y.scale)
+    axes.set(xlabel=x.label, ylabel=y.label)
     crosses: Counter[float] = Counter()
     for mark in panel.marks:
         _mark(axes, mark, crosses)
-    _ticks(axes.yaxis, panel.y)
-    axes.set(
-        xlim=(panel.x.low, panel.x.high),
-        ylim=(panel.rows, 0) if panel.rows else (panel.y.low, panel.y.high),
-    )
-    names = "\n".join(label.get_text() for label in axes.get_yticklabels()).split("\n")
-    before = CHARACTER * max(map(len, names)) + 8 + (17 if panel.y.label else 0)
+    _ticks(axes.yaxis, y)
+    if panel.rows:
+        axes.set_ylim(panel.rows, 0)
+    else:
+        axes.set_ylim(y.low, y.high)
+    # The labels, which only now are final, decide how far right the frame begins.
+    label_width = 0.0
+    for label in axes.get_yticklabels():
+        for line in label.get_text().split("\n"):
+            label_width = max(label_width, CHARACTER * len(line))
+    before = label_width + 8
+    if y.label:
+        before += LINE
     left, top, width, height = box
-    width -= before + RIGHT
-    frame = (left + before, top + TOP, width, height - TOP - BOTTOM)
+    frame_width = width - before - RIGHT
+    frame = (left + before, top + TOP, frame_width, height - TOP - BOTTOM)
     axes.set_position(_place(figure, frame))
-    _ticks(axes.xaxis, panel.x, int(width / CHARACTER))
-    axes.set_xlim(panel.x.low, panel.x.high)
+    _ticks(axes.xaxis, x, int(frame_width / CHARACTER))
+    # After the ticks, which may widen it.
+    axes.set_xlim(x.low, x.high)
     axes.minorticks_off()
     axes.grid(visible=not panel.rows, axis="y")
     axes.set_title(panel.title, gid=".head")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_gid(".tick")
+    axes.xaxis.set_gid(".tick")
+    axes.yaxis.set_gid(".tick")
 
 
 def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
@@ -247,15 +273,20 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
     """
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        every = math.ceil((len(" ".join(names)) + 1) / room) if room else 1
+        every = 1
+        if room:
+            side_by_side = " ".join(names)
+            every = math.ceil((len(side_by_side) + 1) / room)
         labels = [textwrap.fill(name, LONGEST_NAME) for name in names[::every]]
         drawn.set_ticks(places[::every], labels)
         return
+    locator: Locator
     if axis.scale == "log":
-        drawn.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        locator = LogLocator(subs=(1, 2, 5))
     else:
-        drawn.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole))
-    drawn.set_major_formatter(lambda value, _: f"{value:,.10g}".replace("-", "−"))
+        locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole)
+    drawn.set_major_locator(locator)
+    drawn.set_major_formatter(lambda value, _: with_minus(f"{value:,.10g}"))
 
 
 def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
@@ -268,14 +299,15 @@ def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
     match mark:
         case Rule():
             across = axes.axvline if mark.axis == "x" else axes.axhline
-            across(mark.at, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5, **shared)
+            # Over bars, whose order is 1, and under lines, whose order is 2.
+            across(mark.at, linewidth=0.9, linestyle=RULE_DASHES, zorder=1.5, **shared)
         case Text(y=None):
             aside = -1.5 * CHARACTER * crosses[mark.x]
             crosses[mark.x] += 1
             axes.annotate(
                 mark.text,
-                (mark.x, 0),
-                (aside, 7),
+                xy=(mark.x, 0),
+                xytext=(aside, 7),
                 xycoords=("data", "axes fraction"),
                 textcoords="offset points",
                 ha="center",
@@ -286,22 +318,27 @@ def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
             axes.text(mark.x, mark.y, mark.text, ha=mark.align, va="center", **shared)
         case Bar():
             x, low, high = np.broadcast_arrays(mark.x, mark.low, mark.high)
-            around = np.append(x, x[::-1]), np.append(high, low[::-1])
-            axes.fill(*around, alpha=PALE if mark.faint else 1, linewidth=0, **shared)
-        case Line():
-            _line(axes, mark, marker if mark.dots else "", shared)
+            # Along the upper line, and back along the lower.
+            around_x = np.append(x, x[::-1])
+            around_y = np.append(high, low[::-1])
+            opacity = PALE if mark.faint else 1
+            axes.fill(around_x, around_y, alpha=opacity, linewidth=0, **shared)
+        case Curve():
+            _curve(axes, mark, marker, shared)
 
 
-def _line(axes: Any, line: Line, marker: str, shared: Any) -> None:
+def _curve(axes: Any, curve: Curve, marker: str, shared: Any) -> None:
     """Draw a line with its dots, and its whiskers as one path with gaps."""
-    x, y = zip(*line.points, strict=True)
-    every = math.ceil(len(y) / DOTS)
-    # Each line has its dots elsewhere, because lines may coincide.
-    dots = (len(axes.lines) % every, every)
-    style = DASHES if line.dashed else "-"
-    axes.plot(x, y, clip_on=False, marker=marker, markevery=dots, linestyle=style, **shared)
+    x, y = zip(*curve.points, strict=True)
+    shape: dict[str, Any] = {"linestyle": DASHES if curve.dashed else "-"}
+    if curve.dots:
+        every = math.ceil(len(y) / DOTS)
+        # Each line has its dots elsewhere, because lines may coincide.
+        first = len(axes.lines) % every
+        shape |= {"marker": marker, "markevery": (first, every)}
+    axes.plot(x, y, clip_on=False, **shape, **shared)
     whiskers = []
-    for at, low, high in line.whiskers:
+    for at, low, high in curve.whiskers:
         whiskers += [(at, low), (at, high), (math.nan, math.nan)]
     if whiskers:
         axes.plot(*zip(*whiskers, strict=True), **shared)
@@ -312,18 +349,21 @@ def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
     tints = {tint for _, tint in chart.legend}
     for panel in chart.panels:
         tints.update(mark.tint for mark in panel.marks)
-    colours = {class_of(tint): look(tint)[0] for tint in tints}
+    colours = {}
+    for tint in tints:
+        colours[class_of(tint)], _ = look(tint)
     shown = Element("div")
-    grid = SubElement(shown, "div", {"class": "panels" if len(chart.panels) > 2 else "panels wide"})
+    is_wide = len(chart.panels) <= MOST_WIDE
+    grid = SubElement(shown, "div", {"class": "panels wide" if is_wide else "panels"})
     groups = ElementTree.fromstring(svg).iterfind(f".//{SVG}g[@id='.panel']")
     legend = Panel(title="legend", x=Axis(), y=Axis(), marks=())
     # Without a legend there is no box for it.
     drawn = zip([*chart.panels, legend], boxes, groups, strict=False)
     for panel, box, group in drawn:
-        view = SubElement(
-            shown if panel is legend else grid, "svg", {"class": "chart", "role": "img"}
-        )
-        view.set("viewBox", " ".join(f"{length:g}" for length in box))
+        parent = shown if panel is legend else grid
+        view = SubElement(parent, "svg", {"class": "chart", "role": "img"})
+        view.set("viewBox", "{:g} {:g} {:g} {:g}".format(*box))
+        # The panel of one device alone may have no title.
         view.set("aria-label", f"{chart.caption}: {panel.title}".removesuffix(": "))
         if panel.precision:
             view.set("data-precision", panel.precision)
@@ -337,7 +377,8 @@ def _converted(element: Element, colours: Mapping[str, str]) -> list[Element]:
     The name of an artist that begins with a dot is a class; other groups are left out, but not what
     is in them.
     """
-    tag, name = element.tag.removeprefix(SVG), element.get("id", "")
+    tag = element.tag.removeprefix(SVG)
+    name = element.get("id", "")
     inside = []
     for child in element:
         inside += _converted(child, colours)

@@ -17,11 +17,11 @@ from bench.report.tables.table import (
     PRECISION,
     Entry,
     Table,
-    figures,
-    optional,
-    table,
+    make_table,
+    number_column,
+    optional_columns,
+    text_column,
     whole,
-    words,
 )
 from bench.results.records import MEASURED
 
@@ -31,52 +31,53 @@ OOM = "oom"
 LONGEST = 160
 
 
-RUN = words("run", "run")
+RUN = text_column("run", "run")
 OF_HOST = ("host", "os", "python", "torch", "cuda", "cudnn", "driver", "started")
 HOST = (
     RUN,
-    *(words(name, name) for name in OF_HOST),
-    *optional(
-        words("overrides removed", "removed_variables", wrap=True),
-        words("environment variables", "variables", wrap=True),
+    *(text_column(name, name) for name in OF_HOST),
+    *optional_columns(
+        text_column("overrides removed", "removed_variables", wrap=True),
+        text_column("environment variables", "variables", wrap=True),
     ),
 )
 DEVICE = (
     RUN,
-    words("placement", "placement"),
-    words("device", "name"),
-    words("architecture", "architecture"),
-    figures("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
-    figures("power limit (W)", "power_limit_w", whole),
-    figures("cores", "cores", whole),
-    figures("threads", "threads", whole),
+    text_column("placement", "placement"),
+    text_column("device", "name"),
+    text_column("architecture", "architecture"),
+    number_column("memory (GiB)", "memory_total_bytes", lambda size: f"{size:.1f}", per=GIB),
+    number_column("power limit (W)", "power_limit_w", whole),
+    number_column("cores", "cores", whole),
+    number_column("threads", "threads", whole),
 )
 SWITCHES = ("fp32_matmul", "fp32_conv", "fp32_rnn", "autocast", "loss_scaling")
 SWITCH_COLUMNS = (
     RUN,
-    words("device", "device"),
+    text_column("device", "device"),
     PRECISION,
-    *(words(name.replace("_", " "), name) for name in SWITCHES),
-    figures("fp32 matmul error", "matmul_error", 2),
+    *(text_column(name.replace("_", " "), name) for name in SWITCHES),
+    number_column("fp32 matmul error", "matmul_error", 2),
 )
 ABOUT_SWITCHES = (
     "Read back in the measuring process. The error is that of an fp32 matrix product against "
     "float64, outside autocast: about 1e-6 or less is IEEE fp32, about 3e-4 is TF32."
 )
 NOTE_COLUMNS = (
-    words("suite", "workload"),
-    words("device", "where"),
-    words("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
-    words("phase", lambda row: ", ".join(row["phases"])),
+    text_column("suite", "workload"),
+    text_column("device", "where"),
+    text_column("batch sizes", lambda row: ", ".join(map(whole, row["sizes"]))),
+    text_column("phase", lambda row: ", ".join(row["phases"])),
     PRECISION,
-    words("status", "status"),
-    figures("trials", "trials", whole),
-    words("detail", "detail", wrap=True),
+    text_column("status", "status"),
+    number_column("trials", "trials", whole),
+    text_column("detail", "detail", wrap=True),
 )
 
 
 def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
+    # A fact that run.json lacks is an empty cell.
     hosts: list[dict[str, Any]] = []
     devices: list[dict[str, Any]] = []
     for run in runs:
@@ -85,30 +86,39 @@ def machines(runs: list[Run]) -> list[Table | None]:
             host[name] = ", ".join(host[name])
         hosts.append(host)
         devices += [defaultdict(str, device, run=run.label) for device in run.devices]
-    return [table("", hosts, HOST), table("", devices, DEVICE)]
+    return [make_table("", hosts, HOST), make_table("", devices, DEVICE)]
 
 
 def switches(trials: pd.DataFrame) -> Table | None:
     """Return the switches of each precision as read back, in a row for each different reading."""
-    reported = trials[(trials[[*SWITCHES]] != "").any(axis=1)]
-    alike = reported.groupby(["run", "device", "precision", *SWITCHES], sort=False)
-    settings = alike["matmul_error"].max().reset_index()
-    return table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
+    has_switch = (trials[[*SWITCHES]] != "").any(axis=1)
+    names = ["run", "device", "precision", *SWITCHES]
+    errors = trials[has_switch].groupby(names, sort=False)["matmul_error"]
+    # The largest error, because one trial in TF32 is enough to make a precision's figures TF32's.
+    settings = errors.max().reset_index()
+    return make_table("", records(settings), SWITCH_COLUMNS, ABOUT_SWITCHES)
 
 
-# The statuses of rows that say how it is; others say that something went wrong.
+# The statuses of rows that answer what was asked; the others tell of a failure.
 ANSWERED = (*MEASURED, OOM, UNSUPPORTED)
+
+
+def _named(trials: pd.DataFrame) -> pd.DataFrame:
+    """Return trials with the names of their subjects: ``workload``, ``where`` and ``label``."""
+    names = subjects(trials)[[*SUBJECT, "workload", "where", "label"]]
+    return trials.merge(names, on=SUBJECT)
 
 
 def failures(runs: Runs) -> list[str]:
     """Return a line for each precision that has rows without an answer on a device."""
-    trials = runs.tried()
-    rows = trials[~trials["status"].isin(ANSWERED)].merge(subjects(trials), on=SUBJECT)
-    alike = rows.groupby(["workload", "label", "precision", "status"], sort=False)
+    trials = _named(runs.tried())
+    failed = trials[~trials["status"].isin(ANSWERED)]
+    alike = failed.groupby(["workload", "label", "precision", "status"], sort=False)
     lines = []
     for (workload, label, precision, status), phases in alike["phase"]:
+        where = f"{workload} on {label}"
         names = ", ".join(phases.unique())
-        lines.append(f"{workload} on {label}: {precision} {status} ({names})")
+        lines.append(f"{where}: {precision} {status} ({names})")
     return lines
 
 
@@ -118,24 +128,28 @@ def notes(trials: pd.DataFrame) -> Table | None:
     Equal notes on an arm share a row, which counts their trials. ``not_measured`` has what is
     unsupported.
     """
+    trials = _named(trials)
+    status, detail = trials["status"], trials["detail"]
+    # The detail of these phases' rows is a result, which has a table of its own.
     detailed = [name for name, part in parts().items() if part.has_details]
-    has_detail = ~trials["phase"].isin(detailed) & (trials["detail"] != "")
-    is_noted = ((trials["status"] != "ok") | has_detail) & (trials["status"] != UNSUPPORTED)
-    measured = trials[trials["status"].isin(MEASURED)]
-    unsteady = measured[measured["steady"] == "no"]
-    disturbed = measured[measured["disturbance"] != ""]
+    has_detail = (detail != "") & ~trials["phase"].isin(detailed)
+    is_noted = (status != "ok") | has_detail
+    is_measured = status.isin(MEASURED)
+    unsteady = trials[is_measured & (trials["steady"] == "no")]
+    disturbed = trials[is_measured & (trials["disturbance"] != "")]
     rows = pd.concat(
         [
-            trials[is_noted],
+            trials[is_noted & (status != UNSUPPORTED)],
             unsteady.assign(status="not steady", detail=UNSTEADY),
             disturbed.assign(status="disturbed", detail=disturbed["disturbance"]),
         ]
     )
-    alike = rows.groupby([*SUBJECT, "precision", "status", "detail"], sort=False)
+    names = [*SUBJECT, "workload", "where", "precision", "status", "detail"]
+    alike = rows.groupby(names, sort=False)
     counted = alike.agg(
         sizes=("batch_size", "unique"), phases=("phase", "unique"), trials=("trial", "nunique")
-    ).reset_index()
-    return table("", records(counted.merge(subjects(trials), on=SUBJECT)), NOTE_COLUMNS)
+    )
+    return make_table("", records(counted.reset_index()), NOTE_COLUMNS)
 
 
 def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
@@ -143,9 +157,9 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
 
     A reason names phases, models and devices where it does not hold for all.
     """
-    trials = runs.trials.merge(subjects(runs.trials)[[*SUBJECT, "workload", "label"]], on=SUBJECT)
-    rows = trials[trials["status"] == UNSUPPORTED].copy()
-    rows["reason"] = list(map(_reason, rows["precision"], rows["detail"]))
+    trials = _named(runs.trials)
+    rows = trials[trials["status"] == UNSUPPORTED]
+    rows = rows.assign(reason=list(map(_reason, rows["precision"], rows["detail"])))
     sentences = []
     for reason, alike in rows.groupby("reason", sort=False):
         places = []
@@ -158,14 +172,19 @@ def not_measured(summary: pd.DataFrame, runs: Runs) -> list[str]:
         sentences.append(f"{names}{where}: {reason}.")
     lost = summary[(summary[CORE_STATUSES] == OOM).any(axis=1)]
     for (workload, label), subject in lost.groupby(["workload", "label"], sort=False):
-        first = subject.groupby("precision", sort=False)["batch_size"].min()
-        sizes = [f"{precision} from batch {size:.0f}" for precision, size in first.items()]
-        sentences.append(f"{workload} on {label}, out of memory: {', '.join(sizes)}.")
+        # What does not fit at one size fits at no larger one.
+        smallest = subject.groupby("precision", sort=False)["batch_size"].min()
+        sizes = []
+        for precision, size in smallest.items():
+            sizes.append(f"{precision} from batch {size:.0f}")
+        where = f"{workload} on {label}"
+        sentences.append(f"{where}, out of memory: {', '.join(sizes)}.")
     return sentences
 
 
 def _reason(name: str, detail: str) -> str:
     """Return a row's reason, shortened, without the precision's name at its head."""
+    # So that precisions with the same reason share a sentence.
     text = detail.removeprefix(name).lstrip(": ")
     return textwrap.shorten(text, LONGEST, placeholder=" …").rstrip(".") or UNSUPPORTED
 
@@ -180,7 +199,7 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 TABLES = (
-    Entry(10, "Machines", lambda material: machines(material.runs.runs)),
-    Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
-    Entry(90, "Notes", lambda material: [notes(material.runs.tried())]),
+    Entry("machines", "Machines", lambda material: machines(material.runs.runs)),
+    Entry("switches", "Precision switches", lambda material: [switches(material.runs.trials)]),
+    Entry("notes", "Notes", lambda material: [notes(material.runs.tried())]),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 
 import pandas as pd
 
@@ -23,15 +22,15 @@ from bench.report.tables.table import (
     Row,
     Table,
     decimals,
-    figures,
-    general,
-    optional,
+    general_columns,
+    make_table,
+    number_column,
+    optional_columns,
     over_fp32,
-    quality,
-    table,
+    quality_columns,
+    text_column,
     whole,
     word,
-    words,
 )
 from bench.results.records import MEASURED
 from bench.spec.precisions import BASELINE
@@ -47,37 +46,38 @@ ABOUT_FIGURES = (
 )
 
 
-def architectures(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
+def by_workload(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     """Return a table for each workload: every precision on each device, at its answer's batch size.
 
     The advised row stands out. Legends are below the last table.
     """
-    given = {(answer.names["workload"], answer.names["where"]): answer for answer in answers}
+    answer_of = {}
+    for answer in answers:
+        answer_of[answer.names["workload"], answer.names["where"]] = answer
     lines_of: dict[str, list[Row]] = {}
     for line in records(_measured(rows)):
-        answer = given.get((line["workload"], line["where"]))
-        if answer is None or answer.batch != line["batch_size"]:
-            continue
-        line["tie"] = " ≈" if line["precision"] in answer.ties else ""
-        line["is_advised"] = line["precision"] == answer.precision
-        lines_of.setdefault(line["workload"], []).append(line)
+        answer = answer_of[line["workload"], line["where"]]
+        if answer.batch == line["batch_size"]:
+            line["tie"] = " ≈" if line["precision"] in answer.ties else ""
+            line["is_advised"] = line["precision"] == answer.precision
+            lines_of.setdefault(line["workload"], []).append(line)
     tables: list[Table] = []
     notes = [ABOUT_FIGURES]
-    has_sum = False
     for workload, lines in lines_of.items():
         columns = [
-            words("device", "label"),
-            *optional(words("architecture", "architecture")),
+            text_column("device", "label"),
+            *optional_columns(text_column("architecture", "architecture")),
             *_of_arms(lines),
         ]
-        made = table(workload, lines, columns, strong=itemgetter("is_advised"))
-        assert made is not None  # no group is empty
-        notes += made.footnotes
-        tables.append(replace(made, footnotes=[]))
-        has_sum |= _has_sum(lines)
-    if has_sum:
-        notes.append(SUM)
+        table = make_table(workload, lines, columns)
+        assert table is not None  # no group is empty
+        notes += table.footnotes
+        advised = frozenset(place for place, line in enumerate(lines) if line["is_advised"])
+        tables.append(replace(table, footnotes=[], strong=advised))
+    # Once for all, because most of the marks are the same in every table.
     if tables:
+        if any(map(_has_sum, lines_of.values())):
+            notes.append(SUM)
         tables[-1] = replace(tables[-1], footnotes=list(dict.fromkeys(notes)))
     return tables
 
@@ -106,54 +106,60 @@ def every_batch(rows: pd.DataFrame) -> Table | None:
     measured = records(_measured(rows))
     columns = [
         *_of_arms(measured),
-        words("verdict", marked_verdict, has_marks=True),
-        words("measured in", "measured_in"),
-        *general(),
+        text_column("verdict", marked_verdict, has_marks=True),
+        text_column("measured in", "measured_in"),
+        *general_columns(),
     ]
     about = SUM if _has_sum(measured) else ""
-    return table("Every batch size", measured, columns, about)
+    return make_table("Every batch size", measured, columns, about)
 
 
 def _of_arms(rows: Sequence[Row]) -> list[Column]:
     """Return the columns of arms; one with a ``tie`` has it after its name."""
-    of_training = partial(figures, status="train_status", lost="lost_train")
+    of_training = partial(number_column, status="train_status", lost="lost_train")
     if any(known(row["test_loss_nats"]) for row in rows):
         learned = of_training("test loss (nats)", "test_loss_nats")
     else:
         learned = of_training("accuracy (%)", "accuracy_pct", decimals)
     of_script = []
     if any(row["data"] == "script" for row in rows):
-        of_script = optional(
-            figures("waiting for data (%)", "script_wait_pct", 2),
-            figures("skipped steps", "skipped_steps", whole),
-            words("computed in", "compute_dtypes"),
+        of_script = optional_columns(
+            number_column("waiting for data (%)", "script_wait_pct", 2),
+            number_column("skipped steps", "skipped_steps", whole),
+            text_column("computed in", "compute_dtypes"),
         )
     return [
-        words("precision", _precision, has_marks=True),
+        text_column("precision", _precision, has_marks=True),
         BATCH,
-        *optional(of_training("time/epoch (s)", _epoch)),
-        figures("step (ms)", partial(_unmarked, "step_ms")),
-        *optional(
-            figures("samples/s", partial(_unmarked, "samples_per_s")),
-            figures("tokens/s", "tokens_per_s"),
+        *optional_columns(of_training("time/epoch (s)", _epoch)),
+        number_column("step (ms)", partial(_unmarked, "step_ms")),
+        *optional_columns(
+            number_column("samples/s", partial(_unmarked, "samples_per_s")),
+            number_column("tokens/s", "tokens_per_s"),
         ),
-        figures("speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"),
+        number_column(
+            "speedup [95 % interval]", _speedup, status="speed_status", lost="lost_speed"
+        ),
         *of_script,
-        figures("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
-        *optional(learned),
-        *quality(rows),
-        *optional(words("vs fp32 [90 % interval], parity", _parity, wrap=True)),
+        number_column("peak memory (MiB, vs fp32)", _peak, status="memory_status"),
+        *optional_columns(learned),
+        *quality_columns(rows),
+        *optional_columns(text_column("vs fp32 [90 % interval], parity", _parity, wrap=True)),
     ]
 
 
 def _precision(row: Row) -> str:
+    text = row["precision"] + row.get("tie", "")
     # The marks of figures stand at the figures.
     marks = "".join(doubt.mark for doubt in doubted([row]) if not doubt.of_figure)
-    return f"{row['precision']}{row.get('tie', '')} {marks}".rstrip()
+    return f"{text} {marks}".rstrip()
 
 
 def _unmarked(name: str, row: Row) -> str:
-    return number(row[name]) if row["speed_status"] in MEASURED else word(row["speed_status"])
+    # The speedup next to it has the marks of the status.
+    if row["speed_status"] in MEASURED:
+        return number(row[name])
+    return word(row["speed_status"])
 
 
 def _speedup(row: Row) -> str:
@@ -168,7 +174,7 @@ def _epoch(row: Row) -> str:
     text = number(row["time_per_epoch_s"])
     fastest = number(row["fastest_epoch_s"], 3)
     slowest = number(row["slowest_epoch_s"], 3)
-    # Epochs whose times read the same have no range to show.
+    # Epochs whose times read the same have no range to show, nor has one epoch.
     if fastest != slowest:
         text += f" ({fastest}–{slowest})"
     return text
@@ -188,4 +194,5 @@ def _parity(row: Row) -> str:
     if quality is not None:
         values = [row[name] for name in quality.changes]
         return f"{written(quality, values, quality.short)}, {row['accuracy_verdict']}"
-    return "baseline" if row["precision"] == BASELINE and known(row["train_loss"]) else ""
+    is_trained_fp32 = row["precision"] == BASELINE and known(row["train_loss"])
+    return "baseline" if is_trained_fp32 else ""

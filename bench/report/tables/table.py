@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import itemgetter
@@ -13,7 +13,9 @@ import pandas as pd
 from rich.cells import cell_len
 
 from bench.report.analysis.doubts import DOUBTS
+from bench.report.analysis.summary import summarise, without_unsupported
 from bench.report.analysis.verdict import Answer, answers
+from bench.report.figures.chart import Choice
 from bench.report.format import UNKNOWN, at_batch, known, number, ratio, written
 from bench.report.reading.load import KEY, Runs
 from bench.results.records import MEASURED
@@ -23,13 +25,13 @@ from bench.spec.precisions import BASELINE
 from bench.spec.text import plain
 
 Row = dict[Hashable, Any]
-# A field of a row, or a function of the row.
+# The name of a row's field, or a function of the row.
 Value = str | Callable[[Any], Any]
-# Cells that hold no figure.
+# Cells that hold no figure; a column of fp32's "baseline" alone says nothing.
 EMPTY = {UNKNOWN, "baseline"}
 LEGEND = {doubt.mark: f"{doubt.about}." for doubt in DOUBTS.values()}
 LEGEND["≈"] = "as fast as the advised one."
-# Characters in a line where the output is not a terminal.
+# Characters in a line where the output is not a terminal: a log's reader can scroll.
 LOG_WIDTH = 200
 # Characters that rich's box adds to each column: a space on both sides, and one between columns.
 FRAME = 3
@@ -37,20 +39,22 @@ FRAME = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """The data that a report's tables are made from."""
+    """The data that a report's tables and figures are made from, of all recipes or of one.
+
+    What a table in the section of a recipe shows comes from ``rows``, or from frames of ``runs`` by
+    way of ``named``. What compares recipes, and every figure, comes from ``summary``.
+    """
 
     runs: Runs
+    """What was read of all runs, whatever recipe the material is of."""
     summary: pd.DataFrame
+    """A row for each arm of all recipes, as ``summarise`` returns them."""
     rows: pd.DataFrame
-    """Of the summary, without precisions that are unsupported: of a recipe's
-    section those of the recipe."""
-    figures: Literal["overview", "all", "none"] = "overview"
-    """Which figures are drawn, where there are too many to draw all."""
-
-    @cached_property
-    def answers(self) -> list[Answer]:
-        """What to train with, of each recipe on each device."""
-        return answers(self.summary)
+    """Those rows of the summary that are shown: without precisions that are unsupported, and of
+    the recipe alone where the material is of one."""
+    answers: Sequence[Answer]
+    """What to train with, of each recipe on each device, of all recipes."""
+    figures: Choice = "overview"
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -64,9 +68,47 @@ class Material:
         """
         return self.rows[[*KEY, "workload", "where", "slug"]].merge(frame, on=KEY)
 
+    def recipes(self) -> Iterator[tuple[str, Material]]:
+        """Yield each recipe with its material, which differs in ``rows`` alone."""
+        for name, rows in self.rows.groupby("workload", sort=False):
+            yield str(name), replace(self, rows=rows)
 
-# The place of tables that stand in the section of each recipe, under its name.
+
+def material_of(runs: Runs, figures: Choice = "overview") -> Material:
+    """Summarise runs, and advise: return the material of the whole report."""
+    summary = summarise(runs.trials)
+    return Material(
+        runs=runs,
+        summary=summary,
+        rows=without_unsupported(summary),
+        answers=answers(summary),
+        figures=figures,
+    )
+
+
+# The section of tables that stand in that of each recipe, under its name.
 EACH_RECIPE = "each recipe"
+
+
+# The report's tables in their order, a place for each. It is one list, and not numbers in the
+# phases, so that a table's neighbours can be seen.
+Place = Literal[
+    "machines",
+    "ladders",
+    "sweeps",
+    # Those in the section of a recipe: the results first, then how they were measured.
+    "largest batch",
+    "training",
+    "energy",
+    "memory",
+    "timing",
+    "numerics",
+    "inference",
+    "scaling",
+    "layers",
+    "switches",
+    "notes",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +116,12 @@ class Entry:
     """Tables of one kind and their place in the report.
 
     A phase lists its own in its ``REPORT`` (``bench.report.parts``); those of no phase are in
-    ``diagnostics.TABLES``. Only report.html shows them.
+    ``diagnostics.TABLES``. Only report.html shows them: report.md is the page's short form, to be
+    read where it is pasted.
     """
 
-    place: int
-    """Its order among all entries; sections stand where their first one does."""
+    place: Place
+    """Sections stand where their first table does."""
     section: str
     make: Callable[[Material], Iterable[Table | str | None]]
     """Returns tables, None for those without rows, and remarks to be read below them."""
@@ -121,6 +164,7 @@ class Table:
     @property
     def text(self) -> str:
         """The table as a terminal shows it; row by row where its words do not fit side by side."""
+        # Only here, for reports to files need no rich.
         from rich.box import SIMPLE
         from rich.console import Console
         from rich.table import Table as Grid
@@ -128,22 +172,15 @@ class Table:
 
         width = shutil.get_terminal_size((LOG_WIDTH, 0)).columns
         grid = Grid(box=SIMPLE)
-        least = 1
+        needed = 1
         for place, column in enumerate(self.columns):
-            texts = [plain(row[place]) for row in self.rows]
-            fixed = None
-            header = plain(column.header)
-            unbroken = header.split()
+            narrowest = self._narrowest(place)
+            needed += narrowest + FRAME
+            header = Text(plain(column.header))
+            grid.add_column(header, justify=column.align, min_width=narrowest)
             if column.align == "right":
-                # A figure is not broken over lines, as words are.
-                unbroken += texts
-                fixed = max(map(cell_len, unbroken))
-            else:
-                unbroken += " ".join(texts).split()
-            longest = max(map(cell_len, unbroken))
-            least += longest + FRAME
-            grid.add_column(Text(header), justify=column.align, width=fixed, min_width=longest)
-        if least > width:
+                grid.columns[place].width = narrowest
+        if needed > width:
             return self._row_by_row()
         for row in self.rows:
             grid.add_row(*(Text(plain(cell)) for cell in row))
@@ -152,26 +189,36 @@ class Table:
             console.print(grid)
         return capture.get()
 
-    def _row_by_row(self) -> str:
-        lines = []
+    def _narrowest(self, place: int) -> int:
+        """Return the width of a column's longest part that is not broken over lines."""
+        column = self.columns[place]
+        parts = plain(column.header).split()
         for row in self.rows:
-            cells = zip(self.headers, row, strict=True)
-            named = [f"{header}: {cell}" for header, cell in cells if cell != UNKNOWN]
-            lines.append(f"- {'; '.join(named)}\n")
-        return "".join(lines)
+            cell = plain(row[place])
+            if column.align == "right":
+                # A figure is not broken, as words are.
+                parts.append(cell)
+            else:
+                parts += cell.split()
+        return max(map(cell_len, parts))
+
+    def _row_by_row(self) -> str:
+        text = ""
+        for row in self.rows:
+            cells = []
+            for header, cell in zip(self.headers, row, strict=True):
+                if cell != UNKNOWN:
+                    cells.append(f"{header}: {cell}")
+            text += f"- {'; '.join(cells)}\n"
+        return text
 
 
-def table(
-    title: str,
-    rows: Iterable[Any],
-    columns: Iterable[Column],
-    about: str = "",
-    *,
-    strong: Callable[[Any], bool] | None = None,
+def make_table(
+    title: str, rows: Iterable[Any], columns: Iterable[Column], about: str = ""
 ) -> Table | None:
     """Build a table with a legend of its marks; None if there are no rows.
 
-    Optional columns without a figure are left out. The rows for which ``strong`` is true stand out.
+    Optional columns without a figure are left out.
     """
     rows = list(rows)
     if not rows:
@@ -185,24 +232,32 @@ def table(
         visible[column] = cells
         if column.has_marks:
             marked += "".join(cells)
-    places = [place for place, row in enumerate(rows) if strong and strong(row)]
+    footnotes = []
+    for mark, meaning in LEGEND.items():
+        if mark in marked:
+            footnotes.append(f"{mark} {meaning}")
     return Table(
         columns=list(visible),
-        rows=list(map(list, zip(*visible.values(), strict=True))),
+        rows=[list(row) for row in zip(*visible.values(), strict=True)],
         title=title,
         about=about,
-        footnotes=[f"{mark} {meaning}" for mark, meaning in LEGEND.items() if mark in marked],
-        strong=frozenset(places),
+        footnotes=footnotes,
     )
 
 
-def words(header: str, value: Value, *, wrap: bool = False, has_marks: bool = False) -> Column:
+def text_column(
+    header: str, value: Value, *, wrap: bool = False, has_marks: bool = False
+) -> Column:
     """Return a left-aligned column of words; an empty cell becomes a dash."""
-    get = value if callable(value) else itemgetter(value)
-    return Column(header, lambda row: word(get(row)), align="left", wrap=wrap, has_marks=has_marks)
+    value_of = _getter(value)
+
+    def cell(row: Any) -> str:
+        return word(value_of(row))
+
+    return Column(header, cell, align="left", wrap=wrap, has_marks=has_marks)
 
 
-def figures(
+def number_column(
     header: str,
     value: Value,
     write: int | Callable[[float], str] = 4,
@@ -221,21 +276,27 @@ def figures(
         status: the field whose status word is shown where nothing was measured.
         lost: the field with the number of unmeasured trials.
     """
-    get = value if callable(value) else itemgetter(value)
+    value_of = _getter(value)
+    write_number = write if callable(write) else partial(number, digits=write)
 
     def cell(row: Any) -> str:
-        figure = get(row)
+        figure = value_of(row)
         if known(figure) and not isinstance(figure, str):
-            size = figure / per
-            figure = write(size) if callable(write) else number(size, write)
-        if not status:
-            return word(figure)
-        return or_status(row[status], word(figure), row[lost] if lost else 0)
+            figure = write_number(figure / per)
+        text = word(figure)
+        if status:
+            unmeasured = row[lost] if lost else 0
+            text = or_status(row[status], text, unmeasured)
+        return text
 
     return Column(header, cell, has_marks=bool(status))
 
 
-def optional(*columns: Column) -> list[Column]:
+def _getter(value: Value) -> Callable[[Any], Any]:
+    return value if callable(value) else itemgetter(value)
+
+
+def optional_columns(*columns: Column) -> list[Column]:
     """Return columns that are left out where they are empty."""
     return [replace(column, optional=True) for column in columns]
 
@@ -265,6 +326,7 @@ def or_status(status: object, text: str, lost: object = 0) -> str:
     """
     if status not in MEASURED:
         return word(status)
+    # The marks are those of LEGEND.
     if status == "unconverged":
         text += "†"
     if known(lost) and lost:
@@ -276,7 +338,9 @@ def over_fp32(
     row: Row, center: str = "speedup", low: str = "speedup_low", high: str = "speedup_high"
 ) -> str:
     """Write a precision's speedup over fp32 with its interval, from the fields named."""
-    return "baseline" if row["precision"] == BASELINE else ratio(row[center], row[low], row[high])
+    if row["precision"] == BASELINE:
+        return "baseline"
+    return ratio(row[center], row[low], row[high])
 
 
 def described(metric: Metric, rows: Sequence[Row]) -> Metric:
@@ -287,23 +351,23 @@ def described(metric: Metric, rows: Sequence[Row]) -> Metric:
     return metric
 
 
-def quality(rows: Sequence[Row]) -> list[Column]:
+def quality_columns(rows: Sequence[Row]) -> list[Column]:
     """Return the column of a suite's own figure of merit, where rows of one suite have one."""
     metric = described(QUALITY, rows)
     if metric == QUALITY:
         return []
-    column = figures(metric.figure_title, metric.figure, status=metric.status, lost="lost_train")
-    return optional(column)
+    title, figure = metric.figure_title, metric.figure
+    return optional_columns(number_column(title, figure, status=metric.status, lost="lost_train"))
 
 
-def general() -> list[Column]:
-    """Return the columns of each metric without a place of its own: figure, change from fp32."""
+def general_columns() -> list[Column]:
+    """Return two columns for each metric that no table has a place for: figure and change."""
     columns = []
     for metric in untabled():
         header = metric.header.replace(metric.label, f"{metric.label} vs {BASELINE}", 1)
-        columns.append(figures(metric.figure_title, metric.figure))
-        columns.append(figures(header, partial(changed, metric)))
-    return optional(*columns)
+        columns.append(number_column(metric.figure_title, metric.figure))
+        columns.append(number_column(header, partial(changed, metric)))
+    return optional_columns(*columns)
 
 
 def changed(metric: Metric, row: Row) -> str:
@@ -313,8 +377,9 @@ def changed(metric: Metric, row: Row) -> str:
     return written(metric, [row[name] for name in metric.changes])
 
 
-DEVICE = words("device", "where")
-BATCH = optional(figures("batch size", partial(at_batch, before="")))[0]
-PRECISION = words("precision", "precision")
+DEVICE = text_column("device", "where")
+# Left out in reports of scripts, which do not tell their batch size.
+BATCH = replace(number_column("batch size", partial(at_batch, before="")), optional=True)
+PRECISION = text_column("precision", "precision")
 # The columns that name what was measured.
 ARM_COLUMNS = (DEVICE, BATCH, PRECISION)

@@ -7,7 +7,7 @@ import pytest
 from bench.report.analysis.lead import grid, line
 from bench.report.analysis.verdict import stalled
 from bench.report.format import UNKNOWN, number
-from bench.report.render import answers as terminal
+from bench.report.render import by_suite as terminal
 from bench.results.records import Switches
 from tests.report.builders import RunBuilder
 from tests.report.fleet import edit_rows

@@ -4,15 +4,16 @@ from pathlib import Path
 
 from bench.report.page import compose
 from bench.report.reading.load import load
-from bench.report.tables.table import Table
+from bench.report.tables.table import Table, material_of
 
 
 def titled(folder: Path, title: str) -> Table | None:
     """The table of this title in a run's report; None where it has none."""
-    sections = compose(load([folder]), folder, figures="none").sections
-    return next(
-        (table for section in sections for table in section.tables if table.title == title), None
-    )
+    for section in compose(material_of(load([folder]))).sections.values():
+        for table in section.tables:
+            if table.title == title:
+                return table
+    return None
 
 
 def lines(table: Table | None) -> list[dict[str, str]]:

@@ -2,7 +2,7 @@
 
 import math
 
-from bench.report.tables.table import figures, optional, table, words
+from bench.report.tables.table import make_table, number_column, optional_columns, text_column
 from tests.report.tables.lines import words as headers_of_words
 
 ROWS = [
@@ -13,14 +13,14 @@ ROWS = [
 
 
 def test_a_table_writes_each_column_from_each_row_and_explains_its_marks_but_none_of_a_users():
-    shown = table(
+    shown = make_table(
         "Title",
         ROWS,
         [
-            words("name", "name"),
-            figures("size", "size", 3),
-            figures("per 2", "size", lambda value: f"{value:.2f}", per=2),
-            figures("marked", "size", 1, status="status", lost="lost"),
+            text_column("name", "name"),
+            number_column("size", "size", 3),
+            number_column("per 2", "size", lambda value: f"{value:.2f}", per=2),
+            number_column("marked", "size", 1, status="status", lost="lost"),
         ],
         "About.",
     )
@@ -33,7 +33,7 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks_but_non
     assert [footnote[0] for footnote in shown.footnotes] == ["†", "‡"]
     named = [{"name": "my § model"}]
     notes = [
-        table("", named, [words("name", "name", has_marks=has_marks)]).footnotes
+        make_table("", named, [text_column("name", "name", has_marks=has_marks)]).footnotes
         for has_marks in (False, True)
     ]
     assert [len(of_table) for of_table in notes] == [0, 1]
@@ -41,11 +41,11 @@ def test_a_table_writes_each_column_from_each_row_and_explains_its_marks_but_non
 
 def test_optional_columns_are_left_out_where_they_are_empty_and_a_table_without_rows_is_none():
     columns = [
-        figures("kept", "nothing"),
-        *optional(figures("left out", "nothing"), figures("size", "size")),
+        number_column("kept", "nothing"),
+        *optional_columns(number_column("left out", "nothing"), number_column("size", "size")),
     ]
-    assert table("", ROWS, columns).headers == ["kept", "size"]
-    assert table("", [], columns) is None
+    assert make_table("", ROWS, columns).headers == ["kept", "size"]
+    assert make_table("", [], columns) is None
 
 
 def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(monkeypatch):
@@ -60,8 +60,13 @@ def test_a_table_on_a_terminal_is_wrapped_or_written_row_by_row_and_never_cut(mo
     ]
     headers = ["device", "use", "speedup", "memory", "accuracy", "batch", "energy"]
     row = dict(zip(headers, cells, strict=True))
-    shown = table(
-        "", [row], [(words if row[name][0].isalpha() else figures)(name, name) for name in headers]
+    shown = make_table(
+        "",
+        [row],
+        [
+            (text_column if row[name][0].isalpha() else number_column)(name, name)
+            for name in headers
+        ],
     )
     for width in (20, 80, 90, 100):
         monkeypatch.setenv("COLUMNS", str(width))

@@ -7,7 +7,7 @@ import pytest
 from bench.report.analysis.summary import summarise
 from bench.report.analysis.verdict import answers
 from bench.report.reading.load import load
-from bench.report.tables.measurements import architectures
+from bench.report.tables.measurements import by_workload
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 from tests.report.tables.lines import lines
@@ -17,7 +17,7 @@ def answered(*folders: Path):
     """The tables of some runs, and their answers."""
     summary = summarise(load(list(folders)).trials)
     given = answers(summary)
-    return architectures(summary, given), given
+    return by_workload(summary, given), given
 
 
 def test_the_advised_row_stands_out_and_one_that_ties_with_it_is_marked(tmp_path: Path) -> None:
