@@ -47,8 +47,9 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     named["shown_run"] = runs.where(has_runs, "")
     named["where"] = _titles(named, ["device", "place", "shown_run"])
     named["label"] = _short_names(named["where"].tolist())
-    titles = named["workload"] + "-" + named["where"]
-    named["slug"] = slugs(titles.tolist())
+    # No sum of columns: they have no type where there are no rows.
+    pairs = zip(named["workload"], named["where"], strict=True)
+    named["slug"] = slugs([f"{workload}-{where}" for workload, where in pairs])
     return named.drop(columns=["shown_data", "place", "shown_run"])
 
 
