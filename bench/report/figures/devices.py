@@ -83,11 +83,7 @@ def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
 
     Where fp32 does not fit, no precision has a speedup, and none is drawn as if it fitted.
     """
-    speedup = rows["speedup"]
-    # An interval that would dwarf the figures is cut off.
-    low = rows["speedup_low"].clip(lower=speedup.min() / 2)
-    high = rows["speedup_high"].clip(upper=2 * speedup.max())
-    rows = rows.assign(value=speedup, low=low, high=high)
+    rows = rows.assign(value=rows["speedup"], low=rows["speedup_low"], high=rows["speedup_high"])
     is_fp32 = rows["precision"] == BASELINE
     fp32_is_lost = is_fp32 & (rows["status"] == "oom")
     cells = [rows[name] for name in CELL]
@@ -157,6 +153,8 @@ def against_batch(
     about = []
     if is_speedup:
         about.append("Speedup over fp32, with 95 % intervals; above 1 is faster.")
+        if (rows["low"] < y.low).any() or (rows["high"] > y.high).any():
+            about.append("An interval that reaches the edge goes on beyond it.")
     if rows["value"].isna().any():
         about.append("✕: that batch size did not fit in memory, in that precision or in fp32.")
     what = "speedup" if is_speedup else metric.label
@@ -203,10 +201,14 @@ def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
 
 
 def _speedup_axis(rows: pd.DataFrame) -> Axis:
-    """Return the axis of speedups, which all panels share, with 1 in it."""
-    ends = rows[["value", "low", "high"]]
-    low = min(1.0, ends.min().min())
-    high = max(1.0, ends.max().max())
+    """Return the axis of speedups, which all panels share, with 1 in it.
+
+    An interval that would dwarf the figures goes on beyond it.
+    """
+    lowest = max(rows["low"].min(), rows["value"].min() / 2)
+    highest = min(rows["high"].max(), 2 * rows["value"].max())
+    low = min(1.0, rows["value"].min(), lowest)
+    high = max(1.0, rows["value"].max(), highest)
     spare = 0.08 * max(high - low, 0.1)
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 
@@ -230,7 +232,7 @@ def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: b
                 continue
             low, high = value, value
             if known(row["low"]):
-                low, high = row["low"], row["high"]
+                low, high = max(row["low"], x.low), min(row["high"], x.high)
             # In the middle of its row.
             y = len(names) + 0.5
             marks += chart.estimate(value, low, high, y, tint)

@@ -105,6 +105,17 @@ def test_one_batch_size_is_a_dot_plot_with_a_row_for_each_name():
     assert figure.caption.startswith("Speedup at batch size 64")
 
 
+@pytest.mark.parametrize("low, high, is_cut", [(0.4, 0.6, False), (0.003, 8.0, True)])
+def test_a_wide_interval_reaches_the_edge_of_the_axis_and_the_caption_says_so(low, high, is_cut):
+    figure = described(rows(("A", "tf32", 64, 0.5, low, high)))
+    (panel,) = figure.panels
+    interval, _ = marks(panel, Curve)
+    ends = [x for x, _ in interval.points]
+    assert (ends == [panel.x.low, panel.x.high]) == is_cut
+    assert (ends == [low, high]) != is_cut
+    assert ("goes on beyond" in figure.about) == is_cut
+
+
 def test_what_did_not_fit_is_a_cross_at_its_batch_size_and_crosses_stand_apart(tmp_path):
     frame = rows(*curve("A", "tf32", 1.5, 1.7, None), *curve("B", "tf32", 1.2, 1.4, None))
     figure = described(frame)
