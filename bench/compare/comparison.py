@@ -236,7 +236,8 @@ def compare(
     _judge(changes, fail_over)
     if not any(change.is_shown or None not in change.values for change in changes):
         reason = "The two runs have no measured cell and precision in common."
-        raise UsageError(" ".join([reason, "Measure the same in both.", *apart]))
+        advice = "Measure the same in both, or set different ones side by side by `report OLD NEW`."
+        raise UsageError(" ".join([reason, advice, *apart]))
     warnings = cautions(runs)
     if any(change.contrast and change.contrast.allowance for change in changes):
         warnings.insert(0, LIMITS)

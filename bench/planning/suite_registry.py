@@ -75,7 +75,7 @@ def _find(word: str) -> SuiteRef:
     elif word.endswith(".py"):
         path = Path(word)
         if not path.is_file():
-            raise UsageError(f"There is no suite file '{word}'.")
+            raise UsageError(f"There is no suite file '{path.resolve()}'.")
         return SuiteRef(name=path.stem, file=str(path.resolve()))
     elif word not in names():
         others = ["FILE.py"] + [f"{prefix}:MODEL" for prefix in LIBRARIES]

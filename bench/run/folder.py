@@ -124,12 +124,14 @@ def require_same_question(folder: Path, prepared: PreparedRun) -> None:
             if isinstance(value, str):  # others, such as the list of suites, are too long to show
                 values = f" ({was}; here {value})"
             differing.append(name + values)
-    if not seeds(earlier) <= seeds(now):  # more may be added, because each is a training of its own
+    # More may be added, because each is a training of its own. Another suite has its own seeds.
+    if "--suite" not in differing and not seeds(earlier) <= seeds(now):
         differing.append("--seeds")
     if differing:
         raise UsageError(
             f"The run in '{folder}' differs in {', '.join(differing)}. Repeat its own options, or "
-            f"only --resume {folder}, on the same machine and data; or start a new run with --out."
+            f"only --resume {folder}, on the same machine, data and code; or start a new run: leave "
+            "--resume out."
         )
 
 
@@ -143,9 +145,13 @@ def fixed(run: Mapping[str, Any]) -> dict[str, Any]:
     for name, option in run_options().items():
         if not option.changes_nothing and name != "seeds":
             words[name] = option_name(name, option)
-    facts = {}
+    facts: dict[str, Any] = {}
     for name, value in run.get("request", {}).items():
-        if name in words:
+        if name == "suites":
+            facts[words[name]] = [suite | {"digest": ""} for suite in value]
+            for suite in value:
+                facts[f"the code of suite {suite['name']}"] = suite["digest"]
+        elif name in words:
             facts[words[name]] = value
     environment = run.get("environment", {})
     facts["torch"] = environment.get("torch")

@@ -70,7 +70,7 @@ def _check(script: Script) -> None:
     main = Path(script.main)
     starter = script.command[0]
     if main.suffix == ".py" and not main.is_file():
-        raise UsageError(f"There is no script '{main}'.")
+        raise UsageError(f"There is no script '{main.resolve()}'.")
     if not starter.endswith(".py") and starter != "-m" and shutil.which(starter) is None:
         raise UsageError(
             f"There is no program '{starter}'. Give a script that ends in .py, or torchrun and the "

@@ -177,7 +177,7 @@ def test_weights_are_a_parameter_with_an_option_of_its_own(word, weights):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        ("--suite nothing.py", "There is no suite file 'nothing.py'"),
+        ("--suite nothing.py", "/nothing.py'."),
         ("--resume nowhere", "There is no run in 'nowhere'"),
         ("--suite mlp --out /", "'/' exists already. Use another --out."),
         ("compare old new --fail-over 3", "a share such as 1% or 0.01"),

@@ -50,7 +50,14 @@ def prepared(machine):
     """Return a function that prepares a run without trials, of a request for mlp on a text."""
 
     def prepared(
-        *, torch="2.15", threads=4, name="Test CPU", fingerprint="aaaa", suites=("mlp",), **asked
+        *,
+        torch="2.15",
+        threads=4,
+        name="Test CPU",
+        fingerprint="aaaa",
+        suites=("mlp",),
+        digest="",
+        **asked,
     ):
         device = replace(machine.devices[0], threads=threads, name=name)
         text = PreparedData(
@@ -58,7 +65,7 @@ def prepared(machine):
         )
         return PreparedRun(
             request=Request(suites=suites, **asked),
-            suites=(SuiteRef(name="mlp"),),
+            suites=(SuiteRef(name="mlp", digest=digest),),
             environment=replace(machine, torch=torch, devices=(device,)),
             plan=Plan(trials=()),
             data=(text, PreparedData(source=DataSource(kind="synthetic"))),
@@ -128,6 +135,7 @@ def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept
         ({"threads": 2}, r"the device cpu \(Test CPU on 4 threads; here Test CPU on 2 threads\)"),
         ({"name": "Another CPU"}, "here Another CPU on 4 threads"),
         ({"fingerprint": "bbbb"}, r"differs in the content of text:/book\.txt \(aaaa; here bbbb\)"),
+        ({"digest": "cccc"}, "differs in the code of suite mlp"),
         ({"seeds": (1,)}, "differs in --seeds"),
         ({"epochs": 3, "clip_grad": 1.0}, "differs in --epochs, --clip-grad"),
         ({"largest_batch": True, "protocol": RIGOROUS}, "differs in --batch-sizes max, --rigorous"),
