@@ -130,8 +130,8 @@ def require_same_question(folder: Path, prepared: PreparedRun) -> None:
     if differing:
         raise UsageError(
             f"The run in '{folder}' differs in {', '.join(differing)}. Repeat its own options, or "
-            f"only --resume {folder}, on the same machine, data and code; or start a new run: leave "
-            "--resume out."
+            f"only --resume {folder}, on the same machine, data and code; or start a new run, "
+            "without --resume."
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bench import report as reporter
 from bench.cli.repeat import repeated
@@ -93,15 +93,28 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     trials = read_trials(folder, run, read_details(folder))
     statuses = {*trials["status"]}
     if not statuses.isdisjoint(TRIED_AGAIN):
-        return f"the report's notes say what failed or hung; --resume {where} tries it again."
+        return (
+            f"the report's notes say what failed or hung; --resume {where} tries it again, or a "
+            "new run if you change the suite."
+        )
     if statuses.isdisjoint(MEASURED):
         smaller = ", and smaller --batch-sizes in a new run may fit" if "oom" in statuses else ""
         return f"the report's notes say why nothing could be measured{smaller}."
     steps = [advice.step for advice in advised if advice.step]
     if steps:
         return " ".join(steps)
+    return _further(request, trials, where)
+
+
+def _further(request: Mapping[str, Any], trials: pd.DataFrame, where: str) -> str:
+    """Return how to go on after a run that measured all that it was to."""
     if request.get("quick"):
         return f"{repeated(request)} measures what --quick left out."
+    if "unconverged" in {*trials["status"]}:
+        return (
+            f"some intervals are too wide to decide: {repeated(request)} with a larger "
+            "--time-budget (default: 30s) narrows them."
+        )
     return (
         f"{_more_seeds(trials, where)}`python run_bench.py report {where} OTHER` sets runs side by "
         "side, and `python run_bench.py list` names suites and precisions."

@@ -324,6 +324,8 @@ def suggested(folder: Path) -> set[str]:
 
 def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
     assert suggested(RunBuilder(tmp_path / "timed").speed().folder) == set()
+    wide = RunBuilder(tmp_path / "wide").lost("speed", "fp32", "unconverged")
+    assert suggested(wide.folder) == {"--time-budget"}
     assert suggested(RunBuilder(tmp_path / "memory").memory("fp32", 10).folder) == set()
     for count, words in ((2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())):
         trained = RunBuilder(tmp_path / f"trained{count}").train("fp32", [90.0] * count)
