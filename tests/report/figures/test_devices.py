@@ -105,7 +105,7 @@ def test_one_batch_size_is_a_dot_plot_with_a_row_for_each_name():
     assert figure.caption.startswith("Speedup at batch size 64")
 
 
-@pytest.mark.parametrize("low, high, is_cut", [(0.4, 0.6, False), (0.003, 8.0, True)])
+@pytest.mark.parametrize(("low", "high", "is_cut"), [(0.4, 0.6, False), (0.003, 8.0, True)])
 def test_a_wide_interval_reaches_the_edge_of_the_axis_and_the_caption_says_so(low, high, is_cut):
     figure = described(rows(("A", "tf32", 64, 0.5, low, high)))
     (panel,) = figure.panels
