@@ -167,7 +167,10 @@ def install_openers(overlay: Overlay) -> None:
 def install_movers(overlay: Overlay) -> None:
     """Put functions in the places of those that make, move and remove files and folders."""
     # rmtree then lists folders by their paths, which are redirected, and not by descriptors.
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    own: Any = shutil
+    own._use_fd_functions = False
+    if hasattr(own, "_rmtree_impl"):  # from Python 3.14 on, chosen when shutil is imported
+        own._rmtree_impl = own._rmtree_unsafe
 
     def removed(old, path):
         path = overlay.reading(path)
