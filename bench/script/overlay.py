@@ -164,10 +164,20 @@ def install_openers(overlay: Overlay) -> None:
     replace("open", opened)
 
 
+def list_by_paths(own: Any) -> None:
+    """Let rmtree list folders by their paths, which are redirected, and not by descriptors.
+
+    Args:
+        own: the module ``shutil``.
+    """
+    own._use_fd_functions = False
+    if hasattr(own, "_rmtree_impl"):  # from Python 3.14 on, chosen when shutil is imported
+        own._rmtree_impl = own._rmtree_unsafe
+
+
 def install_movers(overlay: Overlay) -> None:
     """Put functions in the places of those that make, move and remove files and folders."""
-    # rmtree then lists folders by their paths, which are redirected, and not by descriptors.
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    list_by_paths(shutil)
 
     def removed(old, path):
         path = overlay.reading(path)
