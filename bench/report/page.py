@@ -7,9 +7,9 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import get_args
 
 import pandas as pd
 from markupsafe import Markup
@@ -26,7 +26,7 @@ from bench.report.parts import OVERVIEW, Findings, parts
 from bench.report.reading.load import Run, Runs
 from bench.report.render import render
 from bench.report.tables import diagnostics, measurements
-from bench.report.tables.table import EACH_RECIPE, Entry, Material, Place, Table, material_of
+from bench.report.tables.table import EACH_RECIPE, Entry, Material, Table, material_of
 from bench.spec.precisions import precision_rank
 
 # The list of the figures and CSVs of the report in a folder, which the next report deletes.
@@ -237,8 +237,7 @@ def entries() -> list[Entry]:
     found = list(diagnostics.TABLES)
     for phase in parts().values():
         found += phase.tables
-    order = get_args(Place)
-    return sorted(found, key=lambda entry: order.index(entry.place))
+    return sorted(found, key=attrgetter("place"))
 
 
 def _tables(material: Material) -> dict[str, Section]:

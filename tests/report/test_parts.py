@@ -1,7 +1,5 @@
 """What the ``report.py`` of a phase gives is on every page, on the terminal and in JSON."""
 
-from typing import get_args
-
 import pytest
 
 from bench.report import document, page, parts, render
@@ -10,7 +8,7 @@ from bench.report.figures.chart import Axis, Bar, Chart
 from bench.report.format import records
 from bench.report.parts import OVERVIEW, Finding, Findings, PhaseReport
 from bench.report.reading.load import load
-from bench.report.tables.table import PRECISION, Entry, Place, make_table
+from bench.report.tables.table import PRECISION, Entry, make_table
 from bench.spec.phases import PHASES
 from tests.report.builders import RunBuilder, text_of
 
@@ -40,7 +38,7 @@ def findings(material):
 
 
 PART = PhaseReport(
-    tables=(Entry("machines", "Sums of all", lambda material: [made(material), "A remark."]),),
+    tables=(Entry(15, "Sums of all", lambda material: [made(material), "A remark."]),),
     charts=lambda _: [
         (OVERVIEW, drawn("over-all")),
         ("mlp", drawn("of-mlp")),
@@ -97,4 +95,5 @@ def test_parts_are_found_in_the_folders_in_the_order_of_the_phases():
 
 
 def test_each_table_has_a_place_of_its_own():
-    assert [entry.place for entry in page.entries()] == list(get_args(Place))
+    places = [entry.place for entry in page.entries()]
+    assert places == sorted({*places})

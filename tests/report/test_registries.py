@@ -63,7 +63,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, row: type, metric: Metric) -> None:
     monkeypatch.setitem(MEASURING, name, phase)
     monkeypatch.setitem(METRICS, metric.name, metric)
     monkeypatch.setitem(COLUMNS, phase.file, columns._columns()[phase.file])
-    for column, field in trials._fields().items():
+    for column, field in trials._columns().items():
         monkeypatch.setitem(trials.TRIALS, column, field)
 
 

@@ -56,6 +56,4 @@ def energy(rows: pd.DataFrame) -> Table | None:
     return make_table("Energy", records(rows[rows["energy_status"].notna()]), columns, ABOUT)
 
 
-REPORT = PhaseReport(
-    tables=(Entry("energy", EACH_RECIPE, lambda material: [energy(material.rows)]),)
-)
+REPORT = PhaseReport(tables=(Entry(54, EACH_RECIPE, lambda material: [energy(material.rows)]),))

@@ -48,5 +48,5 @@ def inference(trials: pd.DataFrame) -> Table | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry("inference", EACH_RECIPE, lambda material: [inference(material.trials)]),)
+    tables=(Entry(61, EACH_RECIPE, lambda material: [inference(material.trials)]),)
 )

@@ -333,7 +333,7 @@ def _document(ladder: Ladder) -> dict[str, Any]:
 
 
 REPORT = PhaseReport(
-    tables=(Entry("ladders", SECTION, lambda material: map(full, ladders(material.runs))),),
+    tables=(Entry(30, SECTION, lambda material: map(full, ladders(material.runs))),),
     findings=findings,
     document=document,
 )

@@ -264,7 +264,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
 
 
 REPORT = PhaseReport(
-    tables=(Entry("numerics", EACH_RECIPE, lambda material: numerics(recorded(material))),),
+    tables=(Entry(60, EACH_RECIPE, lambda material: numerics(recorded(material))),),
     charts=charts,
     has_details=True,
 )

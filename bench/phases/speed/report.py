@@ -133,8 +133,8 @@ def _is_part(single: Row, row: Row) -> bool:
 
 REPORT = PhaseReport(
     tables=(
-        Entry("sweeps", SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
-        Entry("timing", EACH_RECIPE, lambda material: [how_measured(material.rows)]),
-        Entry("scaling", EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
+        Entry(40, SWEEPS, lambda material: sweeps.tables(material.summary, material.runs)),
+        Entry(56, EACH_RECIPE, lambda material: [how_measured(material.rows)]),
+        Entry(62, EACH_RECIPE, lambda material: [scaling(material.rows, material.summary)]),
     ),
 )

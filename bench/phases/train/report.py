@@ -231,7 +231,7 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
 
 
 REPORT = PhaseReport(
-    tables=(Entry("training", EACH_RECIPE, lambda material: training(material.rows)),),
+    tables=(Entry(53, EACH_RECIPE, lambda material: training(material.rows)),),
     charts=charts,
     findings=lambda material: [Findings(findings=waiting(material.rows))],
 )

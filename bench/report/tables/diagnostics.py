@@ -199,7 +199,7 @@ def warnings(runs: list[Run]) -> list[str]:
 
 
 TABLES = (
-    Entry("machines", "Machines", lambda material: machines(material.runs.runs)),
-    Entry("switches", "Precision switches", lambda material: [switches(material.runs.trials)]),
-    Entry("notes", "Notes", lambda material: [notes(material.runs.tried())]),
+    Entry(10, "Machines", lambda material: machines(material.runs.runs)),
+    Entry(80, "Precision switches", lambda material: [switches(material.runs.trials)]),
+    Entry(90, "Notes", lambda material: [notes(material.runs.tried())]),
 )

@@ -90,27 +90,6 @@ def material_of(runs: Runs, figures: Choice = "overview") -> Material:
 EACH_RECIPE = "each recipe"
 
 
-# The report's tables in their order, a place for each. It is one list, and not numbers in the
-# phases, so that a table's neighbours can be seen.
-Place = Literal[
-    "machines",
-    "ladders",
-    "sweeps",
-    # Those in the section of a recipe: the results first, then how they were measured.
-    "largest batch",
-    "training",
-    "energy",
-    "memory",
-    "timing",
-    "numerics",
-    "inference",
-    "scaling",
-    "layers",
-    "switches",
-    "notes",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Tables of one kind and their place in the report.
@@ -120,8 +99,10 @@ class Entry:
     read where it is pasted.
     """
 
-    place: Place
-    """Sections stand where their first table does."""
+    place: int
+    """Its order among all entries; a section stands where its first table does. Below 50 are those
+    of the whole report; from 50 the results of a recipe, from 60 more about them, and from 80 what
+    is asked last. It is a number, for a new phase to need no list of the others."""
     section: str
     make: Callable[[Material], Iterable[Table | str | None]]
     """Returns tables, None for those without rows, and remarks to be read below them."""
