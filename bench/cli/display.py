@@ -200,12 +200,18 @@ def _each_once(words: Sequence[str]) -> str:
 
 def _duration(plan: Plan) -> str:
     """Return the number of a plan's trials and their time, with the report's."""
+    count = str(len(plan.trials))
     total_s = REPORT_S
+    is_known = True
     for trial in plan.trials:
+        may_follow = PHASES[trial.phase].is_enough is not None
+        if may_follow and trial.protocol.most_replicates > trial.protocol.replicates:
+            count = f"at least {len(plan.trials)}"
         if trial.estimate_s is None:  # the sum of the others would promise too little
-            return f"{len(plan.trials)}, an unknown time"
-        total_s += trial.estimate_s
-    return f"{len(plan.trials)}, about {_time(total_s)}"
+            is_known = False
+        else:
+            total_s += trial.estimate_s
+    return f"{count}, about {_time(total_s)}" if is_known else f"{count}, an unknown time"
 
 
 def _time(seconds: float) -> str:

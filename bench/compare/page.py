@@ -20,12 +20,14 @@ MARGINS = "; ".join(
 )
 CHANGES = (
     "Changes are NEW ÷ OLD, of accuracy and loss NEW − OLD, with 95 % intervals. REGRESSED and "
-    f"IMPROVED: the interval clears the A/A noise ({MARGINS}), and so clearly that at most 5 % of "
-    "such verdicts are expected to be chance. SAME: the interval lies within 1 %, or those "
+    f"IMPROVED: the interval clears the A/A noise ({MARGINS}), also among as many figures as are "
+    "compared (false discovery rate 5 %). SAME: the interval lies within 1 %, or those "
     f"margins. INCONCLUSIVE: neither, or too few samples: {NEEDS} A GPU's peak of memory is read "
     "in two processes, and the interval spans them; on a CPU differences within 5 MiB cannot be "
     "resolved."
 )
+# So many figures are read at a glance; of more, those are shown that changed.
+FEW = 20
 
 COLUMNS = [
     BATCH,
@@ -40,8 +42,8 @@ def show_comparison(comparison: Comparison) -> None:
     """Print a comparison with earlier runs: what changed, and how much did not."""
     print_plain(f"OLD: {', '.join(comparison.old)}")
     print_plain(f"NEW: {', '.join(comparison.new)}")
-    print_plain(f"\n{comparison.summary} --json lists all.")
-    for of_subject in changed(comparison):
+    print_plain(f"\n{comparison.summary} --json has all.")
+    for of_subject in tables(comparison):
         print_plain(f"\n{of_subject.title}")
         print_plain(of_subject.text.rstrip())
     print_plain("")
@@ -58,11 +60,17 @@ def show_comparison(comparison: Comparison) -> None:
             print_plain(f"- {failure}")
 
 
-def changed(comparison: Comparison) -> list[Table]:
-    """Return the tables of what changed, one for each recipe on a device, regressions first."""
+def tables(comparison: Comparison) -> list[Table]:
+    """Return the tables, one for each recipe on a device, regressions first.
+
+    They are of what changed, and of few figures of all.
+    """
+    shown = ["REGRESSED", "IMPROVED"]
+    if len(comparison.changes) <= FEW:
+        shown += ["SAME", "INCONCLUSIVE"]
     by_subject: dict[str, list[Row]] = {}
     # Subjects with a regression come first, too.
-    for verdict in ("REGRESSED", "IMPROVED"):
+    for verdict in shown:
         for row in comparison.rows:
             for change in row.changes.values():
                 if change.verdict == verdict:

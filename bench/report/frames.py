@@ -27,6 +27,7 @@ INTERNAL = (
     "generation",
     "in_common",
     "disturbed",
+    "one_of_many",
     "power_capped",
     "timed_processes",
     "diverged_seeds",

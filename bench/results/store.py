@@ -31,7 +31,7 @@ from bench.spec.trial import Trial
 # The columns that name an arm.
 ARM_KEY = ["precision", "techniques", "ablation"]
 # In a row's detail, between why a process failed and the file with all that it printed.
-LOG = "; log: "
+LOG = "; log in the run's folder: "
 
 # A row of a CSV by its columns, as it is written.
 Row = dict[str, Any]

@@ -6,7 +6,8 @@ from collections import Counter
 import pytest
 
 from bench.compare.comparison import Comparison, compare
-from bench.compare.page import changed, show_comparison
+from bench.compare import page
+from bench.compare.page import show_comparison, tables
 from tests.report import fleet
 from tests.report.builders import RunBuilder
 
@@ -50,8 +51,11 @@ def test_every_line_fits_a_terminal_and_every_change_is_whole(compared, width, m
         assert str(change) in regressed
 
 
-def test_what_changed_is_shown_and_the_rest_is_counted(compared):
-    (table,) = changed(compared)
+def test_of_many_figures_what_changed_is_shown_and_the_rest_is_counted(compared, monkeypatch):
+    words = {row[3] for table in tables(compared) for row in table.rows}
+    assert words == {"REGRESSED", "SAME", "INCONCLUSIVE"}
+    monkeypatch.setattr(page, "FEW", len(compared.changes) - 1)
+    (table,) = tables(compared)
     assert table.title == f"{SUITE} on {DEVICES[1]} (0)"
     assert {row[3] for row in table.rows} == {"REGRESSED"}
     others = Counter(change.verdict for change in compared.changes if not change.is_shown)
@@ -65,7 +69,7 @@ def test_regressions_come_before_improvements(tmp_path):
     old.alone("fp32", [13.0, 13.01]).alone("amp-bf16", [5.0, 5.01])
     new = RunBuilder(tmp_path / "new").memory("fp32", 200)
     new.alone("fp32", [10.0, 10.01]).alone("amp-bf16", [6.5, 6.51])
-    (table,) = changed(compare(tmp_path / "old", tmp_path / "new"))
+    (table,) = tables(compare(tmp_path / "old", tmp_path / "new"))
     assert [(row[1], row[2], row[3]) for row in table.rows] == [
         ("fp32", "peak memory", "REGRESSED"),
         ("amp-bf16", "step time", "REGRESSED"),

@@ -165,7 +165,7 @@ def check_broken(place, fault, broken):
     assert re.search(reason, broken["detail"], re.IGNORECASE)
     assert len(broken["detail"]) < 1000
     if status != "oom" and fault not in ("kill", "leave"):  # which leave no word
-        (log,) = re.findall(r"log: (logs/.*\.log)$", broken["detail"])
+        (log,) = re.findall(r"folder: (logs/.*\.log)$", broken["detail"])
         assert (place / "out" / log).exists()
     assert computing() == []
 

@@ -265,7 +265,7 @@ def test_a_failed_process_has_its_reason_in_short_in_its_row_and_all_that_it_pri
     done = run(plan, {"memory-fp32": Ending(kind="died", text=text, log=printed)})
     _, detail = done.lost()["memory-fp32-r0"]
     pattern = r"ValueError: bad pixels in \\udcff\.jpg 0+ … \(.* left out\) … 0+ is no image"
-    pattern += "; log: (logs/.*)"
+    pattern += "; log in the run's folder: (logs/.*)"
     assert len(detail) < 5000
     log = tmp_path / "run" / re.fullmatch(pattern, detail)[1]
     assert log.read_text().startswith("Traceback\nxxx")

@@ -50,8 +50,9 @@ def _speeds(
 ) -> pd.DataFrame:
     """Return one row for each arm whose speed was tried, by its number.
 
-    ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word, and
-    ``measured_in`` says over which processes, ``disturbed`` whether all of these were.
+    ``speedup`` has the interval of its contrast with fp32, ``speed_verdict`` its word,
+    ``one_of_many`` whether the word were another if it were the only speedup, and ``measured_in``
+    says over which processes, ``disturbed`` whether all of these were.
     ``noise_ratio`` is that of ``noises``, empty where it was not measured, and ``power_capped``
     whether the power limit held the clock down, which the precisions then shared. Where the speedup
     alone counts (``judged_alone``), these are of it, and ``IN_TURNS`` is filled; without one,
@@ -88,9 +89,11 @@ def _speeds(
     table = table.join(intervals(turns, IN_TURNS, attrgetter("gain")))
     words = {}
     # All verdicts at once: the false discovery rate is over the report.
-    for arm, word in zip(changes, judge_speedups(judged), strict=True):
-        words[arm] = (word, measured_in(counting[arm]), changes[arm].is_disturbed)
-    columns = ["speed_verdict", "measured_in", "disturbed"]
+    for arm, contrast, word in zip(changes, judged, judge_speedups(judged), strict=True):
+        is_one_of_many = word != contrast.word and not contrast.shares_clock
+        in_words = measured_in(counting[arm])
+        words[arm] = (word, is_one_of_many, in_words, changes[arm].is_disturbed)
+    columns = ["speed_verdict", "one_of_many", "measured_in", "disturbed"]
     table = table.join(pd.DataFrame.from_dict(words, orient="index", columns=columns, dtype=object))
     is_measured = rows["status"].isin(MEASURED)
     table["timed_processes"] = rows[is_measured].groupby(ARM_NUMBER).size()

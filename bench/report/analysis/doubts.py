@@ -41,7 +41,7 @@ DOUBTS = {
         Doubt(
             name=PARTIAL,
             mark="◊",
-            about="its run did not end",
+            about="its run is not finished; --resume measures the rest",
             applies=lambda row: row["unfinished"],
         ),
         Doubt(
@@ -55,7 +55,7 @@ DOUBTS = {
             name="crowded",
             mark="¤",
             about=f"other programs took more than {CROWDED_PCT:g} % of the machine's cores while "
-            "it was timed",
+            "it was timed: measure again when they have ended",
             applies=lambda row: row["foreign_load_pct"] > CROWDED_PCT,
         ),
         Doubt(
@@ -84,6 +84,13 @@ DOUBTS = {
             about="unconverged: the interval is wider than was asked for",
             applies=lambda row: row["speed_status"] == "unconverged",
             of_figure=True,
+        ),
+        Doubt(
+            name="one of many",
+            mark="≟",
+            about="reported alone it would be FASTER or SLOWER, but of as many speedups as are "
+            "reported here chance makes one look so",
+            applies=lambda row: row["one_of_many"] is True,
         ),
         Doubt(
             name="shared clock",

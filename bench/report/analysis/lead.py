@@ -141,7 +141,7 @@ def _faster(answer: Answer) -> str:
     size = times(arm["speedup"], low, high)
     if not answer.stays:
         return size
-    if arm["speed_verdict"] == "INCONCLUSIVE" and low < 1 < high:
+    if arm["speed_verdict"] == "INCONCLUSIVE" and known(low):
         # A single figure would read as a gain or a loss, which is what is not known.
         size = f"{number(low, 2)} to {number(high, 2)}×"
     return f"{arm['precision']}: {size}"
@@ -266,7 +266,10 @@ def _clause(group: Sequence[Answer], answers: Sequence[Answer]) -> Sentence:
         if any(answer.is_undecided for answer in group):
             notes.append("measure longer to decide")
         reasons = f" ({'; '.join(notes)})" if notes else ""
-        return [Part(f"stay with {BASELINE}", strong=True), Part(f" {where}{reasons}")]
+        advice = f"stay with {BASELINE}"
+        if all(answer.is_undecided for answer in group):
+            advice = f"undecided, so {advice}"
+        return [Part(advice, strong=True), Part(f" {where}{reasons}")]
     if first.is_gain:
         return [Part(f"only {first.use} fits {where}")]
     return [Part(f"{first.use} {where}")]
