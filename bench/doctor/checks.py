@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bench.spec.precisions import IEEE_ERROR
 from bench.stats import Interval, student
 
-# The error of a 512×512 product is far below this in IEEE fp32, and above 1e-4 in TF32.
-IEEE_ERROR = 3e-5
 # Steps of a known ratio: of so many equal parts.
 KNOWN_PARTS = (3, 2)
 RATIO_TOLERANCE = 0.01

@@ -22,11 +22,13 @@ from bench.spec.metrics import METRICS, SPEED, THROUGHPUT
 from bench.spec.optional import definitions
 from bench.spec.phase import Phase
 from bench.spec.phases import MEASURING
-from bench.spec.precisions import BASELINE, precision_rank, unexpected_types_in_words
+from bench.spec.precisions import (
+    BASELINE,
+    IEEE_ERROR,
+    precision_rank,
+    unexpected_types_in_words,
+)
 
-# An fp32 matrix product with a larger relative error than this was not computed in IEEE fp32, which
-# stays below 1e-6; TF32 and bfloat16 lie above 1e-4.
-IEEE_ERROR = 3e-5
 # Settings of the fp32 switches under which factors are rounded before they are multiplied.
 ROUNDED = ("tf32", "bf16")
 # The statuses of the phases that advice rests on. Of optional phases an arm may have others, with
