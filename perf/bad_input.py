@@ -113,7 +113,7 @@ def wrong(argv: Sequence[str], code: object, printed: str) -> str:
     return ""
 
 
-def probed(_launcher: object, target: str, *arguments: Any) -> Any:
+def probed(_launcher: object, target: str, *arguments: Any, **_limits: float) -> Any:
     """Answer the calls of ``list --gpus`` and ``doctor`` to a process; all probes fail."""
     name = target.rpartition(":")[2]
     if name == "survey":
