@@ -108,7 +108,12 @@ class Interval:
             # Where the scale falls, the ends change places.
             low, high = sorted((scale(low), scale(high)))
         center = scale(self.center)
-        return Interval(center=center, low=low, high=high, n=self.n)
+        return Interval(
+            center=center,
+            low=low,
+            high=high,
+            n=self.n,
+        )
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
@@ -126,7 +131,11 @@ class Interval:
 
 
 def around(
-    center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE
+    center: float,
+    error: float,
+    freedom: float,
+    count: int,
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Return an estimate with Student's interval, which fewer than two values do not have."""
     low = None

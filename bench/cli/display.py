@@ -136,7 +136,11 @@ def describe_gpu(sample: Sample) -> str:
 
 
 def show_plan(
-    plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request
+    plan: Plan,
+    left: Plan,
+    environment: Environment,
+    warnings: Sequence[str],
+    request: Request,
 ) -> None:
     """Print what is going to run, where, and how long it may take.
 

@@ -20,8 +20,18 @@ from bench.spec.phases import DEFAULT_PHASES, PHASES
 from bench.spec.protocol import Protocol
 from bench.spec.request import MAX, Request
 
-QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
-RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
+QUICK = Protocol(
+    replicates=1,
+    most_replicates=1,
+    time_budget_s=3.0,
+    fewest_rounds=5,
+)
+RIGOROUS = Protocol(
+    replicates=10,
+    most_replicates=20,
+    target_ci=0.005,
+    time_budget_s=200.0,
+)
 PROTOCOL_FIELDS = {field.name for field in fields(Protocol)}
 REQUEST_FIELDS = {field.name for field in fields(Request)}
 EXAMPLES = """
@@ -124,10 +134,19 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
         prog="run_bench.py report", description="Write the report of one run, or of several in one."
     )
     runs = "folder of a run, such as results/NAME, or of runs"
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
+    report.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help=runs,
+    )
     where = report.add_mutually_exclusive_group()
     where.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write it (default: reports/NAME)",
     )
     where.add_argument(
         "--json", action="store_true", help="print its figures and the raw samples instead, as JSON"

@@ -79,7 +79,13 @@ def open_batches(
         dataset = load(data, source)
         opened = partial(ImageBatches, dataset)
         data = replace(data, classes=len(dataset.classes))
-    return opened(data=data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+    return opened(
+        data=data,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        shard=shard,
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -277,7 +283,12 @@ class SyntheticBatches(Batches):
 
 
 def random_batches(
-    data: Data, *, batch_size: int, count: int, device: torch.device, seed: int
+    data: Data,
+    *,
+    batch_size: int,
+    count: int,
+    device: torch.device,
+    seed: int,
 ) -> list[Pair]:
     """Return ``count`` batches of normal inputs and random targets, drawn on ``device``.
 
@@ -423,7 +434,19 @@ def first_batches(
         size = batch_size // shard.ranks
         # Each rank draws samples of its own.
         seed += shard.rank
-        return random_batches(data, batch_size=size, count=count, device=device, seed=seed)
-    batches = SuiteBatches(suite, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        return random_batches(
+            data,
+            batch_size=size,
+            count=count,
+            device=device,
+            seed=seed,
+        )
+    batches = SuiteBatches(
+        suite,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        shard=shard,
+    )
     with closing(batches.train(1)) as epoch:
         return list(islice(epoch, count))

@@ -52,7 +52,10 @@ class Listing:
 
 
 def load(
-    path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0
+    path: str,
+    directory: str,
+    size: tuple[int, int],
+    validation_share: float = 0.0,
 ) -> Dataset:
     """Return the folder's images, decoded now or read from the cache in ``directory``.
 

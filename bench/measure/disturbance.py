@@ -152,7 +152,11 @@ class GpuWatch(Watch):
     """Adds up one GPU's throttle times and other processes' loads."""
 
     def __init__(
-        self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]
+        self,
+        monitor: Monitor,
+        uuid: str,
+        clock: Callable[[], float],
+        own_pids: Collection[int],
     ) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
         self._monitor, self._uuid, self._clock = monitor, uuid, clock

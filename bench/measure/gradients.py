@@ -201,7 +201,10 @@ def errors_against_float64(
 
 
 def _pass(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batch: Any, scale: float
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Tensor],
+    batch: Any,
+    scale: float,
 ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
     """Return the loss, the model's outputs, and the unscaled gradients by name.
 

@@ -119,7 +119,11 @@ def formulas() -> dict[Any, _Formula]:
 
 
 def _convolution_backward(
-    grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any
+    grad_output: Tensor,
+    inputs: Tensor,
+    weight: Tensor,
+    *rest: Any,
+    **_result: Any,
 ) -> int:
     """Each of the two gradients, where it is asked for, has as many FLOPs as the forward pass."""
     _bias_sizes, *geometry, _output_padding, _groups, wanted = rest

@@ -53,7 +53,10 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
 
 
 def _sample_until_stopped(
-    monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float
+    monitor: Monitor,
+    gpus: dict[str, str],
+    connection: Connection,
+    period_s: float,
 ) -> None:
     parent = os.getppid()
     unsent: list[Sample | Lost] = []

@@ -31,7 +31,10 @@ SILENT_STEPS = 24
 
 
 def with_estimates(
-    trial: Trial, request: Request, prepared: PreparedSuite, device: Device
+    trial: Trial,
+    request: Request,
+    prepared: PreparedSuite,
+    device: Device,
 ) -> Trial:
     """Return a planned trial with its estimated time and its limit on silence."""
     step_s = estimated_step_s(trial, device, prepared.flops_per_sample)
@@ -43,7 +46,10 @@ def with_estimates(
 
 
 def _estimate_s(
-    trial: Trial, prepared: PreparedSuite, device: Device, step_s: float | None
+    trial: Trial,
+    prepared: PreparedSuite,
+    device: Device,
+    step_s: float | None,
 ) -> float | None:
     """Return a trial's estimated seconds, from those of a step. None is unknown."""
     if trial.unfit or refusal_reason(trial, device):

@@ -29,7 +29,12 @@ from bench.spec.techniques import ArmSpec, find, for_one_device
 from bench.spec.trial import Cell, Trial
 
 # An emulated precision that nobody named is measured in one short process: it is slower by far.
-ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
+ONCE = Protocol(
+    replicates=1,
+    most_replicates=1,
+    time_budget_s=1.0,
+    fewest_rounds=3,
+)
 # It is left out where a step of it should take longer, because a comparison runs about 20 of them;
 # and it is not trained where a training should.
 EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
@@ -88,7 +93,10 @@ def make_plan(
 
 
 def _plan_on_device(
-    request: Request, prepared: PreparedSuite, device: Device, largest: Largest | None
+    request: Request,
+    prepared: PreparedSuite,
+    device: Device,
+    largest: Largest | None,
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order, each with its estimates."""
     flops_per_sample = prepared.flops_per_sample
@@ -115,7 +123,10 @@ def _plan_on_device(
 
 
 def _shorten(
-    request: Request, suite: Suite, device: Device, flops_per_sample: float | None
+    request: Request,
+    suite: Suite,
+    device: Device,
+    flops_per_sample: float | None,
 ) -> Suite:
     """Return the suite at the only batch size that ``--quick`` measures where none is named.
 
@@ -134,7 +145,10 @@ def _shorten(
 
 
 def _emulates_quickly(
-    request: Request, suite: Suite, device: Device, flops_per_sample: float | None
+    request: Request,
+    suite: Suite,
+    device: Device,
+    flops_per_sample: float | None,
 ) -> bool:
     """Return whether to measure an emulated precision that nobody named.
 
@@ -180,7 +194,11 @@ def _cell(request: Request, prepared: PreparedSuite, suite: Suite, device: Devic
 
 
 def _trials_on(
-    request: Request, cell: Cell, suite: Suite, device: Device, largest: Largest | None
+    request: Request,
+    cell: Cell,
+    suite: Suite,
+    device: Device,
+    largest: Largest | None,
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
     precisions = _precisions(request, device)

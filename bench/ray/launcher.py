@@ -59,7 +59,10 @@ class RayLauncher(Launcher):
     """Trials on different accelerators do not disturb each other."""
 
     def __init__(
-        self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]
+        self,
+        address: str | None,
+        accelerators: Sequence[str] | None,
+        suite_files: Sequence[str],
     ) -> None:
         """Connect, send the project's code to the cluster, and take the accelerators.
 
@@ -246,7 +249,10 @@ class RayLauncher(Launcher):
         return ranks
 
     def _run_rank(
-        self, held: Accelerator, arguments: tuple[Any, ...], on_message: OnMessage
+        self,
+        held: Accelerator,
+        arguments: tuple[Any, ...],
+        on_message: OnMessage,
     ) -> Ending:
         """Run a rank by the actor on an accelerator, and pass its records on.
 
@@ -428,7 +434,10 @@ class AcceleratorActor(LocalLauncher):
         return str(ray.util.get_node_ip_address()), free_port()
 
     def stream(
-        self, trial: Trial, device: Device, rendezvous: Rendezvous | None
+        self,
+        trial: Trial,
+        device: Device,
+        rendezvous: Rendezvous | None,
     ) -> Iterator[Message | Ending]:
         """Run the accelerator's rank of a trial; yield its records, and its ending last."""
         messages: SimpleQueue[Message | Ending] = SimpleQueue()

@@ -55,7 +55,11 @@ class Context:
     """Those of all arms; the ablation's steps have their own."""
 
     def build(
-        self, name: str, *, techniques: Techniques | None = None, steps: int | None = None
+        self,
+        name: str,
+        *,
+        techniques: Techniques | None = None,
+        steps: int | None = None,
     ) -> BuiltArm:
         """Set the process to the precision called ``name`` and build its arm.
 
@@ -106,11 +110,18 @@ class Context:
         if self.suite.batches is None:
             opened = partial(open_batches, self.data, cell.data)
         return opened(
-            batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=self.shard
+            batch_size=cell.batch_size,
+            device=self.device,
+            seed=self.trial.seed,
+            shard=self.shard,
         )
 
     def resident_batches(
-        self, count: int, *, batch_size: int | None = None, device: torch.device | None = None
+        self,
+        count: int,
+        *,
+        batch_size: int | None = None,
+        device: torch.device | None = None,
     ) -> list[Batch]:
         """Return this process's part of the first batches of training, or of random ones.
 
@@ -304,7 +315,11 @@ class TrainingRunner:
             detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"arm": self.name, "compile_s": self.compile_s} | measured
         return TrialResult(
-            status=status, detail=detail, switches=switches, operations=operations, **fields
+            status=status,
+            detail=detail,
+            switches=switches,
+            operations=operations,
+            **fields,
         )
 
     def observable(self) -> TrainingRunner:

@@ -27,7 +27,12 @@ META = torch.device("meta")
 
 def _first_batch(suite: Suite, batch_size: int) -> Batch:
     (batch,) = first_batches(
-        suite, suite.data, batch_size=batch_size, count=1, device=torch.device("cpu"), seed=0
+        suite,
+        suite.data,
+        batch_size=batch_size,
+        count=1,
+        device=torch.device("cpu"),
+        seed=0,
     )
     return batch
 

@@ -275,7 +275,11 @@ def _build_schedules(
 
 
 def _forward(
-    suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int
+    suite: Suite,
+    model: nn.Module,
+    device: torch.device,
+    techniques: Techniques,
+    seed: int,
 ) -> Any:
     if distributed.ranks() > 1:
         # Dropout must differ between the parts of a batch, so each rank goes on from a seed of its

@@ -48,7 +48,10 @@ WARM_UP = 3
 
 
 def require_supported(
-    techniques: Techniques, suite: Suite, data: Data, device: torch.device
+    techniques: Techniques,
+    suite: Suite,
+    data: Data,
+    device: torch.device,
 ) -> None:
     """Refuse techniques that a suite or device cannot have, before its model is built.
 

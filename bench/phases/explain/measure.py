@@ -102,7 +102,10 @@ class _Arm:
     """An arm of the trial, and what its steps took."""
 
     def __init__(
-        self, context: Context, runner: TrainingRunner, send: Callable[[Message], None]
+        self,
+        context: Context,
+        runner: TrainingRunner,
+        send: Callable[[Message], None],
     ) -> None:
         """Warm up."""
         self.context = context

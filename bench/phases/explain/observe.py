@@ -259,7 +259,12 @@ class LoopObserver:
     """
 
     def __init__(
-        self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int
+        self,
+        trace: str,
+        recorded: Sequence[Mapping[str, Any]],
+        *,
+        plain: int,
+        profiled: int,
     ) -> None:
         """Begin.
 
@@ -279,7 +284,11 @@ class LoopObserver:
         next(self._course, None)
 
     def _observe(
-        self, trace: str, recorded: Sequence[Mapping[str, Any]], plain: int, profiled: int
+        self,
+        trace: str,
+        recorded: Sequence[Mapping[str, Any]],
+        plain: int,
+        profiled: int,
     ) -> Iterator[None]:
         """Yield until the next optimizer's step has ended."""
         for _ in range(plain):

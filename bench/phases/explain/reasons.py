@@ -218,7 +218,14 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
             continue
         for arm in steps.values():
             why = reasons(baseline, arm)
-            explained.append(Explanation(cell=cell, baseline=baseline, arm=arm, reasons=why))
+            explained.append(
+                Explanation(
+                    cell=cell,
+                    baseline=baseline,
+                    arm=arm,
+                    reasons=why,
+                )
+            )
     return explained
 
 

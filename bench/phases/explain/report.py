@@ -277,7 +277,12 @@ def _panel(title: str, unit: str, steps: dict[str, pd.Series[float]]) -> Panel:
             end = start + value
             tint = PARTS[str(part)]
             # Bars are 0.7 of a row high, so that those of two rows do not touch.
-            bar = Bar(x=(start, end), low=place + 0.15, high=place + 0.85, tint=tint)
+            bar = Bar(
+                x=(start, end),
+                low=place + 0.15,
+                high=place + 0.85,
+                tint=tint,
+            )
             marks.append(bar)
             start = end
         longest = max(longest, start)

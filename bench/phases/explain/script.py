@@ -20,7 +20,12 @@ OPTIMIZER = "Optimizer.step#"
 
 
 def figures_of(
-    record: Mapping[str, Any], *, step_ms: float, wait_pct: float | None, length: int, gpu: bool
+    record: Mapping[str, Any],
+    *,
+    step_ms: float,
+    wait_pct: float | None,
+    length: int,
+    gpu: bool,
 ) -> Iterator[Row]:
     """Yield the figures of an arm, as ``Explained`` has them.
 

@@ -334,14 +334,24 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     if model.raised is not None:
         raise model.raised
     if outside > enough:
-        return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
+        return Findings(
+            answer="loss",
+            error=error,
+            limit=enough,
+            error_kept=outside,
+        )
     errors = dict[str, float]()
     for name in candidates:
         others = [other for other in candidates if other != name]
         errors[name] = model.error(others, replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
-    findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)
+    findings = Findings(
+        answer="diffuse",
+        error=error,
+        limit=limit,
+        errors=errors,
+    )
     findings.raised = raised_text(raised)
     if error <= limit:
         return findings

@@ -235,8 +235,20 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     zero = LOWEST - 3 - len(arms)
     low, high = SHARES
     marks: list[Mark] = [
-        Bar(x=(LOWEST - 1, FP16_ZERO), low=low, high=high, tint=chart.LOST, faint=True),
-        Bar(x=(FP16_ZERO, FP16_NORMAL), low=low, high=high, tint=chart.COARSE, faint=True),
+        Bar(
+            x=(LOWEST - 1, FP16_ZERO),
+            low=low,
+            high=high,
+            tint=chart.LOST,
+            faint=True,
+        ),
+        Bar(
+            x=(FP16_ZERO, FP16_NORMAL),
+            low=low,
+            high=high,
+            tint=chart.COARSE,
+            faint=True,
+        ),
         Rule(at=FP16_ZERO - math.log2(scale), axis="x"),
     ]
     for place, (name, arm) in enumerate(arms):
@@ -257,8 +269,19 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     percents = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
     return Panel(
         title="",
-        x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=powers.stop + 0.5),
-        y=Axis(label="share of all values (%)", scale="log", ticks=percents, low=low, high=high),
+        x=Axis(
+            label="magnitude",
+            ticks=ticks,
+            low=zero - 1.5,
+            high=powers.stop + 0.5,
+        ),
+        y=Axis(
+            label="share of all values (%)",
+            scale="log",
+            ticks=percents,
+            low=low,
+            high=high,
+        ),
         marks=marks,
     )
 

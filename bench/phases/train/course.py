@@ -48,7 +48,13 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
             panels.append(panel(epochs, what, "elapsed_s"))
     if not panels:
         return None
-    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, legend=legend(epochs))
+    return Chart(
+        name=name,
+        caption=caption,
+        about=ABOUT,
+        panels=panels,
+        legend=legend(epochs),
+    )
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:
@@ -76,7 +82,12 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     if what == LOSS:
         losses = rows[list(COLUMNS[LOSS])]
         y = Axis(label=LOSS, scale="log" if _falls_far(losses) else "linear")
-    return Panel(title=f"{what.capitalize()} against {title}", x=against, y=y, marks=marks)
+    return Panel(
+        title=f"{what.capitalize()} against {title}",
+        x=against,
+        y=y,
+        marks=marks,
+    )
 
 
 def _falls_far(losses: pd.DataFrame) -> bool:
@@ -103,7 +114,15 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     marks: list[Mark] = []
     # A single seed has no range.
     if (high > low).any():
-        marks.append(Bar(x=at, low=low, high=high, tint=precision, faint=True))
+        marks.append(
+            Bar(
+                x=at,
+                low=low,
+                high=high,
+                tint=precision,
+                faint=True,
+            )
+        )
     points = list(zip(at, values.mean(), strict=True))
     marks.append(Curve(points=points, tint=precision, dashed=dashed))
     # The cross stands at the last epoch that can be drawn.
@@ -111,7 +130,14 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     lost_seeds = arm.loc[diverged, "seed"]
     ended = last_epochs[last_epochs["seed"].isin(lost_seeds)]
     for place, last in zip(ended[x], ended[y], strict=True):
-        marks.append(Text(x=place, y=last, text="✕", tint=precision))
+        marks.append(
+            Text(
+                x=place,
+                y=last,
+                text="✕",
+                tint=precision,
+            )
+        )
     return marks
 
 

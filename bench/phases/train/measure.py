@@ -35,7 +35,10 @@ Heartbeat = Callable[[str, Iterator[Batch]], Iterator[Batch]]
 
 
 def run(
-    trial: Trial, _device: Device, send: Callable[[Message], None], checkpoint: Path | None = None
+    trial: Trial,
+    _device: Device,
+    send: Callable[[Message], None],
+    checkpoint: Path | None = None,
 ) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
@@ -93,7 +96,11 @@ def run(
 
 
 def _epoch(
-    number: int, context: Context, runner: TrainingRunner, batches: Batches, heartbeat: Heartbeat
+    number: int,
+    context: Context,
+    runner: TrainingRunner,
+    batches: Batches,
+    heartbeat: Heartbeat,
 ) -> tuple[EpochResult, Switches]:
     """Train and test one epoch; return its row, elapsed by itself, and the switches after training.
 
@@ -129,7 +136,11 @@ def _epoch(
 
 
 def _heartbeat(
-    send: Callable[[Message], None], epoch: int, epochs: int, unit: str, batches: Iterator[Batch]
+    send: Callable[[Message], None],
+    epoch: int,
+    epochs: int,
+    unit: str,
+    batches: Iterator[Batch],
 ) -> Iterator[Batch]:
     """Pass batches on, and send progress with their number every two seconds."""
     last = time.monotonic()

@@ -211,7 +211,13 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         labels.append(described.label)
         margin = described.margin
         marks: list[Mark] = [
-            Bar(x=(-margin, margin), low=0, high=len(lines), tint=chart.SOFT, faint=True),
+            Bar(
+                x=(-margin, margin),
+                low=0,
+                high=len(lines),
+                tint=chart.SOFT,
+                faint=True,
+            ),
             Rule(at=0.0, axis="x"),
         ]
         for row in lines:

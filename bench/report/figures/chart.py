@@ -164,7 +164,13 @@ class Panel:
 def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark]) -> Panel:
     """Return a panel with a named row for each mark or group of marks."""
     ticks = [(place + 0.5, name) for place, name in enumerate(names)]
-    return Panel(title=title, x=x, y=Axis(ticks=ticks), marks=marks, rows=len(names))
+    return Panel(
+        title=title,
+        x=x,
+        y=Axis(ticks=ticks),
+        marks=marks,
+        rows=len(names),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

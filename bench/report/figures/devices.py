@@ -193,7 +193,12 @@ def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
     least = values.min()
     most = values.max()
     if most > LOG_FROM * least > 0:
-        axis = Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+        axis = Axis(
+            label=unit,
+            scale="log",
+            low=least / 1.2,
+            high=1.2 * most,
+        )
     else:
         # An axis from 0 to 0 would have no length.
         axis = Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
@@ -242,7 +247,11 @@ def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: b
 
 
 def _lines(
-    group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
+    group: pd.DataFrame,
+    x: Axis,
+    y: Axis,
+    lines: Mapping[str, Tint],
+    is_speedup: bool,
 ) -> Panel:
     """Describe lines with their whiskers, and crosses at batch sizes that did not fit.
 
@@ -264,4 +273,9 @@ def _lines(
                 whiskers.append((size, row["low"], row["high"]))
         if points:
             marks.append(Curve(points=points, whiskers=whiskers, tint=tint))
-    return Panel(title="", x=x, y=y, marks=marks)
+    return Panel(
+        title="",
+        x=x,
+        y=y,
+        marks=marks,
+    )

@@ -356,7 +356,12 @@ def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
     is_wide = len(chart.panels) <= MOST_WIDE
     grid = SubElement(shown, "div", {"class": "panels wide" if is_wide else "panels"})
     groups = ElementTree.fromstring(svg).iterfind(f".//{SVG}g[@id='.panel']")
-    legend = Panel(title="legend", x=Axis(), y=Axis(), marks=())
+    legend = Panel(
+        title="legend",
+        x=Axis(),
+        y=Axis(),
+        marks=(),
+    )
     # Without a legend there is no box for it.
     drawn = zip([*chart.panels, legend], boxes, groups, strict=False)
     for panel, box, group in drawn:
