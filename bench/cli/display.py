@@ -105,7 +105,9 @@ class LiveDisplay(Display):
 
 def open_display() -> Display:
     """Return the display for a terminal, or for a log."""
-    return LiveDisplay() if sys.stdout.isatty() else Display()
+    if sys.stdout.isatty():
+        return LiveDisplay()
+    return Display()
 
 
 def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
@@ -190,7 +192,9 @@ def _describe_group(trials: Sequence[Trial]) -> str:
         elif data.kind != "script":  # a script has its own, which nobody here knows
             sizes.append(str(trial.cell.batch_size))
         if trial.phase == "train":
-            source = "the suite's own batches" if data.kind == "suite" else data
+            source = str(data)
+            if data.kind == "suite":
+                source = "the suite's own batches"
             training = f"; trained on {source}, epochs: {trial.epochs}"
     text = _each_once(arms)
     if sizes:

@@ -149,7 +149,8 @@ def _would(device: Device, name: str) -> str:
     if reason:
         return f"unsupported: {reason}"
     if is_emulated(device, name):
-        bf16, fp32 = device.bf16_gflops, device.fp32_gflops
+        bf16 = device.bf16_gflops
+        fp32 = device.fp32_gflops
         return f"emulated: {bf16:.0f} GFLOP/s in bfloat16, {fp32:.0f} in fp32"
     # A survey measures the rates of fp32 and bfloat16 alone.
     if not device.is_gpu and PRECISIONS[name].compute == "float16":

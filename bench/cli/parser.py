@@ -206,7 +206,8 @@ def option_name(field: str, option: Option) -> str:
 
 def add_option(group: Any, field: str, option: Option) -> None:
     """Add an option to a parser or to a group of it."""
-    name, takes = option_name(field, option), {}
+    name = option_name(field, option)
+    takes = {}
     action = "store_true"
     if option.metavar:
         action = "append" if option.repeatable else "store"

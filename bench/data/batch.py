@@ -85,7 +85,9 @@ def pinned(batch: Batch) -> Batch:
     """Return a batch in host memory with its tensors in pinned memory."""
 
     def moved(leaf: Any) -> Any:
-        return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+        if hasattr(leaf, "pin_memory"):
+            return leaf.pin_memory()
+        return leaf
 
     return map_leaves(moved, batch)
 

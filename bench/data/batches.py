@@ -136,7 +136,8 @@ class ImageBatches(Batches):
 
     def __post_init__(self) -> None:
         """Load the images onto the device if they fit; else leave them in their file."""
-        train, test = self.dataset.train, self.dataset.test
+        train = self.dataset.train
+        test = self.dataset.test
         self._samples = len(train.labels)
         left = self._samples % self.batch_size
         # A rank without a sample would have no gradients to average with the others'.
@@ -334,7 +335,8 @@ class SuiteBatches(Batches):
         Raises:
             UsageError: they have no ``len``, and the suite has a schedule of steps.
         """
-        self.data, self.storage = self.suite.data, "host"
+        self.data = self.suite.data
+        self.storage = "host"
         super().__post_init__()
         first = self._open("train", self.seed)
         if hasattr(first, "__len__"):

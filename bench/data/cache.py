@@ -125,7 +125,8 @@ class Images:
     """A split's images on the device, or mapped from their file; labels are on the device."""
 
     def __init__(self, split: Split, device: torch.device, *, is_mapped: bool) -> None:
-        self._is_mapped, self._device = is_mapped, device
+        self._is_mapped = is_mapped
+        self._device = device
         # A copy on the CPU too: mapped from the file, pages would arrive while something is
         # measured.
         self._images = split.images if is_mapped else split.images.to(device, copy=True)

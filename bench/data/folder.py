@@ -150,7 +150,8 @@ def find(path: str) -> dict[str, Path]:
 def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     """List the images of the classes in a split's ``folder``, as torchvision's ImageFolder does."""
     numbers = {name: label for label, name in enumerate(classes)}
-    paths, labels = [], []
+    paths = []
+    labels = []
     for path, label in make_dataset(folder, numbers, IMG_EXTENSIONS, allow_empty=True):
         paths.append(path)
         labels.append(label)
@@ -192,13 +193,16 @@ def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]
     for path in paths:
         # Each of Pillow's formats fails in its own way.
         with suppress(Exception), Image.open(path) as image:
-            height, width = image.height, image.width
+            height = image.height
+            width = image.width
             is_larger = height > size[0] or width > size[1]
             sizes.add((height, width))
             # No need to open all of a folder whose first images say it.
             if is_larger or len(sizes) > 1:
                 return size
-    return sizes.pop() if sizes else size
+    if sizes:
+        return sizes.pop()
+    return size
 
 
 def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> list[str]:

@@ -156,7 +156,8 @@ def normalizer(
     def per_channel(values: Tensor) -> Tensor:
         return values.to(device, torch.float32).view(-1, 1, 1)
 
-    scales, shifts = per_channel(factor), per_channel(shift)
+    scales = per_channel(factor)
+    shifts = per_channel(shift)
 
     def normalized(images: Tensor) -> Tensor:
         scaled = torch.mul(images, scales)

@@ -159,7 +159,9 @@ class GpuWatch(Watch):
         own_pids: Collection[int],
     ) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
-        self._monitor, self._uuid, self._clock = monitor, uuid, clock
+        self._monitor = monitor
+        self._uuid = uuid
+        self._clock = clock
         self._own_pids = set(own_pids)
         self._throttle = ThrottleTimes(monitor, uuid)
         self._loads = monitor.process_loads(uuid)

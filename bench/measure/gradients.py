@@ -15,8 +15,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 # Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1).
-LOWEST, HIGHEST = -48, 17
-ZERO, BELOW, ABOVE, NONFINITE = "zero", "below", "above", "nonfinite"
+LOWEST = -48
+HIGHEST = 17
+ZERO = "zero"
+BELOW = "below"
+ABOVE = "above"
+NONFINITE = "nonfinite"
 # Names of a histogram's bins, in their order.
 BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
 
@@ -65,7 +69,9 @@ def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> f
             is_lost = has_gradient & (weight == old)
             lost += int(is_lost.sum())
             count += int(has_gradient.sum())
-    return lost / count if count else 0.0
+    if count:
+        return lost / count
+    return 0.0
 
 
 def count_bins(values: Tensor) -> Tensor:
@@ -240,7 +246,9 @@ def distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
         difference += float(error.square().sum())
         size += float(wide.square().sum())
     if size == 0.0:
-        return math.inf if difference else math.nan
+        if difference:
+            return math.inf
+        return math.nan
     return math.sqrt(difference / size)
 
 

@@ -32,7 +32,8 @@ STEADY_STEPS = 3
 # glibc's own first threshold.
 THRESHOLD_BYTES = 128 * 1024
 # Numbers of mallopt's parameters in malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 def fix_allocator() -> None:
@@ -95,7 +96,9 @@ def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakM
     can_reset = backend.reset_peak_memory()
     for _ in range(steps):
         step()
-    return backend.peak_memory() if can_reset else PeakMemory()
+    if can_reset:
+        return backend.peak_memory()
+    return PeakMemory()
 
 
 def driver_memory_bytes(
@@ -107,7 +110,9 @@ def driver_memory_bytes(
     lists processes, because others come and go; else what is in use above ``before``. None is
     unknown.
     """
-    monitor = open_monitor() if uuid else None
+    monitor = None
+    if uuid:
+        monitor = open_monitor()
     if monitor is None or uuid is None:
         return None, None
     with monitor:
@@ -116,7 +121,9 @@ def driver_memory_bytes(
             by_process = monitor.process_bytes(uuid) or {}
         except DeviceLostError:
             return None, None
-    used = driver.used if driver else None
+    used = None
+    if driver:
+        used = driver.used
     held = by_process.get(os.getpid())
     # A process that does not exist here has its id from outside a container, and then ours may be
     # somebody's too.

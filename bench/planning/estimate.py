@@ -14,11 +14,13 @@ from bench.spec.request import Request
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Trial
 
 # Share of a matrix product's rate that a training step is assumed to reach.
-CPU_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.4
+CPU_EFFICIENCY = 0.6
+GPU_EFFICIENCY = 0.4
 # Time of a step without its products, on a CPU.
 STEP_OVERHEAD_S = 0.005
 # Time of a trial's process until its first step: a GPU's context and libraries are loaded in each.
-CPU_START_S, GPU_START_S = 0.5, 3.0
+CPU_START_S = 0.5
+GPU_START_S = 3.0
 # The same on top for processes that train together: they wait for each other, and libraries open
 # their connections.
 DISTRIBUTED_START_S = 5.0

@@ -16,7 +16,8 @@ from bench.spec.trial import SuiteRef, Trial
 GIB = 2**30
 # Shares of a device's memory: a model whose state takes more cannot be trained, and a step that
 # should take more gets a smaller batch.
-MOST_STATE, MOST_STEP = 0.95, 0.8
+MOST_STATE = 0.95
+MOST_STEP = 0.8
 
 
 class Footprint(NamedTuple):

@@ -37,7 +37,8 @@ ONCE = Protocol(
 )
 # It is left out where a step of it should take longer, because a comparison runs about 20 of them;
 # and it is not trained where a training should.
-EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
+EMULATED_STEP_S = 1.0
+EMULATED_TRAIN_S = 10.0
 # ``--quick`` halves a batch while its step has more FLOPs, by kind of device: about a second in
 # fp32 on two cores of a CPU, and half a second on a T4.
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
@@ -307,7 +308,8 @@ def _trials(question: Question) -> list[Trial]:
 
     Arms that the device does not support get a trial each.
     """
-    phase, device = question.phase, question.device
+    phase = question.phase
+    device = question.device
     if phase.trials is not None:
         return phase.trials(question)
     common = question.trial()

@@ -59,4 +59,6 @@ def resolve(
         arm = measured.get(planned, planned)
         if PHASES[trial.phase].finds_unfit or arm not in failed:
             arms.append(arm)
-    return replace(trial, arms=tuple(arms)) if arms else None
+    if arms:
+        return replace(trial, arms=tuple(arms))
+    return None

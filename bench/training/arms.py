@@ -144,7 +144,9 @@ class Context:
 def open_context(trial: Trial) -> Context:
     """Load the trial's suite and name its device, without touching the device."""
     suite = suite_registry.load(trial.cell.suite)
-    data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
+    data = suite.data
+    if trial.cell.classes:
+        data = replace(suite.data, classes=trial.cell.classes)
     device = device_at(trial.cell.placement.device_of(distributed.rank()))
     return Context(
         trial=trial,
@@ -203,7 +205,8 @@ class TrainingRunner:
 
     def run_steps(self, steps: int) -> None:
         """Queue that many steps."""
-        arm, batches = self.arm, self.batches
+        arm = self.arm
+        batches = self.batches
         for _ in range(steps):
             self.loss = None  # and its graph with it, before the next is made
             self.loss = arm.step(arm, next(batches))
@@ -300,7 +303,8 @@ class TrainingRunner:
             measured: other fields of the result, such as ``row``.
         """
         precision = self.arm.precision
-        before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)
+        before = _fp32_of(self.wanted or switches)
+        after = _fp32_of(switches)
         # A training that diverged says nothing about its arithmetic.
         if before != after and status != "nonfinite":
             status = "invalid"
@@ -360,7 +364,9 @@ class TrainingRunner:
 
 
 def _fp32_of(switches: Switches) -> str:
-    matmul, conv, rnn = switches.fp32_matmul, switches.fp32_conv, switches.fp32_rnn
+    matmul = switches.fp32_matmul
+    conv = switches.fp32_conv
+    rnn = switches.fp32_rnn
     return f"matmul {matmul}, conv {conv}, rnn {rnn}"
 
 

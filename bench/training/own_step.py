@@ -182,7 +182,8 @@ class Training:
             optimizer.register_step_pre_hook(refuse)
 
     def _run(self, arm: BuiltArm, batch: Batch) -> Tensor:
-        self._arm, self._updating = arm, False
+        self._arm = arm
+        self._updating = False
         # A step that only calls ``backward`` would add to the gradients of the last batch.
         arm.zero_grad()
         self._used.clear()

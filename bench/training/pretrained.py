@@ -21,7 +21,8 @@ from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_model
 
-NONE, PUBLISHED = "none", ("imagenet", "pretrained")
+NONE = "none"
+PUBLISHED = ("imagenet", "pretrained")
 
 
 def fetch(ref: SuiteRef) -> None:

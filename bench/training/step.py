@@ -155,7 +155,9 @@ class BuiltArm:
     @property
     def loss_scale(self) -> float | None:
         """The GradScaler's scale; None where the precision has none."""
-        return self.scaler.get_scale() if self.scaler.is_enabled() else None
+        if self.scaler.is_enabled():
+            return self.scaler.get_scale()
+        return None
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return a new region in which the forward pass and the loss run under the precision."""
@@ -163,7 +165,9 @@ class BuiltArm:
 
     def arranged(self, batch: Batch) -> Batch:
         """Return a batch in the layout of the model's weights."""
-        return channels_last(batch) if self.techniques.channels_last else batch
+        if self.techniques.channels_last:
+            return channels_last(batch)
+        return batch
 
 
 def build_arm(
@@ -222,10 +226,12 @@ def build_arm(
         # One that averages the weights, as schedule-free ones do, has two modes.
         if hasattr(optimizer, "train"):
             optimizer.train()
-    step, gradients = training_step, leave_gradients
+    step = training_step
+    gradients = leave_gradients
     if suite.step:
         training = Training(suite.step)
-        step, gradients = training.train, training.gradients
+        step = training.train
+        gradients = training.gradients
         # Without scaling, an optimizer's own .step() is as good as training.step.
         if scaler.is_enabled():
             training.refuse_unscaled(optimizers)
@@ -288,7 +294,9 @@ def _forward(
         return distributed.parallel(model, device)
     if not techniques.compile:
         return model
-    mode = techniques.compile if isinstance(techniques.compile, str) else None
+    mode = None
+    if isinstance(techniques.compile, str):
+        mode = techniques.compile
     forward = partial(compiled, mode=mode, one_shape=suite.batches is None)
     # A suite with several models calls each by itself.
     if isinstance(model, nn.ModuleDict):
@@ -353,7 +361,9 @@ def build_loss(suite: Suite, data: Data) -> nn.Module:
         return build()
     if data.tokens:
         return TokenLoss()
-    return nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+    if data.classes is None:
+        return nn.MSELoss()
+    return nn.CrossEntropyLoss()
 
 
 class TokenLoss(nn.CrossEntropyLoss):
@@ -465,7 +475,8 @@ def train_epoch(arm: BuiltArm, batches: Iterator[Batch]) -> Epoch:
     # What is queued already is not this epoch's.
     backend_of(arm.device).synchronize()
     clock = distributed.clock()
-    start, wait_start = clock(), time.perf_counter_ns()
+    start = clock()
+    wait_start = time.perf_counter_ns()
     for batch in batches:
         wait_ns += time.perf_counter_ns() - wait_start
         # Losses stay on the device: reading one would wait for it in every step.
@@ -554,7 +565,9 @@ def evaluate(arm: BuiltArm, batches: Iterator[Batch]) -> tuple[float, float | No
             "There is no batch to test on: let batches('test', …) return None where there are none."
         )
     # An accuracy is of all samples, or there is none.
-    accuracy_pct = 100 * hits / samples if classes == samples else None
+    accuracy_pct = None
+    if classes == samples:
+        accuracy_pct = 100 * hits / samples
     return loss_sum / samples, accuracy_pct
 
 
@@ -592,7 +605,9 @@ def evaluate_by(suite: Suite, arm: BuiltArm, batches: Iterator[Batch]) -> dict[s
         # A metric of torchmetrics.
         if hasattr(output, "compute"):
             output = output.compute()
-    judged = suite.quality.name if suite.quality else "evaluate"
+    judged = "evaluate"
+    if suite.quality:
+        judged = suite.quality.name
     # One number without a name is the figure that parity is judged on.
     if not isinstance(output, Mapping):
         output = {judged: output}
@@ -610,4 +625,6 @@ def _figure(name: str, value: Any) -> float | None:
         raise UsageError(
             f"evaluate's figure {name!r} is a {type(value).__name__}, not one number."
         ) from error
-    return number if math.isfinite(number) else None
+    if math.isfinite(number):
+        return number
+    return None

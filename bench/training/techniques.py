@@ -137,7 +137,9 @@ def compiled(
     config: Any = torch._dynamo.config
     # In torch 2.7 and later this is another name of recompile_limit.
     config.cache_size_limit = COMPILED_ARMS
-    dynamic = False if one_shape else None
+    dynamic = None
+    if one_shape:
+        dynamic = False
     forward: Callable[..., Any] = torch.compile(model, dynamic=dynamic, mode=mode)
     return forward
 
@@ -146,7 +148,9 @@ def compilations() -> int:
     """Return how many graphs torch.compile has compiled in this process."""
     # Not imported before something is compiled: importing it takes seconds.
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
-    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+    if dynamo:
+        return int(dynamo.counters["stats"]["unique_graphs"])
+    return 0
 
 
 def fresh_compiler_cache() -> AbstractContextManager[None]:
@@ -223,11 +227,13 @@ def _uncounted(norms: Sequence[_BatchNorm]) -> Iterator[None]:
     held = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     try:
         for norm in norms:
-            norm.momentum, norm.num_batches_tracked = 0.0, None
+            norm.momentum = 0.0
+            norm.num_batches_tracked = None
         yield
     finally:
         for norm, momentum, tracked in held:
-            norm.momentum, norm.num_batches_tracked = momentum, tracked
+            norm.momentum = momentum
+            norm.num_batches_tracked = tracked
 
 
 class GraphedStep:

@@ -53,7 +53,8 @@ WARM_UP_S = 2.0
 # A block of plain or of profiled steps takes about as long.
 WINDOW_S = 0.5
 # Steps of a block; the warm-up has at least the fewest.
-FEWEST_STEPS, MOST_STEPS = 2, 40
+FEWEST_STEPS = 2
+MOST_STEPS = 40
 # Fewest steps on batches as they are loaded: the first may have been loaded before.
 LOADER_STEPS = 5
 # Names of types in traces.
@@ -93,7 +94,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
         if not runner.finite():
-            status, detail = "nonfinite", "the loss became NaN or Inf"
+            status = "nonfinite"
+            detail = "the loss became NaN or Inf"
         switches = runner.switches_after_a_step()
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 

@@ -72,7 +72,9 @@ class ModuleStack:
     @property
     def innermost(self) -> str:
         """The name of the innermost module; empty outside of all."""
-        return self._running[-1][0] if self._running else ""
+        if self._running:
+            return self._running[-1][0]
+        return ""
 
     def name(self, module: nn.Module) -> str:
         """Return a module's name within the outermost one, which has the name of its class."""
@@ -83,7 +85,8 @@ class ModuleStack:
         return self._names[module]
 
     def _begin(self, module: nn.Module, _inputs: object) -> None:
-        name, mark = self.name(module), None
+        name = self.name(module)
+        mark = None
         if self.marked:
             mark = record_function(MODULE + name)
             mark.__enter__()
@@ -153,8 +156,11 @@ class PeakHolders(TorchDispatchMode):
             before = torch.cuda.memory_allocated()
         result = func(*args, **(kwargs or {}))
         tensors = _tensors(result)
-        name, module = func.overloadpacket.__name__, self._module()
-        shape = _shape(tensors[0]) if tensors else ""
+        name = func.overloadpacket.__name__
+        module = self._module()
+        shape = ""
+        if tensors:
+            shape = _shape(tensors[0])
         group = name, module, shape
         if self._device == "cuda":
             kept = max(0, torch.cuda.memory_allocated() - before)

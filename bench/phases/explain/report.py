@@ -88,7 +88,8 @@ def findings(runs: Runs) -> list[Findings]:
         return _unexplained(runs.trials)
     groups = []
     for name, workload in zip(slugs([*by_workload]), by_workload, strict=True):
-        answers, tables = [], []
+        answers = []
+        tables = []
         for explanation in by_workload[workload]:
             classes = time_by_class(explanation)
             answer = Finding(
@@ -194,7 +195,8 @@ def sentences(explanation: Explanation) -> Iterator[str]:
 
 def _largest_part(explanation: Explanation) -> str:
     """Say what the precision's step spends most time in, where no rule found a cause."""
-    baseline, arm = explanation.baseline, explanation.arm
+    baseline = explanation.baseline
+    arm = explanation.arm
     work = max(CLASSES, key=lambda work: arm.ms[work])
     return (
         f"Nothing was found that holds it back. The largest part of its step is {work}: "
@@ -205,7 +207,8 @@ def _largest_part(explanation: Explanation) -> str:
 
 def _memory(explanation: Explanation) -> str:
     """Say how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
-    was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
+    was = explanation.baseline.peak_bytes
+    now = explanation.arm.peak_bytes
     unit, size = memory_unit(max(was, now))
     text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
     if abs(now - was) < SAME * was:
@@ -239,7 +242,8 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     for title, steps in cells.items():
         largest = max(step.peak_bytes for step in steps)
         unit, size = memory_unit(largest)
-        times, memory = {}, {}
+        times = {}
+        memory = {}
         for step in steps:
             times[step.precision] = step.ms.reindex([*PARTS], fill_value=0.0)
             memory[step.precision] = _held(step) / size

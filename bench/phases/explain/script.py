@@ -11,7 +11,8 @@ from bench.phases.explain.trace import decompose, work_of
 
 # Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or
 # 6.
-PLAIN, PROFILED = 12, 12
+PLAIN = 12
+PROFILED = 12
 # Those that a process is observed for: some around the profiled ones, and two iterations of 6 at
 # most.
 STEPS = PLAIN + PROFILED + 2 + 2 * 6

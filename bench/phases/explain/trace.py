@@ -180,7 +180,8 @@ class _Event:
             self.module = parent.module
             self.whole = parent.whole or self.whole
             if self.decided is None and parent.decided is not None:
-                self.deciding, self.decided = parent.deciding, parent.decided
+                self.deciding = parent.deciding
+                self.decided = parent.decided
 
     @property
     def work(self) -> WorkClass | None:
@@ -271,7 +272,9 @@ def decompose(
 
     per_step = 1e3 * len(marks)  # µs of all steps to ms of one
     waited_us = _scaling_wait_us(host, spans)
-    kernels = len(segments) / len(marks) if gpu else 0.0
+    kernels = 0.0
+    if gpu:
+        kernels = len(segments) / len(marks)
     rows: list[Row] = [
         {"kind": "step", "name": "kernels", "value": kernels},
         {"kind": "step", "name": "recomputed", "value": recomputed_us / per_step},
@@ -372,7 +375,9 @@ def _kernels(events: Iterable[Mapping[str, Any]], host: Iterable[_Event]) -> Ite
 
 def _kernel_work(name: str, by_name: WorkClass, operator: _Event | None) -> WorkClass:
     """Return the class of a kernel from its name, its class by that alone, and its operator."""
-    work = operator.work if operator is not None else None
+    work = None
+    if operator is not None:
+        work = operator.work
     if operator is None or work is None or by_name == "communication":
         return by_name
     if by_name == "copies" and work not in WHOLE:
@@ -425,8 +430,9 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
 
 def work_of(row: Row) -> WorkClass | Literal[""]:
     """Return the class of the operator that made what is held at the peak; empty without one."""
-    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
-    return work or ""
+    if row["kind"] != "held":
+        return ""
+    return operator_class(f"aten::{row['name']}") or ""
 
 
 @cache

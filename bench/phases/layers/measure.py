@@ -127,7 +127,8 @@ def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str:
     """Return what was found, in a sentence or two."""
-    limit, after = _percent(findings.limit), _percent(findings.error_kept)
+    limit = _percent(findings.limit)
+    after = _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
     if findings.raised:
         error = f"the step raises '{findings.raised}'"

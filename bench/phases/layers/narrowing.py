@@ -39,7 +39,8 @@ FEW = 3
 # as that of a bias before batch norm does.
 ROUNDING = 0.01
 # A loss scale begins at GradScaler's and falls by this factor while gradients overflow.
-FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
+FIRST_SCALE = 2.0**16
+SCALE_STEP = 16.0
 # Passes of a search beside one for each module, about.
 PASSES = 50
 # Operators that compute nothing.
@@ -150,7 +151,9 @@ class Narrowing:
                 self._stack.pop()
             else:
                 output = forward(*inputs, **named)
-            return cast(output, torch.float32) if parent_kept else output
+            if parent_kept:
+                return cast(output, torch.float32)
+            return output
 
         return run
 
@@ -186,7 +189,8 @@ class Narrowing:
             replay: whether narrow modules get their inputs in the types of the run in which all are
                 narrow.
         """
-        self._kept, self._replay = set(kept), replay
+        self._kept = set(kept)
+        self._replay = replay
         scale = FIRST_SCALE if self.dtype is torch.float16 else 1.0
         while True:  # the loss scale falls until all is finite
             try:
@@ -329,7 +333,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     error = model.agreed(())
     if error <= enough:
         return Findings(answer="fine", error=error, limit=enough)
-    raised, model.raised = model.raised, None
+    raised = model.raised
+    model.raised = None
     outside = model.agreed(candidates)
     if model.raised is not None:
         raise model.raised

@@ -78,7 +78,8 @@ def kept_names(numerics: pd.DataFrame) -> dict[str, str]:
     """Return the precisions that keep what was found, each with its name without the option."""
     names = {}
     for key, arm in searched(numerics).groupby(KEY, sort=False):
-        precision, patterns = str(key[-1]), kept(arm)
+        precision = str(key[-1])
+        patterns = kept(arm)
         if patterns:
             names[keeping(precision, patterns)] = precision
     return names

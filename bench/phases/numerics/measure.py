@@ -48,7 +48,8 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
     observation = _Observation(arm=arm, context=context, send=send)
     failure = observation.train(batches, steps)
     losses = observation.losses
-    first, last = losses[0], losses[-1]
+    first = losses[0]
+    last = losses[-1]
     course = f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(losses)}"
     lost = min(observation.lost, default=0.0)
     if lost >= MENTIONED:

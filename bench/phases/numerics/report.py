@@ -33,13 +33,16 @@ from bench.report.tables.table import (
 FP16_LARGEST = 65504.0
 # Powers of two below which float16 is subnormal, below which it rounds to zero, and from which on
 # it is infinite.
-FP16_NORMAL, FP16_ZERO, FP16_INFINITE = -14, -25, 16
+FP16_NORMAL = -14
+FP16_ZERO = -25
+FP16_INFINITE = 16
 # GradScaler's first scale, which stands for scaling where a precision has none.
 FIRST_SCALE = 2.0**16
 # For each kind of gradient, the tensors that the loss is differentiated by, as the table names
 # them.
 GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
-BELOW, ABOVE = -1e3, 1e3
+BELOW = -1e3
+ABOVE = 1e3
 # The powers of two of bins that are not called by theirs; what is not finite lies in no range.
 POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
 

@@ -20,7 +20,8 @@ from bench.report.figures.chart import (
     Text,
 )
 
-LOSS, ACCURACY = "loss", "accuracy"
+LOSS = "loss"
+ACCURACY = "accuracy"
 # The columns of each row of panels, and whether they are dashed: test data are.
 COLUMNS = {
     LOSS: {"train_loss": False, "test_loss": True},
@@ -67,10 +68,12 @@ def _finite(rows: pd.DataFrame, column: str) -> bool:
 def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
     if x == "epoch":
-        title, against = "epochs", Axis(label="epoch", whole=True)
+        title = "epochs"
+        against = Axis(label="epoch", whole=True)
     else:
         unit, size = chart.time_unit(rows["elapsed_s"].max())
-        title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
+        title = "training time"
+        against = Axis(label=f"training time ({unit})", low=0.0)
         rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)
     marks: list[Mark] = []
     for column, dashed in COLUMNS[what].items():
@@ -95,7 +98,8 @@ def _falls_far(losses: pd.DataFrame) -> bool:
     finite = losses.replace(np.inf, np.nan).stack()
     if finite.empty:
         return False
-    least, most = finite.min(), finite.max()
+    least = finite.min()
+    most = finite.max()
     # A loss of 0 or below, such as a log-likelihood's, has no logarithm.
     return bool(least > 0 and most > LOG_FROM * least)
 
@@ -110,7 +114,8 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     epochs = finite.groupby("epoch")
     at = epochs[x].mean()
     values = epochs[y]
-    low, high = values.min(), values.max()
+    low = values.min()
+    high = values.max()
     marks: list[Mark] = []
     # A single seed has no range.
     if (high > low).any():
@@ -155,7 +160,8 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
         entries.append(("test data", DASHED))
     seeds = rows.groupby("precision")["seed"].nunique()
-    fewest, most = seeds.min(), seeds.max()
+    fewest = seeds.min()
+    most = seeds.max()
     if most > 1:
         count = f"{most}"
         if fewest < most:

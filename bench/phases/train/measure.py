@@ -106,7 +106,8 @@ def _epoch(
 
     They are read back before the test, in which they need not be the training's.
     """
-    trial, arm = context.trial, runner.arm
+    trial = context.trial
+    arm = runner.arm
     learning_rate = float(arm.optimizer.param_groups[0]["lr"])
     fed = batches.train(number)  # tokens are drawn here, before the clock
     if context.techniques.prefetcher:
@@ -165,10 +166,12 @@ def _resume(
     Raises:
         UsageError: the checkpoint that it starts from cannot be read, or is of another training.
     """
-    stored, read_failure = None, ""
+    stored = None
+    read_failure = ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
         stored = read_checkpoint(checkpoint)
-        read_failure = "" if stored else "its checkpoint could not be read, so training began anew"
+        if stored is None:
+            read_failure = "its checkpoint could not be read, so training began anew"
     state = distributed.from_first(stored)
     if state is not None and state.trial == trial.id:
         state.restore(arm)

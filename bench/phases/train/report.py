@@ -136,7 +136,9 @@ def _learned(rows: list[Row]) -> Table | None:
 
 
 def _accuracy(row: Row) -> str:
-    spread = f" ± {decimals(row['accuracy_sd_points'])}" if known(row["accuracy_sd_points"]) else ""
+    spread = ""
+    if known(row["accuracy_sd_points"]):
+        spread = f" ± {decimals(row['accuracy_sd_points'])}"
     return f"{decimals(row['accuracy_pct'])}{spread}"
 
 
@@ -203,7 +205,8 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
     compared = summary[summary[center].notna() & summary[low].notna()]
     if compared.empty:
         return None
-    panels, labels = [], []
+    panels = []
+    labels = []
     for workload, rows in compared.groupby("workload", sort=False):
         lines = records(rows)
         names: list[str] = []
@@ -223,7 +226,9 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         for row in lines:
             ends = row[low], row[high]
             marks += chart.estimate(row[center], *ends, len(names) + 0.5, row["precision"])
-            batch = f" batch {row['batch_size']}" if rows["batch_size"].nunique() > 1 else ""
+            batch = ""
+            if rows["batch_size"].nunique() > 1:
+                batch = f" batch {row['batch_size']}"
             names.append(f"{row['label']}{batch} {row['precision']}")
         label = titled(described.label, described.unit, f"{described.better} is better")
         panels.append(chart.rows_panel(str(workload), Axis(label=label), names, marks))

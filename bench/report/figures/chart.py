@@ -22,11 +22,16 @@ Scale = Literal["linear", "log"]
 # The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of
 # those below.
 Tint = str
-SOFT, PLAIN = "soft", "plain"
+SOFT = "soft"
+PLAIN = "plain"
 # Magnitudes that a format makes zero, and those that it holds with fewer digits.
-LOST, COARSE = "lost", "coarse"
+LOST = "lost"
+COARSE = "coarse"
 # Tints of a legend's entries that tell no colours apart but lines, bands and crosses.
-SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
+SOLID = "solid"
+DASHED = "dashed"
+BAND = "band"
+CROSS = "cross"
 # Tints of the classes of work in a step.
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
 # Tints of the kinds of tensors, and their columns of memory.csv.
@@ -53,7 +58,8 @@ LOOKS = (
     ("#6a4fc3", "<"),
     ("#1f8ac0", ">"),
 )
-INK, GREY = "#24292f", "#8c959f"
+INK = "#24292f"
+GREY = "#8c959f"
 # Of tints that are no precision's and no device's.
 COLOURS = {
     SOFT: GREY,

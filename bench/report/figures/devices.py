@@ -186,7 +186,8 @@ def _batch_axis(rows: pd.DataFrame) -> Axis:
 
 def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
     """Return figures in a unit that suits them, with the axis that all panels share."""
-    unit, size = metric.unit, 1
+    unit = metric.unit
+    size = 1
     if unit == "bytes":
         unit, size = memory_unit(rows["value"].max())
     values = rows["value"] / size
@@ -235,9 +236,11 @@ def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: b
             if not known(value):
                 names.append(f"{line} ✕")
                 continue
-            low, high = value, value
+            low = value
+            high = value
             if known(row["low"]):
-                low, high = max(row["low"], x.low), min(row["high"], x.high)
+                low = max(row["low"], x.low)
+                high = min(row["high"], x.high)
             # In the middle of its row.
             y = len(names) + 0.5
             marks += chart.estimate(value, low, high, y, tint)
@@ -262,7 +265,8 @@ def _lines(
         marks.append(Rule(at=1.0, axis="y"))
     group = group.sort_values("batch_size")
     for line, tint in lines.items():
-        points, whiskers = [], []
+        points = []
+        whiskers = []
         for row in records(group[group["line"] == line]):
             size = row["batch_size"]
             if not known(row["value"]):

@@ -50,14 +50,19 @@ from bench.results.files import replacing, write_atomically
 # Width in pixels of a panel where a figure has at most MOST_WIDE of them, and where it has more:
 # the page shows as many next to each other as it has room for, and words must be readable on a
 # telephone, too.
-WIDE, NARROW = 400, 320
+WIDE = 400
+NARROW = 320
 MOST_WIDE = 2
 # Height in pixels of a panel's frame, and of a line of a row's name.
-HEIGHT, ROW = 170, 17
+HEIGHT = 170
+ROW = 17
 # Margins above, below and right of the frame, in pixels.
-TOP, BOTTOM, RIGHT = 24, 38, 18
+TOP = 24
+BOTTOM = 38
+RIGHT = 18
 # Width of a character and height of a line, in pixels.
-CHARACTER, LINE = 6.7, 17
+CHARACTER = 6.7
+LINE = 17
 # Characters in a line of a row's name.
 LONGEST_NAME = 30
 # Width of the sign of a legend's entry, in pixels.
@@ -65,7 +70,8 @@ KEY = 16
 # A line of more points than these has a dot at some of them only; dots distinguish lines where
 # there is no colour.
 DOTS = 16
-PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
+PIXELS_PER_INCH = 72
+PNG_PIXELS_PER_INCH = 120
 DASHES = (0, (3, 2))
 RULE_DASHES = (0, (4, 3))
 GRID = "#d1d9e0"
@@ -194,11 +200,13 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
 def _entries(chart: Chart) -> list[tuple[float, float]]:
     """Return where the entries of a legend begin: one after another, as many in a line as fit."""
     places = []
-    x, y = 8.0, LINE / 2
+    x = 8.0
+    y = LINE / 2
     for text, _ in chart.legend:
         width = CHARACTER * len(text) + 2 * KEY
         if x > 8 and x + width > WIDE:
-            x, y = 8.0, y + LINE
+            x = 8.0
+            y += LINE
         places.append((x, y))
         x += width
     return places
@@ -233,7 +241,8 @@ def _entry(axes: Any, x: float, y: float, text: str, tint: Tint) -> None:
 def _panel(figure: Figure, panel: Panel, box: Box) -> None:
     """Draw a panel into its place in a figure."""
     axes: Any = figure.add_axes((0, 0, 1, 1), frameon=False, gid=".panel")
-    x, y = panel.x, panel.y
+    x = panel.x
+    y = panel.y
     axes.set(xscale=x.scale, yscale=y.scale)
     axes.set(xlabel=x.label, ylabel=y.label)
     crosses: Counter[float] = Counter()

@@ -69,7 +69,9 @@ def placement(name: str) -> str:
     """Name a placement: cpu, GPU 0, GPUs 0+1, or a cluster's own word for it."""
     if not name[0].isdigit():
         return name
-    return f"GPU {name}" if name.isdigit() else f"GPUs {name}"
+    if name.isdigit():
+        return f"GPU {name}"
+    return f"GPUs {name}"
 
 
 def short(where: str) -> str:

@@ -138,7 +138,9 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
 
     ``kinds`` are those of devices by placement.
     """
-    place, techniques, precision = row["placement"], row["techniques"], row["precision"]
+    place = row["placement"]
+    techniques = row["techniques"]
+    precision = row["precision"]
     parameters = row["parameters"] or "{}"
     words = []
     for name, value in json.loads(parameters).items():
