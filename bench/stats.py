@@ -207,7 +207,11 @@ def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
     return centers, errors
 
 
-def student(values: Values, confidence: float = CONFIDENCE, least_spread: float = 0.0) -> Interval:
+def student(
+    values: Values,
+    confidence: float = CONFIDENCE,
+    least_spread: float = 0.0,
+) -> Interval:
     """Return the mean of independent values, at least one, with Student's interval.
 
     Args:

@@ -27,7 +27,13 @@ class Display:
         self._end_s: float | None = None
         """When the run should end; None is unknown."""
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+    def begin(
+        self,
+        trial: Trial,
+        number: int,
+        total: int,
+        left_s: float | None = None,
+    ) -> None:
         """Show that a trial begins, and for how many seconds the run goes on; None is unknown."""
         self._end_s = None if left_s is None else time.monotonic() + left_s
         self._running[trial.cell.placement.name] = f"[{number}/{total}] {trial.id}"
@@ -72,7 +78,13 @@ class LiveDisplay(Display):
         self._bar = self._bars.add_task("starting", total=1.0)
         self._bars.start()
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+    def begin(
+        self,
+        trial: Trial,
+        number: int,
+        total: int,
+        left_s: float | None = None,
+    ) -> None:
         """Show the trial's name."""
         super().begin(trial, number, total, left_s)
         self._draw("starting", 0.0)

@@ -93,7 +93,9 @@ def _precisions(seen: Seen) -> dict[str, str]:
 
 
 def describe_devices(
-    seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]
+    seen: Sequence[Seen],
+    no_gpu: str,
+    users: Mapping[str, list[GpuProcess]],
 ) -> list[str]:
     """Return the same as lines, a few for each device; and why there is no GPU."""
     text = []

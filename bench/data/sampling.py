@@ -135,7 +135,9 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def normalizer(
-    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    device: torch.device,
 ) -> Callable[[Tensor], Tensor]:
     """Return (pixel / 255 - mean) / std, as one multiplication and one addition a pixel.
 

@@ -166,7 +166,13 @@ class _Products(TorchDispatchMode):
         self.unknown: set[torch.dtype] = set()
         """The types of products without a formula."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Do ``func``, or its parts, and count it."""
         kwargs = kwargs or {}
         quantised = _quantised(func, args)

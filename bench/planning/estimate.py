@@ -76,7 +76,11 @@ def _estimate_s(
     return start_s + estimate(work)
 
 
-def estimated_step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
+def estimated_step_s(
+    trial: Trial,
+    device: Device,
+    flops_per_sample: float | None,
+) -> float | None:
     """Return the estimated seconds of a training step of the trial's arms; None is unknown.
 
     They follow from the step's FLOPs and the rate of a short matrix product here: every precision

@@ -30,7 +30,12 @@ class Footprint(NamedTuple):
     """Of what a step makes for each sample, at its peak; None is unknown."""
 
 
-def fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint | None) -> Suite:
+def fit_batches(
+    suite: Suite,
+    ref: SuiteRef,
+    device: Device,
+    footprint: Footprint | None,
+) -> Suite:
     """Return a suite with its batch sizes halved until a step in fp32 should fit a device.
 
     It stays as it is where ``--set`` names the size, or nothing tells how much memory it takes.

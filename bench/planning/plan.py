@@ -176,7 +176,12 @@ def _is_worth_emulating(trial: Trial) -> bool:
     return trial.estimate_s is not None and trial.estimate_s <= EMULATED_TRAIN_S
 
 
-def _cell(request: Request, prepared: PreparedSuite, suite: Suite, device: Device) -> Cell:
+def _cell(
+    request: Request,
+    prepared: PreparedSuite,
+    suite: Suite,
+    device: Device,
+) -> Cell:
     """Return a suite's cell on a device at the batch size that its searches start from."""
     placement = Placement(name=device.placement)
     techniques = request.techniques
@@ -262,7 +267,12 @@ def _asked_by_size(
     return asked
 
 
-def _batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
+def _batch_sizes(
+    suite: Suite,
+    request: Request,
+    device: Device,
+    phase: Phase,
+) -> tuple[int, ...]:
     """Return the batch sizes of a phase.
 
     They are the request's, else the suite's sweep; training keeps the recipe's.
@@ -344,7 +354,9 @@ def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
 
 
 def together(
-    common: Trial, device: Device, refused: Sequence[ArmSpec] = ()
+    common: Trial,
+    device: Device,
+    refused: Sequence[ArmSpec] = (),
 ) -> tuple[Groups, list[Trial]]:
     """Return the arms of a trial that the device supports as one group.
 

@@ -27,7 +27,9 @@ def memory_trials(plan: Plan) -> MemoryTrials:
 
 
 def resolve(
-    trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[str, Status]]
+    trial: Trial,
+    of_memory: MemoryTrials,
+    done: Mapping[str, Mapping[str, Status]],
 ) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell.
 

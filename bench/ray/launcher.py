@@ -150,7 +150,12 @@ class RayLauncher(Launcher):
         except self._ray.exceptions.RayError as error:
             raise _lost(where, error) from error
 
-    def _ask(self, method: str, *arguments: object, **options: object) -> dict[Accelerator, Any]:
+    def _ask(
+        self,
+        method: str,
+        *arguments: object,
+        **options: object,
+    ) -> dict[Accelerator, Any]:
         """Call a method of all actors at the same time; return what each returned.
 
         Raises:

@@ -162,7 +162,12 @@ class Weights:
     def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
         return cast(inputs, self._dtype)
 
-    def _widen_outputs(self, _model: nn.Module, _inputs: tuple[Any, ...], outputs: Any) -> Any:
+    def _widen_outputs(
+        self,
+        _model: nn.Module,
+        _inputs: tuple[Any, ...],
+        outputs: Any,
+    ) -> Any:
         return cast(outputs, torch.float32)
 
     def _widen_gradient(self, weight: Tensor) -> None:

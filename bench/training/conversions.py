@@ -20,7 +20,11 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
 
 
-def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
+def convert(
+    model: nn.Module,
+    precision: Precision,
+    stay: Collection[nn.Module] = (),
+) -> Conversion:
     """Let torchao convert the linear layers that fit, in place; return what became of each.
 
     The modules that ``stay`` are not converted.

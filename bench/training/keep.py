@@ -21,7 +21,11 @@ from bench.spec.errors import UnsupportedError, UsageError, nearest
 from bench.spec.precisions import Precision
 
 
-def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozenset[nn.Module]:
+def keep(
+    model: nn.Module,
+    precision: Precision,
+    device: torch.device,
+) -> frozenset[nn.Module]:
     """Let the modules that a precision keeps run in fp32, in place.
 
     Returns them and all that they hold.

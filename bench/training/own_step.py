@@ -199,7 +199,9 @@ class Training:
 
 
 def take_steps(
-    arm: BuiltArm, optimizers: Collection[torch.optim.Optimizer], clip: float | None
+    arm: BuiltArm,
+    optimizers: Collection[torch.optim.Optimizer],
+    clip: float | None,
 ) -> None:
     """Let optimizers step, after the gradients of their weights are clipped to a norm, if any."""
     if clip is not None:

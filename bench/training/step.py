@@ -266,7 +266,9 @@ def build_arm(
 
 
 def _build_schedules(
-    suite: Suite, optimizers: Mapping[str, torch.optim.Optimizer], steps: int | None
+    suite: Suite,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    steps: int | None,
 ) -> list[torch.optim.lr_scheduler.LRScheduler]:
     schedules = []
     if suite.schedule and steps:
@@ -523,7 +525,13 @@ class CrossEntropies(TorchFunctionMode):
         self.seen: list[tuple[Tensor, Tensor]] = []
         """Scores and targets."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Note the first two arguments of a cross entropy, and call ``func``."""
         if func is nn.functional.cross_entropy:
             self.seen.append(args[:2])
@@ -591,7 +599,11 @@ def _are_classes(scores: Any, targets: Any, size: int) -> bool:
 
 
 @torch.no_grad()
-def evaluate_by(suite: Suite, arm: BuiltArm, batches: Iterator[Batch]) -> dict[str, float | None]:
+def evaluate_by(
+    suite: Suite,
+    arm: BuiltArm,
+    batches: Iterator[Batch],
+) -> dict[str, float | None]:
     """Return the figures of a suite's own ``evaluate`` under the arm's precision.
 
     None is one that is not finite. What is no dict of figures is the one that parity is judged on.

@@ -127,7 +127,10 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
 
 
 def compiled(
-    model: nn.Module, mode: str | None = None, *, one_shape: bool = True
+    model: nn.Module,
+    mode: str | None = None,
+    *,
+    one_shape: bool = True,
 ) -> Callable[..., Any]:
     """Return the model's forward pass, which torch.compile compiles at its first call.
 

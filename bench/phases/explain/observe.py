@@ -148,7 +148,13 @@ class PeakHolders(TorchDispatchMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.modules.__exit__(*error)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Do an operator, and note the storages that it makes."""
         before = 0
         if self._device == "cuda":

@@ -61,7 +61,13 @@ class _OwnOperations(TorchDispatchMode):
         self._stack = stack
         self.names = set[str]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         output = func(*args, **(kwargs or {}))
         if self._stack and not VIEWS.fullmatch(func.overloadpacket.__name__):
             for leaf in tree_leaves(output):
@@ -178,7 +184,13 @@ class Narrowing:
             return leaf.to(dtype)
         return leaf
 
-    def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
+    def error(
+        self,
+        kept: Collection[str],
+        batch: int = 0,
+        *,
+        replay: bool = False,
+    ) -> float:
         """Return the error of the gradients with some modules kept: 0 is fp32's own.
 
         It is infinite where they are not finite, or where the step raises in the narrow type.

@@ -29,7 +29,12 @@ LAST = 5
 MENTIONED = 0.5
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
+def run(
+    trial: Trial,
+    _device: Device,
+    send: Callable[[Message], None],
+    steps: int = STEPS,
+) -> None:
     """Train the trial's only precision for some steps; send the figures, then the result.
 
     There are fewer ``steps`` where the loss ceases to be finite.
@@ -113,7 +118,14 @@ class _Observation:
             self._send("activation", step, "largest", value, layer)
         return failure
 
-    def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
+    def _send(
+        self,
+        kind: Kind,
+        step: int,
+        name: str,
+        value: float,
+        layer: str = "",
+    ) -> None:
         figure = Numeric(
             trial=self.context.trial.id,
             precision=self.arm.precision.name,

@@ -104,7 +104,14 @@ def _falls_far(losses: pd.DataFrame) -> bool:
     return bool(least > 0 and most > LOG_FROM * least)
 
 
-def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
+def _line(
+    arm: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    dashed: bool,
+    precision: str,
+) -> list[Mark]:
     """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
     diverged = _diverged(arm)
     # NaN weights have an accuracy, which means nothing.

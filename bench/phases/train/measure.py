@@ -155,7 +155,9 @@ def _heartbeat(
 
 
 def _resume(
-    arm: BuiltArm, trial: Trial, checkpoint: Path | None
+    arm: BuiltArm,
+    trial: Trial,
+    checkpoint: Path | None,
 ) -> tuple[list[EpochResult], int, str]:
     """Restore the arm from the trial's checkpoint, or else from that of a run that it starts from.
 
@@ -198,7 +200,12 @@ def _resume(
     return [], begun.epochs[-1].epoch, read_failure
 
 
-def _tested(suite: Suite, arm: BuiltArm, batches: Batches, heartbeat: Heartbeat) -> dict[str, Any]:
+def _tested(
+    suite: Suite,
+    arm: BuiltArm,
+    batches: Batches,
+    heartbeat: Heartbeat,
+) -> dict[str, Any]:
     """Return an epoch's figures from the evaluation after it, where the data have a test set."""
     tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
     if not batches.has_test:

@@ -25,7 +25,9 @@ FEWEST_FOR_SPREAD = 3
 
 
 def add(
-    table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]
+    table: pd.DataFrame,
+    trials: pd.DataFrame,
+    changes: Mapping[Metric, Mapping[int, Contrast]],
 ) -> pd.DataFrame:
     """Add the columns of ``_parities``, ``_diverged`` and ``stalled`` to the summary."""
     table = table.join([_parities(changes), _diverged(trials)])

@@ -167,7 +167,12 @@ class Panel:
     """The page leaves the panel out while this one is not among those that are shown."""
 
 
-def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark]) -> Panel:
+def rows_panel(
+    title: str,
+    x: Axis,
+    names: Sequence[str],
+    marks: Sequence[Mark],
+) -> Panel:
     """Return a panel with a named row for each mark or group of marks."""
     ticks = [(place + 0.5, name) for place, name in enumerate(names)]
     return Panel(

@@ -219,7 +219,12 @@ def _speedup_axis(rows: pd.DataFrame) -> Axis:
     return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
 
 
-def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+def _dots(
+    group: pd.DataFrame,
+    x: Axis,
+    lines: Mapping[str, Tint],
+    is_speedup: bool,
+) -> Panel:
     """Describe figures as rows, each with its interval and with its value in its name.
 
     ``group`` has ``line``, ``value``, ``low`` and ``high``; without a value it did not fit.

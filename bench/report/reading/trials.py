@@ -72,7 +72,9 @@ def check_details(folder: Path) -> None:
 
 
 def read_trials(
-    folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.DataFrame]
+    folder: Path,
+    info: Mapping[str, Any],
+    details: Mapping[str, pd.DataFrame],
 ) -> pd.DataFrame:
     """Read the rows of a run's phases, in the order measured, and derive what follows from them.
 
