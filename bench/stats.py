@@ -121,12 +121,16 @@ class Interval:
 
     def chance(self, margin: float) -> float:
         """Return the two-sided p of an estimate as far off, were the truth within ±``margin``."""
+        # One value has no error to judge by.
+        if self.error is None or self.n < 2:
+            return 1.0
         excess = abs(self.center) - margin
-        if self.error is None or self.n < 2 or excess <= 0:
+        if excess <= 0:
             return 1.0
         if self.error == 0:
             return 0.0
-        one_sided = special.stdtr(self.freedom, -excess / self.error)
+        errors = excess / self.error
+        one_sided = special.stdtr(self.freedom, -errors)
         return 2 * float(one_sided)
 
 
@@ -172,7 +176,8 @@ def rounds_interval(log_ratios: Values) -> Interval:
     """
     data = np.asarray(log_ratios, dtype=np.float64)
     center, error = rounds_estimates(data)
-    return of_rounds(float(center), float(error), len(log_ratios))
+    count = len(log_ratios)
+    return of_rounds(float(center), float(error), count)
 
 
 def of_rounds(center: float, error: float, count: int) -> Interval:
@@ -194,6 +199,7 @@ def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
     trimmed = int(TRIM * count)
     end = count - trimmed
     kept = data[..., trimmed:end]
+    # Winsorised: what was trimmed counts as the nearest value that was kept.
     centers = kept.mean(axis=-1)
     lowest = kept[..., :1]
     highest = kept[..., -1:]
@@ -222,7 +228,8 @@ def student(
     data = np.asarray(values, dtype=np.float64)
     center = float(data.mean())
     count = int(data.size)
-    spread = max(math.sqrt(_variance(data)), least_spread)
+    variance = _variance(data)
+    spread = max(math.sqrt(variance), least_spread)
     error = spread / math.sqrt(count)
     freedom = max(1, count - 1)
     return around(center, error, freedom, count, confidence)
@@ -244,8 +251,9 @@ def over_processes(processes: Sequence[Interval], is_disturbed: Sequence[bool]) 
     """
     if len(processes) == 1:
         return processes[0]
+    counted = without_evidence(is_disturbed)
     centers = []
-    for process, counts in zip(processes, without_evidence(is_disturbed), strict=True):
+    for process, counts in zip(processes, counted, strict=True):
         if counts:
             centers.append(process.center)
     return student(centers, REPORTED, LEAST_SPREAD)
@@ -272,7 +280,8 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
         named: what was seen while each process was timed (``Speed.disturbance``), or an empty text.
         measures: the columns of ``EVIDENCE``, a value for each process, NaN where it is unknown.
     """
-    evidence = np.array([bool(each) for each in named], dtype=bool)
+    is_named = [bool(each) for each in named]
+    evidence = np.array(is_named, dtype=bool)
     for name, least in EVIDENCE.items():
         measured = np.asarray(measures[name], dtype=np.float64)
         is_known = np.isfinite(measured)
@@ -281,12 +290,15 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
             median = float(np.median(known))
             # The median absolute deviation, scaled to the standard deviation of a normal
             # distribution.
-            deviation = float(np.median(np.abs(known - median)))
+            distances = np.abs(known - median)
+            deviation = float(np.median(distances))
             scatter = deviation / special.ndtri(0.75)
+            # The fewer processes, the more of their scatter is chance.
             factor = FAR * (1 + 4 / known.size)
             far = factor * scatter
             limit = max(least, median, far)
-            evidence |= measured - median > limit
+            excess = measured - median
+            evidence |= excess > limit
     return evidence
 
 
@@ -314,7 +326,8 @@ def welch(new: Values, old: Values) -> Interval:
     variances are involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite,
     Biometrics Bulletin 2 (1946).
     """
-    center = float(np.mean(new) - np.mean(old))
+    difference = np.mean(new) - np.mean(old)
+    center = float(difference)
     count = min(len(new), len(old))
     squares = 0.0
     shares = 0.0
@@ -322,13 +335,13 @@ def welch(new: Values, old: Values) -> Interval:
         for values in (new, old):
             data = np.asarray(values, dtype=np.float64)
             square = _variance(data) / data.size
+            freedom = data.size - 1
             squares += square
-            shares += square**2 / (data.size - 1)
+            shares += square**2 / freedom
     if squares == 0:
         return around(center, 0.0, 1.0, count)
     error = math.sqrt(squares)
-    freedom = squares**2 / shares
-    return around(center, error, freedom, count)
+    return around(center, error, squares**2 / shares, count)
 
 
 def _variance(data: Array) -> float:
@@ -352,7 +365,8 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
     (1995).
     """
     largest = -1.0  # of the p that hold
-    for rank, p in enumerate(sorted(ps.values()), 1):
+    ascending = sorted(ps.values())
+    for rank, p in enumerate(ascending, 1):
         allowed = rate * rank / len(ps)
         if p <= allowed:
             largest = p

@@ -71,7 +71,9 @@ def open_batches(
     if is_synthetic(data, source):
         opened = SyntheticBatches
     elif source.kind == "text":
-        opened = partial(TokenBatches, Text(str(source.path), data.input_shape[0]))
+        length = data.input_shape[0]
+        text = Text(str(source.path), length)
+        opened = partial(TokenBatches, text)
         data = replace(data, classes=BYTES)
     elif data.tokens:
         opened = partial(TokenBatches, chain())
@@ -146,7 +148,9 @@ class ImageBatches(Batches):
         self.steps_per_epoch = math.ceil(self._samples / self.batch_size)
         _channels, height, width = self.data.input_shape
         self._size = (height, width)
-        self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
+        mean = self.data.mean
+        std = self.data.std
+        self._normalized = sampling.normalizer(mean, std, self.device)
         size_bytes = train.images.nbytes + test.images.nbytes
         is_mapped = not fits(size_bytes, self.device, self.shard.ranks)
         self.storage = "file" if is_mapped else "device"
@@ -163,7 +167,9 @@ class ImageBatches(Batches):
             Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
         """
         padding = self.data.crop_padding
-        order = sampling.order(len(self._train), seed=self.seed, epoch=epoch)
+        count = len(self._train)
+        # An image that is left out of this epoch may be in the next: the order is of all.
+        order = sampling.order(count, seed=self.seed, epoch=epoch)
         drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch)
         drawn = drawn.to(self.device)
         parts = self._parts(self._samples)
@@ -244,7 +250,8 @@ class TokenBatches(Batches):
     def _batches(self, sequences: Tokens) -> Pairs:
         """Yield sequences, (N, length + 1), in batches on the device."""
         tokens = torch.from_numpy(sequences).to(self.device)
-        return (_shifted(tokens[part]) for part in self._parts(len(tokens)))
+        parts = self._parts(len(tokens))
+        return (_shifted(tokens[part]) for part in parts)
 
 
 def _shifted(tokens: Tensor) -> Pair:
@@ -317,6 +324,7 @@ def random_batches(
             (length,) = data.input_shape
             batches.append(_shifted(whole(length + 1)))
             continue
+        # Inputs are drawn before targets: the other order would give other values.
         inputs = normal(*data.input_shape)
         targets = whole() if data.target_shape is None else normal(*data.target_shape)
         batches.append((inputs, targets))
@@ -341,17 +349,19 @@ class SuiteBatches(Batches):
         first = self._open("train", self.seed)
         if hasattr(first, "__len__"):
             self.steps_per_epoch = len(first)
-        elif self.suite.schedule is not None and self.suite.schedule_every == "step":
-            raise UsageError(
-                f"The schedule needs the steps of an epoch, and {self._name('train', self.seed)} "
-                "has no len."
-            )
+            return
+        has_schedule = self.suite.schedule is not None
+        if has_schedule and self.suite.schedule_every == "step":
+            name = self._name("train", self.seed)
+            raise UsageError(f"The schedule needs the steps of an epoch, and {name} has no len.")
 
     @property
     def has_test(self) -> bool:  # type: ignore[override]
         """Whether there are batches to test on."""
         is_tested = self.suite.has_loss or self.suite.evaluate is not None
-        return is_tested and self._open("test", self.seed) is not None
+        if not is_tested:
+            return False
+        return self._open("test", self.seed) is not None
 
     def loaded(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield an epoch's batches as they come, in host memory.
@@ -369,18 +379,20 @@ class SuiteBatches(Batches):
         if hasattr(batches, "__len__"):
             least = max(least, len(batches))
         if count < least:
+            name = self._name("train", seed)
             raise UsageError(
-                f"{self._name('train', seed)} ended after {count} of the {least} batches that an "
-                "epoch needs."
+                f"{name} ended after {count} of the {least} batches that an epoch needs."
             )
 
     def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every batch of an epoch, on the device."""
-        return (self._shared(batch) for batch in self.loaded(epoch))
+        for batch in self.loaded(epoch):
+            yield self._shared(batch)
 
     def test(self) -> Iterator[Batch]:
         """Yield this rank's shard of every test batch; all of it for a suite's own ``evaluate``."""
-        batches = _begun(self._open("test", self.seed), self.seed)
+        opened = self._open("test", self.seed)
+        batches = _begun(opened, self.seed)
         if self.suite.evaluate is not None:
             return (to_device(batch, self.device) for batch in batches)
         return (self._shared(batch) for batch in batches)
@@ -388,18 +400,19 @@ class SuiteBatches(Batches):
     def _shared(self, batch: Batch) -> Batch:
         """Return this rank's shard of a batch, on the device."""
         if self.shard.ranks > 1:
-            samples = (self.suite.count or first_dimension)(batch)
+            count = self.suite.count or first_dimension
+            samples = count(batch)
             own = self.shard.of(0, samples)
-            (batch,) = cut(batch, [own], samples, f"Training on {self.shard.ranks} devices")
+            purpose = f"Training on {self.shard.ranks} devices"
+            (batch,) = cut(batch, [own], samples, purpose)
         return to_device(batch, self.device)
 
     def _open(self, split: str, seed: int) -> Any:
         assert self.suite.batches is not None
         batches = self.suite.batches(split, self.batch_size, seed)
         if batches is None and split == "train":
-            raise UsageError(
-                f"{self._name(split, seed)} returned None: there is nothing to train on."
-            )
+            name = self._name(split, seed)
+            raise UsageError(f"{name} returned None: there is nothing to train on.")
         return batches
 
     def _name(self, split: str, seed: int) -> str:

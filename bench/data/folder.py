@@ -75,9 +75,9 @@ def load(
         unread = decode(paths, stored, pixels)
         for listing in (train, test):
             if np.isin(listing.paths, unread).all():
-                raise UsageError(
-                    f"No image of the {len(listing.paths):,} like '{listing.paths[0]}' can be read."
-                )
+                count = len(listing.paths)
+                first = listing.paths[0]
+                raise UsageError(f"No image of the {count:,} like '{first}' can be read.")
         return {"size": stored, "unread": unread}
 
     # The file is named after all that its pixels depend on.
@@ -92,9 +92,11 @@ def load(
     unread = facts["unread"]
     train = train.pick(~np.isin(train.paths, unread))
     test = test.pick(~np.isin(test.paths, unread))
-    labels = torch.from_numpy(np.concatenate([train.labels, test.labels]))
+    both = np.concatenate([train.labels, test.labels])
+    labels = torch.from_numpy(both)
     left_out = tuple(map(plain, unread))
-    return cache.divided(images, labels, len(test.labels), classes, left_out)
+    tested = len(test.labels)
+    return cache.divided(images, labels, tested, classes, left_out)
 
 
 def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listing, Listing]:
@@ -115,7 +117,8 @@ def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listi
             raise UsageError(f"The data folder '{path}' has no {split}/. {_LAYOUT}.")
     names = set[str]()
     for folder in folders.values():
-        names.update(find_classes(folder)[0])
+        own, _ = find_classes(folder)
+        names.update(own)
     classes = tuple(sorted(names))
     train = list_split(folders["train"], classes)
     apart = held_out(train.labels, validation_share)
@@ -155,7 +158,11 @@ def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     for path, label in make_dataset(folder, numbers, IMG_EXTENSIONS, allow_empty=True):
         paths.append(path)
         labels.append(label)
-    return Listing(np.array(paths, dtype=str), np.array(labels, dtype=int))
+    # The types are given for a folder without an image, whose arrays would be of floats.
+    return Listing(
+        paths=np.array(paths, dtype=str),
+        labels=np.array(labels, dtype=int),
+    )
 
 
 def held_out(labels: Labels, validation_share: float) -> Chosen:
@@ -195,7 +202,8 @@ def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]
         with suppress(Exception), Image.open(path) as image:
             height = image.height
             width = image.width
-            is_larger = height > size[0] or width > size[1]
+            most_high, most_wide = size
+            is_larger = height > most_high or width > most_wide
             sizes.add((height, width))
             # No need to open all of a folder whose first images say it.
             if is_larger or len(sizes) > 1:

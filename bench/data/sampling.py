@@ -33,7 +33,9 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
     """Return numpy's generator of an epoch's sequences; epoch -1 is of those validated on."""
-    return np.random.default_rng([seed % 2**64, epoch + 1, _TOKENS])
+    # As in ``generator``, no word may be negative.
+    words = (seed % 2**64, epoch + 1, _TOKENS)
+    return np.random.default_rng(words)
 
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
@@ -53,8 +55,9 @@ class Shard:
         """Return this rank's samples of a batch; all ranks' together are the whole batch."""
         # Both ends are rounded down, so that each shard begins where the one before it ends.
         count = stop - start
+        following = self.rank + 1
         first = count * self.rank // self.ranks
-        last = count * (self.rank + 1) // self.ranks
+        last = count * following // self.ranks
         return slice(start + first, start + last)
 
 
@@ -71,7 +74,8 @@ def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
         keeps of the padded image, 0 … 2 × padding.
     """
     drawn_by = generator(CPU, seed, epoch, _AUGMENTATION)
-    mirrored = torch.rand(count, generator=drawn_by) < 0.5
+    shares = torch.rand(count, generator=drawn_by)
+    mirrored = shares < 0.5
     # The frame of black pixels is on both sides, so a crop may be moved by twice its width.
     places = 2 * padding + 1
     corners = torch.randint(places, (2, count), generator=drawn_by)
@@ -89,7 +93,8 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
         mirrored: (B,) bool, or 0 and 1.
     """
     count = len(images)
-    both = torch.cat((images, images.flip(3)))
+    flipped = images.flip(3)
+    both = torch.cat((images, flipped))
     own = torch.arange(count, device=images.device)
     # An image's mirrored version comes ``count`` after it.
     picked = own + count * mirrored
@@ -117,8 +122,10 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     last_corner = 2 * padding * (line + 1)
     possible = last_image + last_corner + 1
     size = (possible, *images.shape[1:])
-    crops = padded.as_strided(size, (1, plane, line, 1))
-    first_elements = torch.arange(count, device=images.device) * whole
+    strides = (1, plane, line, 1)
+    crops = padded.as_strided(size, strides)
+    numbers = torch.arange(count, device=images.device)
+    first_elements = numbers * whole
     corners = top * line + left
     return crops.index_select(0, first_elements + corners)
 
@@ -127,11 +134,13 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return images in ``size``, (height, width): as they are, or resized as float32, bilinear."""
     height, width = size
     _count, _channels, own_height, own_width = images.shape
-    if (own_height, own_width) == (height, width):
+    if size == (own_height, own_width):
         return images
     # Smaller images would alias without a filter.
     shrinks = height < own_height or width < own_width
-    return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
+    # uint8 would be interpolated in whole numbers.
+    wide = images.float()
+    return functional.interpolate(wide, size, mode="bilinear", antialias=shrinks)
 
 
 def normalizer(
@@ -155,11 +164,11 @@ def normalizer(
     factor = 1 / (255 * stds)
     shift = -means / stds
 
-    def per_channel(values: Tensor) -> Tensor:
-        return values.to(device, torch.float32).view(-1, 1, 1)
-
-    scales = per_channel(factor)
-    shifts = per_channel(shift)
+    scales = factor.to(device, torch.float32)
+    shifts = shift.to(device, torch.float32)
+    # A channel's value goes along all of its rows and columns.
+    scales = scales.view(-1, 1, 1)
+    shifts = shifts.view(-1, 1, 1)
 
     def normalized(images: Tensor) -> Tensor:
         scaled = torch.mul(images, scales)

@@ -51,7 +51,8 @@ class Chain:
         Source: Cover and Thomas, Elements of Information Theory, theorem 4.2.4.
         """
         terms = self.transition * np.log(self.transition)
-        return float(-self.stationary @ terms.sum(axis=1))
+        after_each = terms.sum(axis=1)
+        return float(-self.stationary @ after_each)
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
         """Return independent sequences, (count, length) int64, begun in the stationary state."""
@@ -60,7 +61,8 @@ class Chain:
         # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
         row_numbers = np.arange(size)[:, None]
-        lifted = (cumulative + row_numbers).ravel()
+        rows = cumulative + row_numbers
+        lifted = rows.ravel()
         # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
@@ -133,7 +135,8 @@ class Text:
         windows = sliding_window_view(self.validation, length)
         apart = windows[:: length - 1]
         count = min(count, len(apart))
-        chosen = np.arange(count) * len(apart) // count
+        places = np.arange(count)
+        chosen = places * len(apart) // count
         return apart[chosen].astype(np.int64)
 
     def fingerprint(self) -> str:
