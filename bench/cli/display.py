@@ -194,7 +194,7 @@ def show_plan(
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the arms, batch sizes and epochs of a suite's trials on one device."""
     arms: list[str] = []
-    sizes: list[str] = []
+    sizes = []
     training = ""
     for trial in trials:
         arms += trial.arm_names

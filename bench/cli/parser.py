@@ -96,7 +96,7 @@ def parse(argv: Sequence[str]) -> Any:
             f"There is no command '{name}'.{hint} Available: {', '.join(parsers)}; a run needs "
             "none, as in run_bench.py --suite mlp."
         )
-    own_words: list[str] = []
+    own_words = []
     if name in optional:
         command = optional[name]
         request = command.start(options)

@@ -28,7 +28,7 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
     for field, option in run_options().items():
         if option.repeated == "never" or (more and option.repeated == "same"):
             left_out[option_name(field, option)] = option
-    words: list[str] = []
+    words = []
     is_value = False  # of an option that is left out
     for word in argv:
         name, equals, _ = word.partition("=")

@@ -118,7 +118,7 @@ def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[lis
     Yields:
         A list that gets each output's counts of ``BINS``.
     """
-    seen: list[Tensor] = []
+    seen = []
 
     def count(gradient: Tensor) -> None:
         if scale != 1.0:
@@ -217,7 +217,7 @@ def _pass(
     Loss and gradients are in float64.
     """
     stop_dropping(model)
-    outputs: list[Tensor] = []
+    outputs = []
 
     def hook(_model: nn.Module, _inputs: object, output: object) -> None:
         for leaf in tree_leaves(output):

@@ -261,7 +261,7 @@ class _Watch(TorchDispatchMode):
 
 def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     """Return the weights that optimizers update."""
-    weights: list[Tensor] = []
+    weights = []
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             weights += group["params"]
@@ -273,7 +273,7 @@ def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
 
     Of a tensor of a Python class, such as torchao's, they are those that hold its numbers.
     """
-    tensors: list[Tensor] = []
+    tensors = []
     for optimizer in optimizers:
         for leaf in tree_leaves(list(optimizer.state.values())):
             if is_traceable_wrapper_subclass(leaf):

@@ -196,7 +196,7 @@ def compare(
         watch: called now and then with what has been measured so far, outside the timed blocks.
     """
     rng = random.Random(seed)
-    blocks: list[TimedBlock] = []
+    blocks = []
     logs: list[list[float]] = [[] for _ in runners]
     budget_ns = int(protocol.process_s * 1e9) * len(runners)
     start = watched = clock()

@@ -83,7 +83,7 @@ def make_plan(
         UsageError: no device supports two of the precisions that were asked for, or the only one.
     """
     require_comparable(request.precisions or (BASELINE,), environment.devices)
-    trials: list[Trial] = []
+    trials = []
     for suite in suites:
         for device in environment.devices:
             trials += _plan_on_device(request, suite, device, largest)
@@ -208,7 +208,7 @@ def _trials_on(
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
     precisions = _precisions(request, device)
-    asked: list[Asked] = []
+    asked = []
     if request.largest_batch and largest is None:
         asked += [(PHASES[search], cell.batch_size, precisions) for search in SEARCHES]
     fitting = {}
@@ -250,12 +250,12 @@ def _asked_by_size(
         precisions: all that are compared.
         fitting: the largest batch of each precision that has one.
     """
-    sizes_of_phases: dict[str, tuple[int, ...]] = {}
+    sizes_of_phases = {}
     for name, phase in PHASES.items():
         if name in request.phases and phase.can_measure(device):
             sizes_of_phases[name] = _batch_sizes(suite, request, device, phase)
     largest_sizes = {*fitting.values()}
-    asked: list[Asked] = []
+    asked = []
     for size in sorted(largest_sizes.union(*sizes_of_phases.values())):
         that_fit = tuple(name for name in fitting if fitting[name] >= size)
         for name, sizes in sizes_of_phases.items():

@@ -44,7 +44,7 @@ def resolve(
         done: the status of each arm of the trials that have ended, by their ids.
     """
     # What is measured in the place of each planned arm.
-    measured: dict[ArmSpec, ArmSpec] = {}
+    measured = {}
     failed: list[ArmSpec] = []
     for planned, processes in of_memory.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)

@@ -159,7 +159,7 @@ def open_context(trial: Trial) -> Context:
 
 def by_shape(batches: Sequence[Batch]) -> list[Batch]:
     """Return one of the batches for each combination of their tensors' shapes."""
-    shapes: dict[tuple[torch.Size, ...], Batch] = {}
+    shapes = {}
     for batch in batches:
         shapes[tuple(tensor.shape for tensor in tensors(batch))] = batch
     return list(shapes.values())

@@ -10,7 +10,6 @@ Source: torchao.float8 (per-tensor and row-wise scaling).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +32,8 @@ def convert(
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the
             library refuses.
     """
-    fitting: dict[str, nn.Linear] = {}
-    kept: dict[str, str] = {}
+    fitting = {}
+    kept = {}
     for name, layer in model.named_modules():
         if not isinstance(layer, nn.Linear):
             continue
@@ -49,7 +48,7 @@ def convert(
             f"{precision.name} converts none of the model's linear layers ({reasons})"
         )
     twin = _float8_twins(precision)
-    twins: dict[Any, nn.Module] = {}
+    twins = {}
     for layer in fitting.values():
         # A new module is in training mode, whatever its model is in.
         twins[layer] = twin(layer).train(layer.training)

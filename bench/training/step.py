@@ -471,7 +471,7 @@ def train_epoch(arm: BuiltArm, batches: Iterator[Batch]) -> Epoch:
 
     The clock covers loading and training, and stops when the device is done.
     """
-    losses: list[Tensor] = []
+    losses = []
     wait_ns = samples = 0
     taken = arm.taken.count
     # What is queued already is not this epoch's.

@@ -251,10 +251,10 @@ def held_before(
     modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
 ) -> dict[str, list[Tensor]]:
     """Return the tensors that are there before a step, by what they are."""
-    parameters: list[Tensor] = []
+    parameters = []
     for module in modules:
         parameters += [*module.parameters(), *module.buffers()]
-    state: list[Tensor] = []
+    state = []
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             parameters += group["params"]

@@ -10,7 +10,7 @@ import pandas as pd
 from bench.phases.explain import CLASSES
 from bench.phases.explain.reasons import NAMED, Explanation, Step, explanations, side_by_side
 from bench.report.figures import chart
-from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
+from bench.report.figures.chart import WORK, Axis, Bar, Chart, Panel
 from bench.report.format import (
     at_batch,
     capital,
@@ -273,7 +273,7 @@ def _held(step: Step) -> pd.Series[float]:
 
 def _panel(title: str, unit: str, steps: dict[str, pd.Series[float]]) -> Panel:
     """Describe a stacked bar of parts for each precision."""
-    marks: list[Mark] = []
+    marks = []
     longest = 0.0
     for place, parts in enumerate(steps.values()):
         start = 0.0

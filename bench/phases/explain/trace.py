@@ -290,7 +290,7 @@ def decompose(
 
 def _host_events(events: Iterable[Mapping[str, Any]]) -> list[_Event]:
     """Return operators and ranges of the host by their start, each with what is around it."""
-    host: list[_Event] = []
+    host = []
     threads: dict[Any, list[_Event]] = {}
     modules: dict[int, str] = {}
     for raw in sorted(events, key=lambda raw: (raw["ts"], -raw["dur"])):

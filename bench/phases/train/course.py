@@ -75,7 +75,7 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
         title = "training time"
         against = Axis(label=f"training time ({unit})", low=0.0)
         rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)
-    marks: list[Mark] = []
+    marks = []
     for column, dashed in COLUMNS[what].items():
         # Rows of suites without a test set have no column of it.
         if column in rows:

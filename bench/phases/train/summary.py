@@ -42,8 +42,8 @@ def add(
 
 def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
     """Return the word for what each arm has learned, and how many seeds it rests on."""
-    words: dict[int, str] = {}
-    seeds: dict[int, int] = {}
+    words = {}
+    seeds = {}
     # Of several metrics of an arm the first one counts, so that it is written last.
     for metric in reversed(learned()):
         for arm, contrast in changes[metric].items():

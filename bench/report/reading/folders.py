@@ -38,9 +38,9 @@ def report_name(folders: Sequence[Path]) -> str:
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
     """Return the runs that folders are, each once; of another folder, the runs in it, by name."""
-    runs: list[Path] = []
+    runs = []
     for folder in folders:
-        inside: list[Path] = []
+        inside = []
         if not (folder / "run.json").is_file():
             inside = sorted(path.parent for path in folder.glob("*/run.json"))
         # A folder without any is named later, in the error of reading it.

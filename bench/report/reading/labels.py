@@ -94,7 +94,7 @@ def _short_names(names: list[str]) -> list[str]:
 
 def slugs(names: list[str]) -> list[str]:
     """Turn names into those of files, of lower-case letters, digits and hyphens, no two alike."""
-    unique: list[str] = []
+    unique = []
     for name in names:
         # A name without a Latin letter or a digit, as of a suite in Chinese, leaves nothing.
         words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

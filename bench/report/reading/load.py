@@ -118,9 +118,9 @@ def load(folders: list[Path]) -> Runs:
             "results/NAME."
         )
     _refuse_copies(infos)
-    runs: list[Run] = []
+    runs = []
     frames_of_runs: dict[str, list[pd.DataFrame]] = defaultdict(list)
-    remarks: list[str] = []
+    remarks = []
     names_of_data: dict[str, str] = {}
     labels = name_runs([*infos])
     for (folder, info), label in zip(infos.items(), labels, strict=True):
@@ -142,7 +142,7 @@ def load(folders: list[Path]) -> Runs:
             f"The run in '{first}' has no finished trial yet, so there is nothing to report. "
             f"Finish it with --resume {first}."
         )
-    frames: dict[str, pd.DataFrame] = {}
+    frames = {}
     for name, parts in frames_of_runs.items():
         frames[name] = pd.concat(parts, ignore_index=True)
     tried = frames.pop("trials")

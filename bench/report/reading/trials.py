@@ -53,7 +53,7 @@ def read_details(folder: Path) -> dict[str, pd.DataFrame]:
     Raises:
         UsageError: one is damaged, or another program's.
     """
-    details: dict[str, pd.DataFrame] = {}
+    details = {}
     for phase in MEASURING.values():
         for name in phase.details.values():
             # Phases may share a CSV, which can be large.
