@@ -174,7 +174,10 @@ def rows_panel(
     marks: Sequence[Mark],
 ) -> Panel:
     """Return a panel with a named row for each mark or group of marks."""
-    ticks = [(place + 0.5, name) for place, name in enumerate(names)]
+    ticks = []
+    for place, name in enumerate(names):
+        # In the middle of its row.
+        ticks.append((place + 0.5, name))
     return Panel(
         title=title,
         x=x,
@@ -206,27 +209,43 @@ def look(tint: Tint) -> tuple[str, str]:
     In grey, the markers distinguish the lines.
     """
     if tint.startswith("device-"):
-        again, place = divmod(int(tint.removeprefix("device-")), len(LOOKS))
+        number = int(tint.removeprefix("device-"))
+        again, place = divmod(number, len(LOOKS))
         color, _ = LOOKS[place]
         # Where there are more devices than colours, the second of a colour has another marker.
-        _, marker = LOOKS[(place + again) % len(LOOKS)]
+        shifted = (place + again) % len(LOOKS)
+        _, marker = LOOKS[shifted]
         return color, marker
     if tint in PRECISIONS:
-        return PRECISIONS[tint].color, PRECISIONS[tint].marker
+        precision = PRECISIONS[tint]
+        return precision.color, precision.marker
+    if tint in (SOFT, PLAIN):
+        return COLOURS[tint], "o"
     if tint in COLOURS:
-        return COLOURS[tint], "o" if tint in (SOFT, PLAIN) else "s"
-    return SPARE[sum(tint.encode()) % len(SPARE)], "v"
+        return COLOURS[tint], "s"
+    # Not Python's hash of a text, which differs between processes.
+    place = sum(tint.encode()) % len(SPARE)
+    return SPARE[place], "v"
 
 
 def class_of(tint: str) -> str:
     """Return the page's class of what has a tint, which no other tint has."""
-    return "p-" + re.sub("[^A-Za-z0-9-]", lambda sign: f"_{ord(sign[0]):x}_", tint)
+
+    def escaped(sign: re.Match[str]) -> str:
+        code = ord(sign[0])
+        return f"_{code:x}_"
+
+    return "p-" + re.sub("[^A-Za-z0-9-]", escaped, tint)
 
 
 def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each precision, in the order of every table."""
-    names = sorted(rows["precision"].unique(), key=precision_rank)
-    return [(name, rows[rows["precision"] == name]) for name in names]
+    precisions = rows["precision"]
+    groups = []
+    for name in sorted(precisions.unique(), key=precision_rank):
+        of_name = rows[precisions == name]
+        groups.append((name, of_name))
+    return groups
 
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -236,8 +255,10 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 def estimate(center: float, low: float, high: float, y: float, tint: Tint) -> list[Mark]:
     """Describe an estimate in a row as a dot, with its interval as a line."""
-    interval = Curve(points=[(low, y), (high, y)], tint=tint, dots=False)
-    return [interval, Curve(points=[(center, y)], tint=tint)]
+    ends = [(low, y), (high, y)]
+    interval = Curve(points=ends, tint=tint, dots=False)
+    dot = Curve(points=[(center, y)], tint=tint)
+    return [interval, dot]
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -35,8 +35,9 @@ def charts(
     speedups are drawn to files, unless ``all`` figures are.
     """
     workloads = summary.groupby("workload", sort=False)
-    # In the order of the groups.
-    files = slugs(summary["workload"].unique().tolist())
+    # In the order of the groups, which are not sorted.
+    names = summary["workload"].unique().tolist()
+    files = slugs(names)
     tints = tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
         is_speedup = metric is SPEED
@@ -74,8 +75,10 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         rows["value"] = rows[metric.figure]
     has_value = rows["value"].notna()
     # A precision that was measured nowhere has no line for its losses to stand on.
-    is_drawn = rows["precision"].isin(rows.loc[has_value, "precision"])
-    return rows[is_drawn & (has_value | (rows["status"] == "oom"))]
+    with_values = rows.loc[has_value, "precision"]
+    is_drawn = rows["precision"].isin(with_values)
+    is_lost = rows["status"] == "oom"
+    return rows[is_drawn & (has_value | is_lost)]
 
 
 def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
@@ -83,11 +86,16 @@ def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
 
     Where fp32 does not fit, no precision has a speedup, and none is drawn as if it fitted.
     """
-    rows = rows.assign(value=rows["speedup"], low=rows["speedup_low"], high=rows["speedup_high"])
+    rows = rows.assign(
+        value=rows["speedup"],
+        low=rows["speedup_low"],
+        high=rows["speedup_high"],
+    )
     is_fp32 = rows["precision"] == BASELINE
     fp32_is_lost = is_fp32 & (rows["status"] == "oom")
     cells = [rows[name] for name in CELL]
-    is_without = fp32_is_lost.groupby(cells, sort=False).transform("any").astype(bool)
+    by_cell = fp32_is_lost.groupby(cells, sort=False)
+    is_without = by_cell.transform("any").astype(bool)
     is_measured = rows["status"].isin(MEASURED)
     rows.loc[is_without & is_measured, "status"] = "oom"
     return rows[~is_fp32]
@@ -153,7 +161,8 @@ def against_batch(
     about = []
     if is_speedup:
         about.append("Speedup over fp32, with 95 % intervals; above 1 is faster.")
-        if (rows["low"] < y.low).any() or (rows["high"] > y.high).any():
+        is_cut = (rows["low"] < y.low) | (rows["high"] > y.high)
+        if is_cut.any():
             about.append("An interval that reaches the edge goes on beyond it.")
     if rows["value"].isna().any():
         about.append("✕: that batch size did not fit in memory, in that precision or in fp32.")
@@ -202,7 +211,8 @@ def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
         )
     else:
         # An axis from 0 to 0 would have no length.
-        axis = Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
+        high = 1.06 * most or 1.0
+        axis = Axis(label=unit, low=0.0, high=high)
     return rows.assign(value=values), axis
 
 
@@ -211,12 +221,18 @@ def _speedup_axis(rows: pd.DataFrame) -> Axis:
 
     An interval that would dwarf the figures goes on beyond it.
     """
-    lowest = max(rows["low"].min(), rows["value"].min() / 2)
-    highest = min(rows["high"].max(), 2 * rows["value"].max())
-    low = min(1.0, rows["value"].min(), lowest)
-    high = max(1.0, rows["value"].max(), highest)
+    least = rows["value"].min()
+    most = rows["value"].max()
+    lowest = max(rows["low"].min(), least / 2)
+    highest = min(rows["high"].max(), 2 * most)
+    low = min(1.0, least, lowest)
+    high = max(1.0, most, highest)
     spare = 0.08 * max(high - low, 0.1)
-    return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
+    return Axis(
+        label="speedup over fp32 (×)",
+        low=low - spare,
+        high=high + spare,
+    )
 
 
 def _dots(
@@ -236,7 +252,8 @@ def _dots(
         unit = "×"
     names: list[str] = []
     for line, tint in lines.items():
-        for row in records(group[group["line"] == line]):
+        of_line = group[group["line"] == line]
+        for row in records(of_line):
             value = row["value"]
             if not known(value):
                 names.append(f"{line} ✕")
@@ -272,7 +289,8 @@ def _lines(
     for line, tint in lines.items():
         points = []
         whiskers = []
-        for row in records(group[group["line"] == line]):
+        of_line = group[group["line"] == line]
+        for row in records(of_line):
             size = row["batch_size"]
             if not known(row["value"]):
                 marks.append(Text(x=size, text="✕", tint=tint))

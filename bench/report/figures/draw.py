@@ -142,8 +142,11 @@ def draw(chart: Chart, folder: Path) -> Markup:
         svg = io.StringIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})
         if chart.in_files:
-            write_atomically(folder / f"{chart.name}.svg", svg.getvalue())
-            with replacing(folder / f"{chart.name}.png") as draft:
+            file = folder / f"{chart.name}.svg"
+            picture = folder / f"{chart.name}.png"
+            write_atomically(file, svg.getvalue())
+            # Without the version of matplotlib, equal figures are equal files.
+            with replacing(picture) as draft:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
     return _page(chart, svg.getvalue(), boxes)
 
@@ -167,9 +170,12 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
     row_height = max(map(_height, chart.panels))
     width = columns * panel_width
     # Bold letters are wider.
-    caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
-    top = LINE * (caption.count("\n") + 1) + 8
-    foot = top + math.ceil(count / columns) * row_height
+    characters = int(width / CHARACTER / 1.25)
+    caption = textwrap.fill(chart.caption, characters)
+    caption_lines = caption.count("\n") + 1
+    top = LINE * caption_lines + 8
+    rows = math.ceil(count / columns)
+    foot = top + rows * row_height
     places = _entries(chart)
     legend_height = 0.0
     if places:
@@ -178,17 +184,21 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
     height = foot + legend_height + 4
     size = (width / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
     figure = Figure(size, dpi=PIXELS_PER_INCH)
-    figure.text(8 / width, 1 - 4 / height, caption, va="top", fontweight="bold")
+    caption_x = 8 / width
+    caption_y = 1 - 4 / height
+    figure.text(caption_x, caption_y, caption, va="top", fontweight="bold")
     boxes: list[Box] = []
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
         left = column * panel_width
-        box = (left, top + row * row_height, panel_width, _height(panel))
+        panel_top = top + row * row_height
+        box = (left, panel_top, panel_width, _height(panel))
         _panel(figure, panel, box)
         boxes.append(box)
     if chart.legend:
         box = (0, foot, WIDE, legend_height)
-        axes = figure.add_axes(_place(figure, box), frameon=False, gid=".panel")
+        place_of_legend = _place(figure, box)
+        axes = figure.add_axes(place_of_legend, frameon=False, gid=".panel")
         axes.set(xlim=(0, WIDE), ylim=(legend_height, 0))
         axes.set(xticks=[], yticks=[])
         for (x, y), (text, tint) in zip(places, chart.legend, strict=True):
@@ -234,7 +244,14 @@ def _entry(axes: Any, x: float, y: float, text: str, tint: Tint) -> None:
     name = class_of(tint)
     # A marker stands in the middle of the sign.
     middle = (x + end) / 2
-    axes.plot([x, middle, end], [y, y, y], markevery=[1], color=shade, gid=f".{name}", **shape)
+    axes.plot(
+        [x, middle, end],
+        [y, y, y],
+        markevery=[1],
+        color=shade,
+        gid=f".{name}",
+        **shape,
+    )
     axes.text(end + 4, y, text, va="center", gid=f".entry {name}")
 
 
@@ -263,7 +280,8 @@ def _panel(figure: Figure, panel: Panel, box: Box) -> None:
         before += LINE
     left, top, width, height = box
     frame_width = width - before - RIGHT
-    frame = (left + before, top + TOP, frame_width, height - TOP - BOTTOM)
+    frame_height = height - TOP - BOTTOM
+    frame = (left + before, top + TOP, frame_width, frame_height)
     axes.set_position(_place(figure, frame))
     _ticks(axes.xaxis, x, int(frame_width / CHARACTER))
     # After the ticks, which may widen it.
@@ -285,8 +303,10 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
         every = 1
         if room:
             side_by_side = " ".join(names)
-            every = math.ceil((len(side_by_side) + 1) / room)
-        labels = [textwrap.fill(name, LONGEST_NAME) for name in names[::every]]
+            needed = len(side_by_side) + 1
+            every = math.ceil(needed / room)
+        shown = names[::every]
+        labels = [textwrap.fill(name, LONGEST_NAME) for name in shown]
         drawn.set_ticks(places[::every], labels)
         return
     locator: Locator
@@ -294,8 +314,12 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
         locator = LogLocator(subs=(1, 2, 5))
     else:
         locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole)
+
+    def written(value: float, _place: int) -> str:
+        return with_minus(f"{value:,.10g}")
+
     drawn.set_major_locator(locator)
-    drawn.set_major_formatter(lambda value, _: with_minus(f"{value:,.10g}"))
+    drawn.set_major_formatter(written)
 
 
 def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
@@ -348,7 +372,9 @@ def _curve(axes: Any, curve: Curve, marker: str, shared: Any) -> None:
     axes.plot(x, y, clip_on=False, **shape, **shared)
     whiskers = []
     for at, low, high in curve.whiskers:
-        whiskers += [(at, low), (at, high), (math.nan, math.nan)]
+        whiskers += [(at, low), (at, high)]
+        # The gap before the next one.
+        whiskers.append((math.nan, math.nan))
     if whiskers:
         axes.plot(*zip(*whiskers, strict=True), **shared)
 
@@ -377,8 +403,11 @@ def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
         parent = shown if panel is legend else grid
         view = SubElement(parent, "svg", {"class": "chart", "role": "img"})
         view.set("viewBox", "{:g} {:g} {:g} {:g}".format(*box))
+        label = chart.caption
         # The panel of one device alone may have no title.
-        view.set("aria-label", f"{chart.caption}: {panel.title}".removesuffix(": "))
+        if panel.title:
+            label += f": {panel.title}"
+        view.set("aria-label", label)
         if panel.precision:
             view.set("data-precision", panel.precision)
         view.extend(_converted(group, colours))

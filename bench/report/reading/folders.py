@@ -27,13 +27,16 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
 
 def report_name(folders: Sequence[Path]) -> str:
     """Name the report of runs after all of them; of very many after the first and their number."""
-    different = dict.fromkeys(folder.resolve() for folder in folders)
-    names = [folder.name for folder in different]
+    names = []
+    # A run that is given twice is one.
+    for folder in dict.fromkeys(map(Path.resolve, folders)):
+        names.append(folder.name)
     name = "+".join(names)
     if len(name) <= LONGEST:
         return name
     first = names[0][:LONGEST]
-    return f"{first}+{len(names) - 1}-more"
+    others = len(names) - 1
+    return f"{first}+{others}-more"
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
@@ -42,7 +45,8 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
     for folder in folders:
         inside = []
         if not (folder / "run.json").is_file():
-            inside = sorted(path.parent for path in folder.glob("*/run.json"))
+            files = folder.glob("*/run.json")
+            inside = sorted(file.parent for file in files)
         # A folder without any is named later, in the error of reading it.
         for run in inside or [folder]:
             path = run.resolve()

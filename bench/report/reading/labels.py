@@ -29,7 +29,8 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     other device has; ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come
     with them.
     """
-    named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
+    columns = [*SUBJECT, *IDENTITY]
+    named = trials[columns].drop_duplicates(SUBJECT, ignore_index=True)
     has_data = _has_several("data", named, ["suite"])
     named["shown_data"] = named["data"].where(has_data, "")
     recipe = ["suite", "parameters", "techniques", "shown_data"]
@@ -39,17 +40,21 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     has_placements = _has_several("placement", named, [*alike, "run", "device"])
     # The name of a device counts GPUs, and not CPUs.
     has_members = named["members"].str.contains(LIST, regex=False)
-    is_group_of_cpus = has_members & (named["device_kind"] == "cpu")
+    is_cpu = named["device_kind"] == "cpu"
+    is_group_of_cpus = has_members & is_cpu
     places = named["placement"].map(placement)
-    named["place"] = places.where(has_placements | is_group_of_cpus, "")
+    is_shown = has_placements | is_group_of_cpus
+    named["place"] = places.where(is_shown, "")
     runs = "run " + named["run"]
     has_runs = _has_several("run", named, ["workload", "device"])
     named["shown_run"] = runs.where(has_runs, "")
     named["where"] = _titles(named, ["device", "place", "shown_run"])
     named["label"] = _short_names(named["where"].tolist())
     # No sum of columns: they have no type where there are no rows.
-    pairs = zip(named["workload"], named["where"], strict=True)
-    named["slug"] = slugs([f"{workload}-{where}" for workload, where in pairs])
+    titles = []
+    for workload, where in zip(named["workload"], named["where"], strict=True):
+        titles.append(f"{workload}-{where}")
+    named["slug"] = slugs(titles)
     return named.drop(columns=["shown_data", "place", "shown_run"])
 
 
@@ -81,7 +86,9 @@ def short(where: str) -> str:
 
 def _short_names(names: list[str]) -> list[str]:
     """Shorten names of devices, as far as different ones stay different."""
-    shortest = {name: BUILD.sub("", short(name)) for name in names}
+    shortest = {}
+    for name in names:
+        shortest[name] = BUILD.sub("", short(name))
     uses = Counter(shortest.values())
     shortened = []
     for name in names:
@@ -97,7 +104,8 @@ def slugs(names: list[str]) -> list[str]:
     unique = []
     for name in names:
         # A name without a Latin letter or a digit, as of a suite in Chinese, leaves nothing.
-        words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        words = re.sub(r"[^a-z0-9]+", "-", name.lower())
+        words = words.strip("-")
         base = words[:LONGEST_SLUG] or "figure"
         candidate = base
         number = 0

@@ -111,7 +111,10 @@ def load(folders: list[Path]) -> Runs:
     Raises:
         UsageError: there is none, none has a finished trial, or one is no run or of another format.
     """
-    infos = {folder: plain_within(read_run(folder)) for folder in runs_in(folders)}
+    infos = {}
+    for folder in runs_in(folders):
+        # Its texts are shown to people, so without what a terminal would obey.
+        infos[folder] = plain_within(read_run(folder))
     if not infos:
         raise UsageError(
             "There is no run to report. Give at least one folder that a run wrote, such as "
@@ -148,10 +151,12 @@ def load(folders: list[Path]) -> Runs:
     tried = frames.pop("trials")
     telemetry = frames.pop("telemetry")
     is_step = tried["ablation"] == "yes"
+    trials = tried[~is_step]
+    ablations = tried[is_step]
     return Runs(
         runs=runs,
-        trials=tried[~is_step].reset_index(drop=True),
-        ablations=tried[is_step].reset_index(drop=True),
+        trials=trials.reset_index(drop=True),
+        ablations=ablations.reset_index(drop=True),
         details=frames,
         telemetry=telemetry,
         remarks=remarks,
@@ -173,7 +178,8 @@ def _frames_of(run: Run, names_of_data: dict[str, str]) -> tuple[dict[str, pd.Da
     rows["data"] = rows["data"].replace(names)
     reference = str(rows["reference"].iloc[0])
     rows = _with_baseline(rows, reference)
-    telemetry = read(run.folder / "telemetry.csv").drop(columns="uuid")
+    telemetry = read(run.folder / "telemetry.csv")
+    telemetry = telemetry.drop(columns="uuid")
     telemetry["run"] = run.label
     frames = {"trials": rows, "telemetry": telemetry}
     for file, frame in details.items():
@@ -191,7 +197,8 @@ def _refuse_copies(infos: Mapping[Path, Mapping[str, Any]]) -> None:
     first: dict[tuple[Any, ...], Path] = {}
     for folder, info in infos.items():
         started = info.get("started")
-        host = info.get("environment", {}).get("host")
+        environment = info.get("environment", {})
+        host = environment.get("host")
         identity = (info.get("run"), host, started)
         other = first.setdefault(identity, folder)
         if other != folder and started:
@@ -243,12 +250,14 @@ def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataF
         is_stopped = trials["status"].isin(STOPPED)
         wanted = trials[~is_stopped]
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]
-    cells = wanted[[*PAIR, *added]].drop_duplicates(PAIR, keep="last")
+    columns = [*PAIR, *added]
+    cells = wanted[columns].drop_duplicates(PAIR, keep="last")
     types: dict[str, Any] = {}
     for name in PAIR:
         # Categories have to be alike to be merged.
         types[name] = rows[name].dtype
-        is_present = cells[name].isin(rows[name].unique())
+        present = rows[name].unique()
+        is_present = cells[name].isin(present)
         cells = cells[is_present]
     if file in LARGE:
         for name in added:

@@ -93,7 +93,8 @@ def read_trials(
             frames.append(of_phase.assign(phase=name))
     if not frames:
         return typed(pd.DataFrame(), TRIALS)
-    rows = typed(pd.concat(frames, ignore_index=True), TRIALS)
+    rows = pd.concat(frames, ignore_index=True)
+    rows = typed(rows, TRIALS)
     # A row that somebody copied by hand is still of one process.
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
@@ -117,13 +118,16 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
 
     Those with the kind of the device, its members and the asked width of the interval come, too.
     """
-    devices = info.get("environment", {}).get("devices", [])
+    environment = info.get("environment", {})
+    devices = environment.get("devices", [])
     kinds = {device["placement"]: device["kind"] for device in devices}
     # The different values are far fewer than the rows.
     number = rows.groupby(ASKED, sort=False, dropna=False).ngroup()
     different = rows[ASKED].drop_duplicates()
-    names = pd.DataFrame([_names(row, kinds) for row in records(different)], dtype=object)
-    named = rows.assign(**names.loc[number].set_axis(rows.index))
+    names_of_different = [_names(row, kinds) for row in records(different)]
+    names = pd.DataFrame(names_of_different, dtype=object)
+    names_of_rows = names.loc[number].set_axis(rows.index)
+    named = rows.assign(**names_of_rows)
     request = info.get("request", {})
     script = request.get("script") or {}
     # Others are compared with the first arm of a training script, else with the baseline.
@@ -146,12 +150,16 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
     parameters = row["parameters"] or "{}"
     words = []
     for name, value in json.loads(parameters).items():
-        words.append(plain(f"{name}={value}", one_line=True))
+        word = f"{name}={value}"
+        words.append(plain(word, one_line=True))
+    # Of a run whose run.json does not name the device.
+    kind = "cpu" if place.startswith("cpu") else "cuda"
+    members = Placement(name=place).members
     names = {
         "parameters": " ".join(words),
         "parameters_json": parameters,
-        "members": LIST.join(Placement(name=place).members),
-        "device_kind": kinds.get(place, "cpu" if place.startswith("cpu") else "cuda"),
+        "members": LIST.join(members),
+        "device_kind": kinds.get(place, kind),
         "arm_precision": precision,
         "arm_techniques": "",
         "techniques": techniques,
@@ -159,7 +167,8 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
     }
     if row["ablation"] == "yes":
         # The techniques of a step are its arm's, not its cell's.
-        names |= {"arm_techniques": techniques, "techniques": ""}
+        names["arm_techniques"] = techniques
+        names["techniques"] = ""
         if techniques:
             names["precision"] += LIST + techniques
     return names
