@@ -86,7 +86,8 @@ def _figures(findings: Findings, patterns: Sequence[str]) -> Iterator[tuple[str,
     yield "", "limit", findings.limit
     if findings.error_kept is not None:
         yield "", "kept", findings.error_kept
-    total = sum(error**2 for error in findings.errors.values())
+    squares = [error**2 for error in findings.errors.values()]
+    total = sum(squares)
     for module, error in findings.errors.items():
         share = 1.0
         if error != math.inf:
@@ -104,7 +105,8 @@ def _narrow_type(precision: Precision) -> torch.dtype:
         UnsupportedError: the precision is not autocast alone.
     """
     unscaled = precision.autocast == "float16" and not precision.loss_scaling
-    if precision.autocast is None or precision.conversion or precision.keep or unscaled:
+    does_more = precision.conversion or precision.keep
+    if precision.autocast is None or does_more or unscaled:
         raise UnsupportedError(
             f"layers searches amp-bf16 and amp-fp16 without keep, not {precision.name}"
         )
@@ -127,6 +129,7 @@ def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str:
     """Return what was found, in a sentence or two."""
+    # Of the answer loss it is the error that is no harm.
     limit = _percent(findings.limit)
     after = _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
@@ -137,7 +140,8 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str
     if findings.answer == "loss":
         return f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
     if findings.answer == "diffuse":
-        worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
+        worst = max(findings.errors, key=findings.errors.__getitem__)
+        worst = worst or WHOLE
         return f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
     keep = "+".join(patterns)
     option = shlex.quote(keeping(precision, keep))

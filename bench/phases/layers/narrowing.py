@@ -68,8 +68,10 @@ class _OwnOperations(TorchDispatchMode):
         args: Any = (),
         kwargs: Any = None,
     ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if self._stack and not VIEWS.fullmatch(func.overloadpacket.__name__):
+        named = kwargs or {}
+        output = func(*args, **named)
+        name = func.overloadpacket.__name__
+        if self._stack and not VIEWS.fullmatch(name):
             for leaf in tree_leaves(output):
                 if isinstance(leaf, Tensor) and leaf.is_floating_point():
                     self.names.add(self._stack[-1])
@@ -108,10 +110,12 @@ class Narrowing:
         """For each batch the parameters whose gradients are more than rounding."""
         for batch in batches:
             exact = self._plain_gradients(batch)
-            rounded = self._plain_gradients(batch, torch.finfo(torch.float32).eps)
+            rounding = torch.finfo(torch.float32).eps
+            rounded = self._plain_gradients(batch, rounding)
             signal = []
             for name, gradient in exact.items():
-                if distance([(rounded[name], gradient)]) <= ROUNDING:
+                pair = (rounded[name], gradient)
+                if distance([pair]) <= ROUNDING:
                     signal.append(name)
             self.references.append(exact)
             self._signal.append(signal)
@@ -140,9 +144,12 @@ class Narrowing:
         torch.manual_seed(0)
         with torch.no_grad():
             for weight in model.parameters():
-                weight.mul_(1 + change * torch.randn_like(weight))
+                shares = change * torch.randn_like(weight)
+                weight.mul_(1 + shares)
+        # The same randomness in the model for each change.
         torch.manual_seed(0)
-        self._loss(model, batch).backward()
+        loss = self._loss(model, batch)
+        loss.backward()
         return dict(named_gradients(model, model.parameters()))
 
     def _stateful(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,7 +220,8 @@ class Narrowing:
                 self.raised = self.raised or error
                 return math.inf
             computed = (loss, *gradients.values())
-            if all(bool(tensor.isfinite().all()) for tensor in computed):
+            are_finite = [bool(tensor.isfinite().all()) for tensor in computed]
+            if all(are_finite):
                 return self.score(gradients, batch)
             if scale == 1.0 or not loss.isfinite():
                 return math.inf
@@ -229,7 +237,8 @@ class Narrowing:
         torch.manual_seed(0)
         with self._autocast():
             loss = self._loss(self.model, self.batches[batch])
-        (loss * scale).backward()
+        scaled = loss * scale
+        scaled.backward()
         unscaled = {}
         for name, gradient in named_gradients(self.model, self.model.parameters()):
             unscaled[name] = gradient.float() / scale
@@ -256,13 +265,16 @@ class Narrowing:
         pairs = {}
         for name, exact in self.references[batch].items():
             pairs[name] = (gradients[name], exact)
+        signal = self._signal[batch]
         squares = 0.0
-        for name in self._signal[batch]:
+        for name in signal:
             # At an error of 1 nothing is left of a gradient: more is no more harm.
             error = min(distance([pairs[name]]), 1.0)
             squares += error**2
-        mean = math.sqrt(squares / max(1, len(self._signal[batch])))
-        return max(mean, distance(pairs.values()))
+        count = max(1, len(signal))
+        mean = math.sqrt(squares / count)
+        of_all = distance(pairs.values())
+        return max(mean, of_all)
 
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept with these modules: they, and those in them."""
@@ -304,11 +316,15 @@ def raised_text(error: RuntimeError | None) -> str:
     """Return what an error says, in a line, and the fault of a Function that raised it."""
     if error is None:
         return ""
-    text = " ".join(str(error).split())
-    is_function = is_decorated = False
+    words = str(error).split()
+    text = " ".join(words)
+    is_function = False
+    is_decorated = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",):
+        # The first argument of a Function's methods, by torch's convention.
+        takes_ctx = code.co_varnames[:1] == ("ctx",)
+        if takes_ctx and code.co_name in ("forward", "backward"):
             is_function = True
         if code.co_name in ("decorate_fwd", "decorate_bwd"):
             is_decorated = True
@@ -361,7 +377,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     for name in candidates:
         others = [other for other in candidates if other != name]
         errors[name] = model.error(others, replay=True)
-        progress(len(errors) / (len(candidates) + PASSES))
+        passes = len(candidates) + PASSES
+        progress(len(errors) / passes)
     limit = limit_of(errors.values(), enough)
     findings = Findings(
         answer="diffuse",
@@ -377,12 +394,14 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return model.agreed(model.within(kept)) <= limit
 
     worst_first = sorted(candidates, key=errors.__getitem__, reverse=True)
-    kept = model.within(_smallest(worst_first, fits))
+    smallest = _smallest(worst_first, fits)
+    kept = model.within(smallest)
     for name in candidates:
         if name in kept and not any(lies_in(name, each) for each in kept):
             findings.kept += (name,)
     findings.error_kept = model.agreed(kept)
-    if 2 * len(kept) <= len(candidates) or len(findings.kept) <= FEW:
+    is_minority = 2 * len(kept) <= len(candidates)
+    if is_minority or len(findings.kept) <= FEW:
         findings.answer = "concentrated"
     return findings
 
@@ -396,8 +415,9 @@ def _smallest(ranked: list[str], fits: Callable[[Collection[str]], bool]) -> set
     length = 1
     while length < len(ranked) and not fits(ranked[:length]):
         length *= 2
-    kept = set(ranked[:length])
-    for name in reversed(ranked[:length]):
+    start = ranked[:length]
+    kept = set(start)
+    for name in reversed(start):
         rest = kept - {name}
         if rest and fits(rest):
             kept = rest
