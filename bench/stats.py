@@ -105,8 +105,9 @@ class Interval:
         low = self.low
         high = self.high
         if low is not None and high is not None:
+            ends = (scale(low), scale(high))
             # Where the scale falls, the ends change places.
-            low, high = sorted((scale(low), scale(high)))
+            low, high = sorted(ends)
         center = scale(self.center)
         return Interval(
             center=center,
@@ -204,12 +205,14 @@ def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
     lowest = kept[..., :1]
     highest = kept[..., -1:]
     winsorised = data.clip(lowest, highest)
-    lost = min(1, count - 1)  # a single round has no spread
+    # A single round has no spread.
+    lost = min(1, count - 1)
     spreads = winsorised.std(axis=-1, ddof=lost)
     errors = spreads / math.sqrt(count)
     if trimmed:
         # The nominal share that is kept, as Yuen has it, also where the count is no multiple of 5.
-        errors = errors / (1 - 2 * TRIM)
+        share = 1 - 2 * TRIM
+        errors = errors / share
     return centers, errors
 
 

@@ -102,6 +102,7 @@ class LiveDisplay(Display):
 
     def note(self, text: str) -> None:
         """Show a line above the bar."""
+        # Square brackets are no markup of rich, and numbers are not coloured.
         self._bars.console.print(plain(text), markup=False, highlight=False)
 
     def _draw(self, text: str, done: float | None) -> None:
@@ -111,7 +112,8 @@ class LiveDisplay(Display):
         if self._end_s is not None:
             left_s = max(0.0, self._end_s - self._drawn_s)
             lines.append(f"about {_time(left_s)} left in all")
-        self._bars.update(self._bar, description=plain("\n".join(lines)), completed=done)
+        description = plain("\n".join(lines))
+        self._bars.update(self._bar, description=description, completed=done)
         self._bars.refresh()
 
 

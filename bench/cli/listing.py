@@ -39,7 +39,8 @@ def registries() -> dict[str, Any]:
         ref = SuiteRef(name=name)
         suite = _fields(suite_registry.load(ref), SUITE)
         suites.append(suite | {"parameters": suite_registry.parameters(ref)})
-    precisions = [_fields(each, ("name", "summary", "options")) for each in PRECISIONS.values()]
+    shown = ("name", "summary", "options")
+    precisions = [_fields(each, shown) for each in PRECISIONS.values()]
     techniques = [_fields(each, ("name", "summary")) for each in TECHNIQUES.values()]
     return {"suites": suites, "precisions": precisions, "techniques": techniques}
 
@@ -56,7 +57,9 @@ def describe_registries() -> list[str]:
         for entry in entries:
             title = entry.get("title") or entry["summary"]
             lines.append(f"  {entry['name']:<18} {title}")
-            settings = [f"{key}={value}" for key, value in entry.get("parameters", {}).items()]
+            settings = []
+            for key, value in entry.get("parameters", {}).items():
+                settings.append(f"{key}={value}")
             settings += entry.get("options", ())
             for more in (entry.get("source"), " ".join(settings)):
                 if more:
@@ -119,7 +122,8 @@ def describe_devices(
             how = "native" if device.native_bf16 else "emulated"
             lines.append(f"bfloat16 is {how}")
         if device.is_gpu:
-            lines.append(f"used by: {_users(users.get(device.uuid or ''))}")
+            processes = users.get(device.uuid or "")
+            lines.append(f"used by: {_users(processes)}")
         text += [f"  {line}" for line in lines]
     return text
 
@@ -135,9 +139,11 @@ def _facts(seen: Seen) -> list[str]:
     where = f"GPU {device.placement}" if device.is_gpu else "CPU"
     facts = [f"{where}: {device.name}", device.architecture]
     if device.memory_total_bytes is not None:
-        facts.append(f"{device.memory_total_bytes / GIB:.1f} GiB")
+        total_gib = device.memory_total_bytes / GIB
+        facts.append(f"{total_gib:.1f} GiB")
     if seen.memory_free_bytes is not None:
-        facts.append(f"{seen.memory_free_bytes / GIB:.1f} GiB free")
+        free_gib = seen.memory_free_bytes / GIB
+        facts.append(f"{free_gib:.1f} GiB free")
     for name, text in FACTS.items():
         value = getattr(device, name)
         if value is not None:

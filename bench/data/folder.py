@@ -90,8 +90,11 @@ def load(
     file = Path(directory, "cache", f"{content.hexdigest()}.pixels")
     images, facts = cache.packed(file, pack)
     unread = facts["unread"]
-    train = train.pick(~np.isin(train.paths, unread))
-    test = test.pick(~np.isin(test.paths, unread))
+    # Their pixels were not written, so that what is left is in the order of the file.
+    is_unread = np.isin(train.paths, unread)
+    train = train.pick(~is_unread)
+    is_unread = np.isin(test.paths, unread)
+    test = test.pick(~is_unread)
     both = np.concatenate([train.labels, test.labels])
     labels = torch.from_numpy(both)
     left_out = tuple(map(plain, unread))
@@ -178,7 +181,8 @@ def held_out(labels: Labels, validation_share: float) -> Chosen:
         rng = np.random.default_rng([_SEED, int(label)])
         shuffled = rng.permutation(members)
         count = round(validation_share * len(members))
-        chosen[shuffled[:count]] = True
+        first = shuffled[:count]
+        chosen[first] = True
     return chosen
 
 
@@ -233,8 +237,9 @@ def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> lis
             return b""
         height, width = size
         resized = picture.resize((width, height), Image.Resampling.BILINEAR)
-        pixels_last = np.asarray(resized)
-        return pixels_last.transpose(2, 0, 1).tobytes()
+        channels_last = np.asarray(resized)
+        channels_first = channels_last.transpose(2, 0, 1)
+        return channels_first.tobytes()
 
     unread = []
     with ThreadPoolExecutor() as pool:
@@ -285,5 +290,6 @@ def fingerprint(path: str) -> str:
         for file in files[::step]:
             with suppress(OSError):  # what cannot be read is left out of the images, too
                 image = Path(file).read_bytes()
-                content.update(hashlib.blake2b(image).digest())
+                digest = hashlib.blake2b(image).digest()
+                content.update(digest)
     return content.hexdigest()

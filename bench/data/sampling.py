@@ -27,8 +27,10 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
     """
     # SeedSequence takes no negative numbers, and a seed may be one.
     entropy = [word % 2**64 for word in words]
-    (seed,) = np.random.SeedSequence(entropy).generate_state(1)
-    return torch.Generator(device).manual_seed(int(seed))
+    sequence = np.random.SeedSequence(entropy)
+    (seed,) = sequence.generate_state(1)
+    drawn_by = torch.Generator(device)
+    return drawn_by.manual_seed(int(seed))
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
@@ -97,7 +99,8 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
     both = torch.cat((images, flipped))
     own = torch.arange(count, device=images.device)
     # An image's mirrored version comes ``count`` after it.
-    picked = own + count * mirrored
+    offsets = count * mirrored
+    picked = own + offsets
     return both.index_select(0, picked)
 
 
@@ -114,7 +117,8 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
         left: (B,) int64, the first column.
         padding: width of the frame, in pixels.
     """
-    padded = functional.pad(images, (padding,) * 4)
+    frame = (padding,) * 4
+    padded = functional.pad(images, frame)
     whole, plane, line, _ = padded.stride()
     count = len(images)
     # The last crop that there may be: of the last image, moved down and right as far as it goes.

@@ -60,12 +60,14 @@ class Chain:
         # Row after row, each lifted by its number: one ascending array, in which one search finds
         # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
-        row_numbers = np.arange(size)[:, None]
+        row_numbers = np.arange(size)
+        row_numbers = row_numbers[:, None]
         rows = cumulative + row_numbers
         lifted = rows.ravel()
         # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
+        # Without the last one, which is 1 but for rounding.
         bounds = np.cumsum(self.stationary)[:-1]
         symbols[0] = np.searchsorted(bounds, drawn[0], side="right")
         for place in range(1, length):
@@ -88,6 +90,7 @@ def chain() -> Chain:
     """
     rng = np.random.default_rng(0)  # one chain for all seeds: its entropy is one figure
     drawn = rng.random((2, SYMBOLS, FEATURES))
+    # From -1 to 1, of the features of the symbol before and of the one after.
     before, after = 2.0 * drawn - 1.0
     logits = SHARPNESS * before @ after.T
     weights = np.exp(logits)
@@ -107,7 +110,8 @@ class Text:
             UsageError: its parts do not both hold a sequence and the token after it.
             OSError: it cannot be read.
         """
-        size = Path(path).stat().st_size
+        file = Path(path)
+        size = file.stat().st_size
         least = VALIDATED * (length + 1)
         if size < least:
             raise UsageError(
@@ -141,4 +145,5 @@ class Text:
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of all bytes."""
-        return hashlib.blake2b(self._bytes.data, digest_size=8).hexdigest()
+        content = hashlib.blake2b(self._bytes.data, digest_size=8)
+        return content.hexdigest()

@@ -89,7 +89,8 @@ class RayLauncher(Launcher):
             self._ray = connect(address, Path(code))
         try:
             nodes = nodes_by_type(self._ray.nodes())
-            self._placements = [Placement(name=name) for name in accelerators or sorted(nodes)]
+            names = accelerators or sorted(nodes)
+            self._placements = [Placement(name=name) for name in names]
             # Of each type as many as the largest placement takes; smaller ones share them.
             needed: dict[str, int] = {}
             for placement in self._placements:
@@ -107,9 +108,11 @@ class RayLauncher(Launcher):
         """Place a group with an actor in each bundle, and wait until Ray has started them."""
         # Ray gives a node with GPUs one of the resource, however many it has, so each bundle takes
         # a little; a node without has as many as it has accelerators.
-        resource = {RESOURCE + kind: 0.001 if has_gpus else 1}
+        share = 0.001 if has_gpus else 1
+        resource = {RESOURCE + kind: share}
         bundle = {"CPU": 1, "GPU": int(has_gpus), **resource}
-        group = self._ray.util.placement_group([bundle] * count, strategy=STRATEGY)
+        bundles = [bundle] * count
+        group = self._ray.util.placement_group(bundles, strategy=STRATEGY)
         self._groups.append(group)
         actors = []
         locations = []
@@ -164,12 +167,18 @@ class RayLauncher(Launcher):
         running = {}
         for held in self._held.values():
             for each in held:
-                running[each] = getattr(each.actor, method).remote(*arguments, **options)
-        return {each: self._get(each.name, reference) for each, reference in running.items()}
+                function = getattr(each.actor, method)
+                running[each] = function.remote(*arguments, **options)
+        answers = {}
+        for each, reference in running.items():
+            answers[each] = self._get(each.name, reference)
+        return answers
 
     def _accelerators(self, placement: Placement) -> list[Accelerator]:
         """Return the accelerators of a placement; smaller ones share those of larger ones."""
-        return self._held[placement.members[0]][: len(placement.members)]
+        members = placement.members
+        of_type = self._held[members[0]]
+        return of_type[: len(members)]
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         answers = self._ask("survey_own")
@@ -185,9 +194,12 @@ class RayLauncher(Launcher):
         # Data that differ between the nodes would make their trials answer different questions.
         first, *others = answers.values()
         if any(value != first for value in others):
-            text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
+            texts = []
+            for each, value in answers.items():
+                texts.append(f"{each.name}: {value}")
+            function = target.split(":")[1]
             raise UsageError(
-                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the "
+                f"The nodes do not agree about {function}: {'; '.join(texts)}. Give all nodes the "
                 "same data and suites."
             )
         return first
@@ -229,10 +241,12 @@ class RayLauncher(Launcher):
         if world > 1:  # "0@2" is the first GPU of each of two nodes
             local += f"@{world}"
         suite = self._translated(trial.cell.suite)
-        cell = replace(trial.cell, suite=suite, placement=Placement(name=local))
+        placement = Placement(name=local)
+        cell = replace(trial.cell, suite=suite, placement=placement)
         trial_there = replace(trial, cell=cell)
         device_there = replace(device, placement=local)
-        address, port = self._get(held[0].name, held[0].actor.meeting_place.remote())
+        first = held[0]
+        address, port = self._get(first.name, first.actor.meeting_place.remote())
         nodes = [each.node for each in held]
         ranks = []
         for number, each in enumerate(held):
@@ -245,9 +259,10 @@ class RayLauncher(Launcher):
                     address=address,
                     port=port,
                 )
+            arguments = (trial_there, device_there, meeting)
             rank = Rank(
                 name=each.name,
-                run=partial(self._run_rank, each, (trial_there, device_there, meeting)),
+                run=partial(self._run_rank, each, arguments),
                 halt=partial(self._halt, each),
             )
             ranks.append(rank)
@@ -355,7 +370,8 @@ def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, f
         resources = node["Resources"]
         for name in resources:
             if name.startswith(RESOURCE):
-                by_type.setdefault(name.removeprefix(RESOURCE), []).append(resources)
+                kind = name.removeprefix(RESOURCE)
+                by_type.setdefault(kind, []).append(resources)
     if not by_type:
         raise UsageError(
             "The cluster has no accelerator that Ray knows the type of. Name it when a node is "
@@ -372,9 +388,10 @@ def _require_room(placement: Placement, nodes: Mapping[str, Sequence[dict[str, f
     for node in nodes.get(kind, ()):
         room += int(node.get("GPU") or node[RESOURCE + kind])
     if room < count:
+        types = ", ".join(sorted(nodes))
         raise UsageError(
             f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its types are: "
-            f"{', '.join(sorted(nodes))}."
+            f"{types}."
         )
 
 
@@ -430,7 +447,9 @@ class AcceleratorActor(LocalLauncher):
         """Describe the accelerator: the only GPU that this process sees, or the node's CPU."""
         import ray
 
-        return self.survey(("0",) if ray.get_gpu_ids() else ("cpu",))
+        if ray.get_gpu_ids():
+            return self.survey(("0",))
+        return self.survey(("cpu",))
 
     def meeting_place(self) -> tuple[str, int]:
         """Return the node's address and a free port, at which the ranks of a trial may meet."""

@@ -81,7 +81,8 @@ class ModuleStack:
         if module not in self._names:
             for path, each in module.named_modules():
                 parts = [part for part in path.split(".") if part not in WRAPPERS]
-                self._names.setdefault(each, ".".join(parts) or type(each).__name__)
+                name = ".".join(parts) or type(each).__name__
+                self._names.setdefault(each, name)
         return self._names[module]
 
     def _begin(self, module: nn.Module, _inputs: object) -> None:
@@ -160,7 +161,8 @@ class PeakHolders(TorchDispatchMode):
         if self._device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-        result = func(*args, **(kwargs or {}))
+        named = kwargs or {}
+        result = func(*args, **named)
         tensors = _tensors(result)
         name = func.overloadpacket.__name__
         module = self._module()
@@ -172,14 +174,18 @@ class PeakHolders(TorchDispatchMode):
             kept = max(0, torch.cuda.memory_allocated() - before)
             inside = torch.cuda.max_memory_allocated() - before - kept
             operands = _tensors((args, kwargs))
-            outside = sum(tensor.nbytes for tensor in (*operands, *tensors))
+            outside = 0
+            for tensor in (*operands, *tensors):
+                outside += tensor.nbytes
             if inside > UNFOLDED * outside:
                 self._noted["unfolded"] |= Counter({group: inside})
         if name in CASTS and isinstance(args[0], Tensor):
-            self._note_copy(group, args[0], tensors[0])
-            self._note_widening(group, args[0], tensors[0])
+            source = args[0]
+            self._note_copy(group, source, tensors[0])
+            self._note_widening(group, source, tensors[0])
         for tensor in tensors:
-            self._see(tensor, (name, module, _shape(tensor)))
+            shape = _shape(tensor)
+            self._see(tensor, (name, module, shape))
         return result
 
     def rows(self) -> Iterator[Row]:
@@ -194,11 +200,14 @@ class PeakHolders(TorchDispatchMode):
     def _module(self) -> str:
         """Return the module of the operator that runs, and note it for its backward pass."""
         node = torch._C._current_autograd_node()
-        if node is not None and not self.modules.innermost:
-            return self._module_of.get(node._sequence_nr(), "")
+        innermost = self.modules.innermost
+        if node is not None and not innermost:
+            number = node._sequence_nr()
+            return self._module_of.get(number, "")
         # The node that records the operator was made just before, and took the last number.
-        self._module_of[torch._C._autograd._get_sequence_nr() - 1] = self.modules.innermost
-        return self.modules.innermost
+        number = torch._C._autograd._get_sequence_nr() - 1
+        self._module_of[number] = innermost
+        return innermost
 
     def _note_copy(self, group: Group, source: Tensor, result: Tensor) -> None:
         """Note a copy of a view of less memory, and a tensor that is cast more than once."""
@@ -206,14 +215,16 @@ class PeakHolders(TorchDispatchMode):
         if 2 * stored.nbytes() // source.element_size() < result.numel():
             self._noted["expanded"][group] += result.nbytes
         if source.dtype != result.dtype:
-            self._casts[stored._cdata] += 1
-            times = self._casts[stored._cdata]
+            key = stored._cdata
+            self._casts[key] += 1
+            times = self._casts[key]
             if times > 1:
                 self._noted["repeated"] |= Counter({group: times})
 
     def _note_widening(self, group: Group, source: Tensor, result: Tensor) -> None:
         """Note a cast to a wider type in the forward pass once a later one narrows again."""
-        if not (source.is_floating_point() and result.is_floating_point()):
+        are_floats = source.is_floating_point() and result.is_floating_point()
+        if not are_floats:
             return
         if torch._C._current_autograd_node() is not None:
             # what was widened last, such as the output for the loss, led to no narrow work
@@ -229,12 +240,13 @@ class PeakHolders(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         size = storage.nbytes()
-        if storage._cdata in self._known or not size:
+        key = storage._cdata
+        if key in self._known or not size:
             return
-        self._known.add(storage._cdata)
+        self._known.add(key)
         self._alive[group] += size
         self._bytes += size
-        weakref.finalize(storage, self._forget, storage._cdata, group, size)
+        weakref.finalize(storage, self._forget, key, group, size)
         if self._bytes > self.peak_bytes:
             self.peak_bytes = self._bytes
             self.running = group[:2]
@@ -258,7 +270,8 @@ def held_before(
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             parameters += group["params"]
-        state += _tensors(list(optimizer.state.values()))
+        states = list(optimizer.state.values())
+        state += _tensors(states)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
 
@@ -322,13 +335,16 @@ class LoopObserver:
         if is_compiled:
             return
         optimizers = list(self._optimizers)
-        device = torch.device(optimizers[0].param_groups[0]["params"][0].device)
-        holders = PeakHolders(device, held_before(modules.known, optimizers))
+        first_group = optimizers[0].param_groups[0]
+        device = torch.device(first_group["params"][0].device)
+        there = held_before(modules.known, optimizers)
+        holders = PeakHolders(device, there)
         with holders:
             for _ in optimizers:
                 yield
         self.rows += holders.rows()
-        if not all(math.isfinite(loss) for loss in recorded[-1]["losses"]):
+        losses = recorded[-1]["losses"]
+        if not all(map(math.isfinite, losses)):
             with watch_finite() as rows:
                 for _ in optimizers:
                     yield
@@ -387,7 +403,10 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _is_finite(values: Any) -> bool:
     for tensor in _tensors(values):
-        if tensor.is_floating_point() and not torch.isfinite(tensor.detach()).all():
+        if not tensor.is_floating_point():
+            continue
+        is_finite = torch.isfinite(tensor.detach())
+        if not is_finite.all():
             return False
     return True
 

@@ -46,12 +46,17 @@ def figures_of(
     yield from profile
     steps = record["steps"]
     skipped = sum(step["skipped"] for step in steps)
-    yield {"kind": "step", "name": "skipped", "value": 100 * skipped / len(steps)}
+    skipped_pct = 100 * skipped / len(steps)
+    yield {"kind": "step", "name": "skipped", "value": skipped_pct}
     if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
-        classes_ms = {row["name"]: row["value"] for row in profile if row["kind"] == "class"}
+        classes_ms = {}
+        for row in profile:
+            if row["kind"] == "class":
+                classes_ms[row["name"]] = row["value"]
         if gpu:
-            wait_pct = min(wait_pct, 100 * classes_ms["idle"] / sum(classes_ms.values()))
+            idle_pct = 100 * classes_ms["idle"] / sum(classes_ms.values())
+            wait_pct = min(wait_pct, idle_pct)
         yield {"kind": "step", "name": "waiting", "value": wait_pct}
     for row in record["observed"]:
         yield {**row, "work": work_of(row)}
@@ -66,7 +71,8 @@ def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any
     """
     ends = []
     for event in events:
-        if event.get("ph") == "X" and event["name"].startswith(OPTIMIZER):
+        is_range = event.get("ph") == "X"
+        if is_range and event["name"].startswith(OPTIMIZER):
             ends.append(event["ts"] + event["dur"])
     ends.sort()
     ends = ends[::length]

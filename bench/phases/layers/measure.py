@@ -129,7 +129,6 @@ def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str:
     """Return what was found, in a sentence or two."""
-    # Of the answer loss it is the error that is no harm.
     limit = _percent(findings.limit)
     after = _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"

@@ -94,6 +94,7 @@ def answers(rows: pd.DataFrame) -> Table | None:
         for name in OF_MODEL:
             line[name] = of_model.get(name)
         line["keep"] = kept(arm)
+        line["answer"] = ""
         for name, text in ANSWERS.items():
             if name in of_model:
                 line["answer"] = text

@@ -20,8 +20,9 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
             endings = [other.parts[-size:] for other in folders]
             if endings.count(ending) == 1:
                 break
-        name = str(Path(*ending))
-        names.append(plain(name, one_line=True))
+        # The whole path, where no part of it is its own.
+        path = Path(*ending)
+        names.append(plain(str(path), one_line=True))
     return names
 
 

@@ -60,13 +60,16 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
 
 def _titles(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Write each row's title from columns: a name, and what tells it from others."""
-    words = rows[names].itertuples(index=False, name=None)
-    return [titled(*of_row) for of_row in words]
+    titles = []
+    for words in rows[names].itertuples(index=False, name=None):
+        titles.append(titled(*words))
+    return titles
 
 
 def _has_several(name: str, rows: pd.DataFrame, groups: list[str]) -> pd.Series:
     """Return for each row whether its group has several values of a column."""
-    counts = rows.groupby(groups)[name].transform("nunique")
+    values = rows.groupby(groups)[name]
+    counts = values.transform("nunique")
     return counts > 1
 
 

@@ -107,10 +107,11 @@ def _fill_unstored(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> N
     """Fill the columns that no CSV stores: they follow from a phase's rows and their details."""
     for name, phase in MEASURING.items():
         is_of_phase = rows["phase"] == name
-        if phase.derive is not None and is_of_phase.any():
-            filled = phase.derive(rows[is_of_phase], details)
-            columns = [*derived(phase)]
-            rows.loc[is_of_phase, columns] = filled[columns]
+        if phase.derive is None or not is_of_phase.any():
+            continue
+        filled = phase.derive(rows[is_of_phase], details)
+        columns = [*derived(phase)]
+        rows.loc[is_of_phase, columns] = filled[columns]
 
 
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
@@ -120,7 +121,9 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     """
     environment = info.get("environment", {})
     devices = environment.get("devices", [])
-    kinds = {device["placement"]: device["kind"] for device in devices}
+    kinds = {}
+    for device in devices:
+        kinds[device["placement"]] = device["kind"]
     # The different values are far fewer than the rows.
     number = rows.groupby(ASKED, sort=False, dropna=False).ngroup()
     different = rows[ASKED].drop_duplicates()
@@ -134,7 +137,8 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     arms = script.get("arms") or [[BASELINE, ""]]
     named["reference"] = str(arms[0][0])
     protocol = request.get("protocol", {})
-    named["target_ci"] = protocol.get("target_ci") or float("nan")
+    target = protocol.get("target_ci")
+    named["target_ci"] = target or float("nan")
     named["seed"] = named["seed"].fillna(0)
     return named
 
