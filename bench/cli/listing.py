@@ -42,7 +42,11 @@ def registries() -> dict[str, Any]:
     shown = ("name", "summary", "options")
     precisions = [_fields(each, shown) for each in PRECISIONS.values()]
     techniques = [_fields(each, ("name", "summary")) for each in TECHNIQUES.values()]
-    return {"suites": suites, "precisions": precisions, "techniques": techniques}
+    return {
+        "suites": suites,
+        "precisions": precisions,
+        "techniques": techniques,
+    }
 
 
 def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:

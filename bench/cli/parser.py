@@ -149,10 +149,14 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
         help="where to write it (default: reports/NAME)",
     )
     where.add_argument(
-        "--json", action="store_true", help="print its figures and the raw samples instead, as JSON"
+        "--json",
+        action="store_true",
+        help="print its figures and the raw samples instead, as JSON",
     )
     report.add_argument(
-        "--published", action="store_true", help="show figures from the literature, too, in a table"
+        "--published",
+        action="store_true",
+        help="show figures from the literature, too, in a table",
     )
     report.add_argument(
         "--figures",

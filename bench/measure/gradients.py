@@ -61,7 +61,8 @@ def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> f
     Counted are weights whose gradient is not zero. Their updates were less than half a unit in the
     last place. It is 0 without gradients.
     """
-    lost = count = 0
+    lost = 0
+    count = 0
     for old, weight in zip(before, weights, strict=True):
         if weight.grad is not None:
             # A weight without a gradient may stay as it is: nothing of it is lost.
@@ -83,7 +84,8 @@ def count_bins(values: Tensor) -> Tensor:
     below = LOWEST - 1
     index = exponent.clamp(below, HIGHEST + 1) - below + 1
     index = index.masked_fill(wide == 0, 0)
-    index = index.masked_fill(~torch.isfinite(wide), len(BINS) - 1)
+    is_lost = ~torch.isfinite(wide)
+    index = index.masked_fill(is_lost, len(BINS) - 1)
     return torch.bincount(index.flatten(), minlength=len(BINS))
 
 
@@ -103,7 +105,8 @@ def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[N
         for name, module in model.named_modules():
             # A layer that holds others returns what the last of them does.
             if not any(module.children()):
-                hooks.enter_context(module.register_forward_hook(partial(hook, name)))
+                named_hook = partial(hook, name)
+                hooks.enter_context(module.register_forward_hook(named_hook))
         yield
 
 
@@ -150,7 +153,8 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
         return largest
 
     def see(name: str, output: Tensor) -> None:
-        largest = output.detach().abs().amax().float()
+        magnitudes = output.detach().abs()
+        largest = magnitudes.amax().float()
         if name in seen:  # a layer may run several times in a step
             largest = torch.maximum(seen[name], largest)
         seen[name] = largest
@@ -199,9 +203,10 @@ def errors_against_float64(
     true, true_outputs, true_gradients = _pass(exact, exact_loss, exact_batch, 1.0)
     loss_error = (value - true).abs() / true.abs()
     pairs = [(gradients[name], gradient) for name, gradient in true_gradients.items()]
+    pairs_of_outputs = zip(outputs, true_outputs, strict=True)
     return Errors(
         loss=float(loss_error),
-        output=distance(zip(outputs, true_outputs, strict=True)),
+        output=distance(pairs_of_outputs),
         gradients=distance(pairs),
     )
 
@@ -226,7 +231,8 @@ def _pass(
 
     with model.register_forward_hook(hook):
         value = loss(model, batch)
-    (value * scale).backward()
+    scaled = value * scale
+    scaled.backward()
     gradients = {}
     for name, gradient in named_gradients(model, model.parameters()):
         gradients[name] = gradient.double() / scale
@@ -239,7 +245,8 @@ def distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
     All are one vector in the Euclidean norm. It is NaN where all of them are 0, and infinite where
     only the true ones are.
     """
-    difference = size = 0.0
+    difference = 0.0
+    size = 0.0
     for tensor, true in pairs:
         wide = true.double()
         error = tensor.double() - wide

@@ -220,8 +220,10 @@ class _Watch(TorchDispatchMode):
         # The id is -1 outside a backward pass.
         if self._kept is None and torch._C._current_graph_task_id() != -1:
             self._kept = set(self._alive.values()) - self._before
-        result = function(*args, **(kwargs or {}))
-        self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        named = kwargs or {}
+        result = function(*args, **named)
+        leaves = tree_leaves(result)
+        self._see(leaf for leaf in leaves if isinstance(leaf, Tensor))
         return result
 
     def bytes_at_peak(self, tensors: dict[str, list[Tensor]]) -> dict[str, int]:
@@ -238,7 +240,8 @@ class _Watch(TorchDispatchMode):
                     kinds[storage] = kind
         sizes = dict.fromkeys((*tensors, "activation_bytes", "temporary_bytes"), 0)
         for storage in self._at_peak:
-            sizes[kinds.get(storage, "temporary_bytes")] += storage.bytes
+            kind = kinds.get(storage, "temporary_bytes")
+            sizes[kind] += storage.bytes
         return sizes | {"tracked_peak_bytes": self._peak_bytes}
 
     def _see(self, tensors: Iterable[Tensor]) -> None:
@@ -249,7 +252,8 @@ class _Watch(TorchDispatchMode):
             key = id(storage)
             if tensor.device.type == self._device_type and key not in self._alive:
                 size = storage.nbytes()
-                self._alive[key] = _Storage(size, weakref.ref(storage, partial(self._forget, key)))
+                forget = partial(self._forget, key)
+                self._alive[key] = _Storage(size, weakref.ref(storage, forget))
                 self._bytes += size
         if self._bytes > self._peak_bytes:
             self._peak_bytes = self._bytes
@@ -275,9 +279,11 @@ def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     """
     tensors = []
     for optimizer in optimizers:
-        for leaf in tree_leaves(list(optimizer.state.values())):
+        states_of_weights = list(optimizer.state.values())
+        for leaf in tree_leaves(states_of_weights):
             if is_traceable_wrapper_subclass(leaf):
-                tensors += [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
+                names, _ = leaf.__tensor_flatten__()
+                tensors += [getattr(leaf, name) for name in names]
             elif isinstance(leaf, Tensor):
                 tensors.append(leaf)
     return tensors

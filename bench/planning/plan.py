@@ -43,7 +43,11 @@ EMULATED_TRAIN_S = 10.0
 # fp32 on two cores of a CPU, and half a second on a T4.
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
 # The order in which a run that has to end in a given time measures phases; the others follow.
-ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
+ASKED_FIRST = {
+    "speed": 0,
+    "memory": 1,
+    "train": 2,
+}
 # A phase that is asked for at a batch size, with the precisions that it compares.
 Asked = tuple[Phase, int, tuple[str, ...]]
 # The arms of each of some trials.

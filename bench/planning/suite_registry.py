@@ -25,12 +25,21 @@ from bench.spec.trial import SuiteRef
 
 # The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py``
 # builds them, and ampmeter's extra of that name installs the package.
-LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+LIBRARIES = {
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "hf": "transformers",
+}
 # Above any number that a suite takes, so that a typo is refused before torch is asked for the
 # memory.
 MOST = 1e18
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
+BOOLEANS = {
+    "yes": True,
+    "true": True,
+    "no": False,
+    "false": False,
+}
 
 
 def names() -> list[str]:

@@ -55,7 +55,9 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
     return torch.autocast(
-        device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache
+        device.type,
+        dtype=getattr(torch, precision.autocast),
+        cache_enabled=precision.cache,
     )
 
 

@@ -95,7 +95,9 @@ class Context:
             return self.trial.cell.batch_size
         # A suite's own batches may differ in size.
         count = self.suite.count or first_dimension
-        return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
+        samples = sum(map(count, batches))
+        means = distributed.gathered(samples / len(batches))
+        return sum(means)
 
     @property
     def shard(self) -> Shard:
@@ -161,7 +163,8 @@ def by_shape(batches: Sequence[Batch]) -> list[Batch]:
     """Return one of the batches for each combination of their tensors' shapes."""
     shapes = {}
     for batch in batches:
-        shapes[tuple(tensor.shape for tensor in tensors(batch))] = batch
+        shape = tuple(tensor.shape for tensor in tensors(batch))
+        shapes[shape] = batch
     return list(shapes.values())
 
 
@@ -222,7 +225,8 @@ class TrainingRunner:
     def fingerprint(self) -> object:
         """Return the device allocations, the loss scale and the compilations, of all processes."""
         allocations = backend_of(self.arm.device).allocations()
-        return distributed.gathered((allocations, self.arm.scaler.get_scale(), compilations()))
+        scale = self.arm.scaler.get_scale()
+        return distributed.gathered((allocations, scale, compilations()))
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps were not skipped."""
@@ -271,10 +275,8 @@ class TrainingRunner:
         try:
             return flops_by_module(observable.compute)
         except Exception as error:  # a model that cannot be observed; that it trains is known
-            print(
-                f"{self.name}: the modules of its products are unknown: {type(error).__name__}: "
-                f"{error}"
-            )
+            kind = type(error).__name__
+            print(f"{self.name}: the modules of its products are unknown: {kind}: {error}")
             return Counter()
         finally:
             self.arm.zero_grad()
@@ -314,7 +316,9 @@ class TrainingRunner:
             if missed:
                 status = "invalid"
             types = unexpected_types_in_words(
-                precision.name, operations.compute_dtypes, operations.other_modules
+                precision.name,
+                operations.compute_dtypes,
+                operations.other_modules,
             )
             detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"arm": self.name, "compile_s": self.compile_s} | measured
@@ -344,7 +348,9 @@ class TrainingRunner:
             return
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
-        batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
+        # Random batches all have one shape.
+        count = 1 if context.suite.batches is None else BATCHES
+        batches = context.resident_batches(count)
         # Batch norm counts the batches of this, too.
         buffers = [(buffer, buffer.clone()) for buffer in self.arm.model.buffers()]
         self.compile_s = 0.0

@@ -51,14 +51,17 @@ class Checkpoint:
 
         All ranks must call this; they have the same weights.
         """
+        optimizers = {name: each.state_dict() for name, each in arm.optimizers.items()}
+        schedules = [schedule.state_dict() for schedule in arm.schedules]
+        generators = generator_states(arm.device)
         return Checkpoint(
             trial=trial,
             epochs=tuple(epochs),
             model=arm.weights.state_dict(),
-            optimizers={name: each.state_dict() for name, each in arm.optimizers.items()},
-            schedules=tuple(schedule.state_dict() for schedule in arm.schedules),
+            optimizers=optimizers,
+            schedules=tuple(schedules),
             scaler=arm.scaler.state_dict(),
-            generators=distributed.gathered(generator_states(arm.device)),
+            generators=distributed.gathered(generators),
         )
 
     def restore(self, arm: BuiltArm) -> None:
@@ -120,8 +123,10 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     try:
         # Refuses all but tensors and plain values, which cannot run code.
         state = torch.load(path, map_location="cpu", weights_only=True)
-        epochs = tuple(EpochResult(**epoch) for epoch in state.pop("epochs"))
-        return Checkpoint(**state, epochs=epochs)
+        epochs = []
+        for epoch in state.pop("epochs"):
+            epochs.append(EpochResult(**epoch))
+        return Checkpoint(**state, epochs=tuple(epochs))
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file raises nearly anything

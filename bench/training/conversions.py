@@ -43,9 +43,10 @@ def convert(
         else:
             fitting[name] = layer
     if not fitting:
-        reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
+        reasons = [f"{name}: {why}" for name, why in kept.items()]
+        text = "; ".join(reasons) or "it has none"
         raise UnsupportedError(
-            f"{precision.name} converts none of the model's linear layers ({reasons})"
+            f"{precision.name} converts none of the model's linear layers ({text})"
         )
     twin = _float8_twins(precision)
     twins = {}

@@ -35,7 +35,10 @@ def keep(
         UnsupportedError: the forward of one of them has been replaced, so that a class cannot wrap
             it.
     """
-    roots = matching(model, precision.keep.split("+")) if precision.keep else {}
+    roots = {}
+    if precision.keep:
+        patterns = precision.keep.split("+")
+        roots = matching(model, patterns)
     parts = set[nn.Module]()
     for name, module in roots.items():
         if "forward" in vars(module):
@@ -88,4 +91,6 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
 
 def lies_in(name: str, other: str) -> bool:
     """Return whether one module lies within another, by their names."""
-    return name != other and (not other or name.startswith(f"{other}."))
+    if not other:  # the whole model
+        return name != other
+    return name.startswith(f"{other}.")

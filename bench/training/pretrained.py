@@ -72,10 +72,12 @@ def _download(name: str) -> dict[str, Tensor]:
         with connection_timeout():
             state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
     except FAILURES as error:
+        reason = getattr(error, "reason", error)
+        file = entry.url.rpartition("/")[2]
         raise UsageError(
             f"The ImageNet weights of {name} are not in '{folder}' and could not be downloaded "
-            f"from {entry.url} ({getattr(error, 'reason', error)}). Put "
-            f"{entry.url.rsplit('/', 1)[-1]} there, or give --weights PATH or --weights none."
+            f"from {entry.url} ({reason}). Put {file} there, or give --weights PATH or --weights "
+            "none."
         ) from error
     return state
 
@@ -101,7 +103,10 @@ def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     # The head is the last layer that has weights.
     *_, (last_weight, _) = model.named_parameters()
     head = last_weight.rpartition(".")[0] + "."
-    own_head = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+    own_head = {}
+    for name, value in model.state_dict().items():
+        if name.startswith(head):
+            own_head[name] = value
     # A head for other classes has other shapes.
     for name, value in own_head.items():
         if name not in state or state[name].shape != value.shape:
@@ -110,7 +115,9 @@ def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        problems = " ".join(line.strip() for line in str(error).splitlines()[1:4])
+        # After a headline, a line for each problem.
+        lines = str(error).splitlines()[1:4]
+        problems = " ".join(line.strip() for line in lines)
         raise UsageError(
             f"The weights of {where} are not those of this model: {problems}"
         ) from error

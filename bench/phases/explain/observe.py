@@ -273,7 +273,11 @@ def held_before(
         states = list(optimizer.state.values())
         state += _tensors(states)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
+    return {
+        "parameters": parameters,
+        "optimizer state": state,
+        "gradients": gradients,
+    }
 
 
 class LoopObserver:
@@ -418,4 +422,10 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _row(kind: str, name: str, module: str, detail: str, value: float) -> Row:
-    return {"kind": kind, "name": name, "module": module, "detail": detail, "value": value}
+    return {
+        "kind": kind,
+        "name": name,
+        "module": module,
+        "detail": detail,
+        "value": value,
+    }

@@ -275,11 +275,14 @@ def decompose(
     kernels = 0.0
     if gpu:
         kernels = len(segments) / len(marks)
-    rows: list[Row] = [
-        {"kind": "step", "name": "kernels", "value": kernels},
-        {"kind": "step", "name": "recomputed", "value": recomputed_us / per_step},
-        {"kind": "step", "name": "scaling wait", "value": waited_us / per_step},
-    ]
+    figures = {
+        "kernels": kernels,
+        "recomputed": recomputed_us / per_step,
+        "scaling wait": waited_us / per_step,
+    }
+    rows: list[Row] = []
+    for name, value in figures.items():
+        rows.append({"kind": "step", "name": name, "value": value})
     for work, us in classes_us.items():
         rows.append({"kind": "class", "name": work, "value": us / per_step})
     for columns, us in longest_first[:OPERATORS_KEPT]:

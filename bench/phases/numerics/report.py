@@ -44,7 +44,12 @@ GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
 BELOW = -1e3
 ABOVE = 1e3
 # The powers of two of bins that are not called by theirs; what is not finite lies in no range.
-POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
+POWERS = {
+    "zero": -math.inf,
+    "below": BELOW,
+    "above": ABOVE,
+    "nonfinite": math.nan,
+}
 
 
 def _decibels(value: float) -> str:

@@ -207,7 +207,11 @@ def _tested(
     heartbeat: Heartbeat,
 ) -> dict[str, Any]:
     """Return an epoch's figures from the evaluation after it, where the data have a test set."""
-    tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
+    tested: dict[str, Any] = {
+        "test_loss": None,
+        "test_accuracy_pct": None,
+        "test_s": None,
+    }
     if not batches.has_test:
         return tested
     # Each rank has batch norm's statistics of its own part, and all test one model.

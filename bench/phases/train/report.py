@@ -52,7 +52,11 @@ WAITING_PCT = 10.0
 # But not where training reaches this share of the step's own throughput: then the GPU had work
 # meanwhile.
 OF_THE_STEP = 0.9
-STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
+STORAGE = {
+    "device": "device",
+    "host": "host memory",
+    "file": "disk",
+}
 # The columns that name what was trained.
 TRAINED = (
     DEVICE,
@@ -118,7 +122,10 @@ def _learned(rows: list[Row]) -> Table | None:
             number_column("above the entropy (nats)", "above_entropy"),
             number_column("perplexity", "perplexity"),
             number_column(
-                "test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"
+                "test accuracy (%) ± sd",
+                _accuracy,
+                status="train_status",
+                lost="lost_train",
             ),
             *quality_columns(rows),
             *differences,
@@ -157,7 +164,10 @@ def _cost(rows: list[Row]) -> Table | None:
         *TRAINED,
         *optional_columns(
             number_column(
-                "time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"
+                "time/epoch (s)",
+                "time_per_epoch_s",
+                status="train_status",
+                lost="lost_train",
             ),
             number_column("epoch speedup [95 % interval]", _epoch_speedup),
             number_column("step speedup [95 % interval]", over_fp32),

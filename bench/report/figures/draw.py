@@ -80,7 +80,11 @@ PALE = 0.18
 SIGNS: dict[Tint, dict[str, Any]] = {
     SOLID: {},
     DASHED: {"linestyle": DASHES},
-    CROSS: {"linestyle": "none", "marker": "x", "markeredgewidth": 1.5},
+    CROSS: {
+        "linestyle": "none",
+        "marker": "x",
+        "markeredgewidth": 1.5,
+    },
     **{tint: {"linewidth": 9, "alpha": PALE} for tint in (BAND, LOST, COARSE)},
 }
 STYLE: Any = {

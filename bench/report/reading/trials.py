@@ -33,7 +33,13 @@ ABOUT = {
 # The columns that no CSV has.
 ADDED = {name: Field(name=name, kind="word") for name in ABOUT}
 # The columns that names follow from.
-ASKED = ["parameters", "techniques", "ablation", "precision", "placement"]
+ASKED = [
+    "parameters",
+    "techniques",
+    "ablation",
+    "precision",
+    "placement",
+]
 
 
 def _columns() -> dict[str, Field]:
