@@ -26,6 +26,8 @@ BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
 
 # Tensors, each with the name of its parameter.
 Named = Sequence[tuple[str, Tensor]]
+# The loss of a model on a batch.
+Loss = Callable[[nn.Module, Any], Tensor]
 
 
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
@@ -177,10 +179,10 @@ class Errors(NamedTuple):
 def errors_against_float64(
     model: nn.Module,
     exact: nn.Module,
-    loss: Callable[[nn.Module, Any], Tensor],
+    loss: Loss,
     batch: Any,
     *,
-    exact_loss: Callable[[nn.Module, Any], Tensor],
+    exact_loss: Loss,
     scale: float = 1.0,
 ) -> Errors:
     """Compute loss and gradients at a precision and in float64, and compare them.
@@ -213,7 +215,7 @@ def errors_against_float64(
 
 def _pass(
     model: nn.Module,
-    loss: Callable[[nn.Module, Any], Tensor],
+    loss: Loss,
     batch: Any,
     scale: float,
 ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -151,7 +152,7 @@ def tensor_bytes(
     device: torch.device,
     *,
     modules: Iterable[nn.Module],
-    optimizers: Collection[torch.optim.Optimizer],
+    optimizers: Collection[Optimizer],
     held: Iterable[Tensor] = (),
 ) -> dict[str, int]:
     """Run one step and return the bytes of its tensors at its own peak by kind, by their columns.
@@ -263,7 +264,7 @@ class _Watch(TorchDispatchMode):
         self._bytes -= self._alive.pop(key).bytes
 
 
-def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+def updated(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """Return the weights that optimizers update."""
     weights = []
     for optimizer in optimizers:
@@ -272,7 +273,7 @@ def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
     return weights
 
 
-def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+def states(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """Return the tensors of optimizers' states.
 
     Of a tensor of a Python class, such as torchao's, they are those that hold its numbers.

@@ -8,7 +8,7 @@ quantity has its unit in its name; unknown is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
@@ -496,3 +496,5 @@ class Detail(Protocol):
 # What a process of a trial sends before its ending: its progress, its details, and a result for
 # each arm.
 Message = Progress | TrialResult | Detail
+# Sends one of them to the process that started the trial.
+Send = Callable[[Message], None]

@@ -18,7 +18,7 @@ from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import flops_by_module, observe
 from bench.planning import suite_registry
-from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
+from bench.results.records import Operations, Progress, Send, Status, Switches, TrialResult
 from bench.spec.precisions import (
     Precision,
     parse_precision,
@@ -336,7 +336,7 @@ class TrainingRunner:
         plain = replace(self.arm, forward=self.arm.model, graph=None)
         return replace(self, arm=plain)
 
-    def compile(self, context: Context, send: Callable[[Message], None]) -> None:
+    def compile(self, context: Context, send: Send) -> None:
         """Let the newly built arm compile before anything is observed or timed.
 
         It keeps the seconds that this takes. It runs over a batch of each shape, from an empty

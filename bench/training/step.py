@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
 
@@ -60,13 +61,13 @@ class TakenSteps:
         self._skipped = 0
         self._found_inf = list[Tensor]()
 
-    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+    def watch(self, optimizer: Optimizer) -> None:
         """Count the steps that reach an optimizer."""
         # Without a GradScaler no step is skipped, and a hook costs some microseconds a step.
         if self._can_skip:
             optimizer.register_step_post_hook(self._reached)
 
-    def _reached(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _reached(self, optimizer: Optimizer, *_: Any) -> None:
         self._skipped -= 1
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
@@ -103,7 +104,7 @@ class BuiltArm:
     computes its own."""
     count: Callable[[Batch], int]
     """Returns the samples of a batch."""
-    optimizers: dict[str, torch.optim.Optimizer]
+    optimizers: dict[str, Optimizer]
     """By the suite's names; one alone is called optimizer."""
     scaler: torch.amp.GradScaler
     """A disabled one passes losses and steps on."""
@@ -133,11 +134,11 @@ class BuiltArm:
     """The CUDA graph that computes the gradients, where one is used."""
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer:
+    def optimizer(self) -> Optimizer:
         """The first of the optimizers."""
         return next(iter(self.optimizers.values()))
 
-    def zero_grad(self, optimizers: Iterable[torch.optim.Optimizer] | None = None) -> None:
+    def zero_grad(self, optimizers: Iterable[Optimizer] | None = None) -> None:
         """Drop the gradients of some optimizers' weights; None is all of the arm's."""
         for optimizer in self.optimizers.values() if optimizers is None else optimizers:
             optimizer.zero_grad(set_to_none=self.techniques.set_to_none)
@@ -267,7 +268,7 @@ def build_arm(
 
 def _build_schedules(
     suite: Suite,
-    optimizers: Mapping[str, torch.optim.Optimizer],
+    optimizers: Mapping[str, Optimizer],
     steps: int | None,
 ) -> list[torch.optim.lr_scheduler.LRScheduler]:
     schedules = []

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -84,7 +85,7 @@ def refused(error: BaseException) -> str | None:
     return None
 
 
-def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def fused(optimizer: Optimizer) -> Optimizer:
     """Return a copy of an optimizer, before its first step, with torch's own ``fused=True``.
 
     Raises:
@@ -99,7 +100,7 @@ def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     # Torch refuses an optimizer that is both.
     groups = [{**group, "fused": True, "foreach": None} for group in optimizer.param_groups]
     try:
-        copy: torch.optim.Optimizer = kind(groups, lr=groups[0]["lr"], fused=True)
+        copy: Optimizer = kind(groups, lr=groups[0]["lr"], fused=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedError(
             f"fused-optimizer: {kind.__name__} says: {first_line(error)}"

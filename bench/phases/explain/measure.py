@@ -11,7 +11,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from bench.phases.explain.observe import (
     watch_finite,
 )
 from bench.phases.explain.trace import decompose, work_of
-from bench.results.records import Device, Message, Progress, Status
+from bench.results.records import Device, Progress, Send, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -61,7 +61,7 @@ LOADER_STEPS = 5
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Explain the trial's precisions; send the figures, then a result for each."""
     context = open_context(trial)
     use_precision(trial.arm_names[0], context.device)
@@ -107,7 +107,7 @@ class _Arm:
         self,
         context: Context,
         runner: TrainingRunner,
-        send: Callable[[Message], None],
+        send: Send,
     ) -> None:
         """Warm up."""
         self.context = context

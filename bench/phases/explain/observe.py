@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -260,7 +261,7 @@ class PeakHolders(TorchDispatchMode):
 
 
 def held_before(
-    modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+    modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]
 ) -> dict[str, list[Tensor]]:
     """Return the tensors that are there before a step, by what they are."""
     parameters = []
@@ -304,10 +305,10 @@ class LoopObserver:
             profiled: steps that are profiled then.
         """
         self.rows: list[Row] = []
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._course = self._observe(trace, recorded, plain, profiled)
 
-    def ended(self, optimizer: torch.optim.Optimizer) -> None:
+    def ended(self, optimizer: Optimizer) -> None:
         """Go on after a step of an optimizer."""
         self._optimizers.add(optimizer)
         next(self._course, None)

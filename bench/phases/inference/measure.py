@@ -16,7 +16,7 @@ from torch import Tensor
 from bench.data.batch import Batch
 from bench.phases.inference import Inference
 from bench.phases.speed.paired import measure
-from bench.results.records import Device, Message
+from bench.results.records import Device, Send
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
@@ -56,7 +56,7 @@ class ForwardRunner(TrainingRunner):
         return [partial(self.forward, inputs), partial(self.forward, sample)]
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Time the trial's only precision against fp32 in this process, and send its result."""
     context = open_context(trial)
     (name,) = trial.arm_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.data.batch import Batch
 from bench.phases.layers import Layers, narrowing
 from bench.phases.layers.narrowing import Findings, Narrowing
-from bench.results.records import Device, Message, Numeric, Progress
+from bench.results.records import Device, Numeric, Progress, Send
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision
 from bench.spec.trial import Trial
@@ -26,7 +26,7 @@ from bench.training.step import train_epoch
 WHOLE = "the model itself"
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, _device: Device, send: Send) -> None:
     """Search the modules that the trial's only precision must keep; send figures and the result."""
     context = open_context(trial)
     (name,) = trial.arm_names

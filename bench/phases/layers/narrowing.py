@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bench.measure.gradients import cast, distance, named_gradients, stop_dropping
+from bench.measure.gradients import Loss, cast, distance, named_gradients, stop_dropping
 from bench.training.keep import lies_in
 
 # Errors of gradients that are no harm, by the narrow type.
@@ -91,7 +91,7 @@ class Narrowing:
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[[nn.Module, Any], Tensor],
+        loss: Loss,
         batches: Sequence[Any],
         dtype: torch.dtype,
     ) -> None:

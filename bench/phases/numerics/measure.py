@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.data import Batches
 from bench.data.batch import Batch
 from bench.measure import gradients
-from bench.results.records import Device, Kind, Message, Numeric, Progress
+from bench.results.records import Device, Kind, Numeric, Progress, Send
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training.arms import Context, TrainingRunner, open_context
@@ -32,7 +32,7 @@ MENTIONED = 0.5
 def run(
     trial: Trial,
     _device: Device,
-    send: Callable[[Message], None],
+    send: Send,
     steps: int = STEPS,
 ) -> None:
     """Train the trial's only precision for some steps; send the figures, then the result.
@@ -79,7 +79,7 @@ class _Observation:
 
     arm: BuiltArm
     context: Context
-    send: Callable[[Message], None]
+    send: Send
     largest: dict[str, tuple[float, int]] = field(default_factory=dict)
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)

@@ -10,7 +10,7 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from bench.measure.disturbance import open_watch
 from bench.measure.rounds import Comparison, compare
 from bench.measure.warmup import prepare
 from bench.phases.speed import Speed
-from bench.results.records import Block, Device, Message, Progress, Status, TrialResult
+from bench.results.records import Block, Device, Progress, Send, Status, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.arms import Context, TrainingRunner, by_shape
@@ -99,7 +99,7 @@ def measure(
     context: Context,
     runners: Sequence[TrainingRunner],
     device: Device,
-    send: Callable[[Message], None],
+    send: Send,
     *,
     batches: Sequence[Batch],
 ) -> Paired:

@@ -17,7 +17,7 @@ from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
 from bench.phases.train import Training
-from bench.results.records import Device, EpochResult, Message, Progress, Switches
+from bench.results.records import Device, EpochResult, Progress, Send, Switches
 from bench.spec.errors import UsageError
 from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
@@ -37,7 +37,7 @@ Heartbeat = Callable[[str, Iterator[Batch]], Iterator[Batch]]
 def run(
     trial: Trial,
     _device: Device,
-    send: Callable[[Message], None],
+    send: Send,
     checkpoint: Path | None = None,
 ) -> None:
     """Train the trial's only precision; send each epoch, then the result.
@@ -137,7 +137,7 @@ def _epoch(
 
 
 def _heartbeat(
-    send: Callable[[Message], None],
+    send: Send,
     epoch: int,
     epochs: int,
     unit: str,
