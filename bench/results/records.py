@@ -35,8 +35,9 @@ Positive = Annotated[float, Column(sign="> 0")]
 Signed = Annotated[float, Column(sign="")]
 SignedBytes = Annotated[int, Column(sign="")]
 Diverging = Annotated[float, Column(sign="", may_diverge=True)]
-Derived = Annotated[float, Column(sign="", stored=False)]
-DerivedCount = Annotated[int, Column(sign="", stored=False)]
+# What follows from stored rows is None in the record that a trial sends.
+Derived = Annotated[float, Column(sign="", stored=False)] | None
+DerivedCount = Annotated[int, Column(sign="", stored=False)] | None
 Status = Literal[
     "ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"
 ]

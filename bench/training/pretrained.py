@@ -23,6 +23,8 @@ from bench.training.step import build_model
 
 NONE = "none"
 PUBLISHED = ("imagenet", "pretrained")
+# Tensors by the names that a model has for them.
+StateDict = dict[str, Tensor]
 
 
 def fetch(ref: SuiteRef) -> None:
@@ -62,7 +64,7 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data) -> nn.
     return model
 
 
-def _download(name: str) -> dict[str, Tensor]:
+def _download(name: str) -> StateDict:
     from torchvision import models
 
     api: Any = models  # its exports are not marked for mypy
@@ -70,7 +72,7 @@ def _download(name: str) -> dict[str, Tensor]:
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     try:
         with connection_timeout():
-            state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
+            state: StateDict = entry.get_state_dict(progress=False, check_hash=True)
     except FAILURES as error:
         reason = getattr(error, "reason", error)
         file = entry.url.rpartition("/")[2]
@@ -82,9 +84,9 @@ def _download(name: str) -> dict[str, Tensor]:
     return state
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path) -> StateDict:
     try:
-        state: dict[str, Tensor] = dict(torch.load(path, map_location="cpu", weights_only=True))
+        state: StateDict = dict(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError:
         raise UsageError(
             f"There is no weights file '{path}'. Give --weights PATH, or --weights none."
@@ -98,7 +100,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
+def _load(model: nn.Module, state: StateDict, where: str) -> None:
     """Load ``state``; the model keeps its own head if that has other shapes."""
     # The head is the last layer that has weights.
     *_, (last_weight, _) = model.named_parameters()

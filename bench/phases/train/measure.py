@@ -64,12 +64,13 @@ def run(
     switches = runner.read_back()
     for number in range(trained + len(rows) + 1, trial.epochs + 1):
         # It would not become finite again; a checkpoint may hold such an epoch, too.
-        if rows and not math.isfinite(rows[-1].train_loss):
+        last = rows[-1] if rows else None
+        if last and not math.isfinite(last.train_loss):
             break
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         row, switches = _epoch(number, context, runner, batches, heartbeat)
-        if rows:
-            row = replace(row, elapsed_s=rows[-1].elapsed_s + row.elapsed_s)
+        if last:
+            row = replace(row, elapsed_s=last.elapsed_s + row.elapsed_s)
         rows.append(row)
         if saves_checkpoints:
             # In all ranks: the state of each one's random generators is gathered.
