@@ -29,6 +29,8 @@ from bench.spec.text import plain
 Labels = npt.NDArray[np.int64]
 # Of each image whether it is chosen.
 Chosen = npt.NDArray[np.bool_]
+# The height and the width of images, in pixels.
+Size = tuple[int, int]
 # Seed of the validation split, the same in every process.
 _SEED = 0
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
@@ -54,7 +56,7 @@ class Listing:
 def load(
     path: str,
     directory: str,
-    size: tuple[int, int],
+    size: Size,
     validation_share: float = 0.0,
 ) -> Dataset:
     """Return the folder's images, decoded now or read from the cache in ``directory``.
@@ -195,12 +197,12 @@ def _size_and_time(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]:
+def _stored_size(paths: Sequence[str], size: Size) -> Size:
     """Return the (height, width) that all readable images have, or ``size`` if it is smaller.
 
     Images of several sizes are stored in ``size``, too.
     """
-    sizes = set[tuple[int, int]]()
+    sizes = set[Size]()
     for path in paths:
         # Each of Pillow's formats fails in its own way.
         with suppress(Exception), Image.open(path) as image:
@@ -217,7 +219,7 @@ def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]
     return size
 
 
-def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> list[str]:
+def decode(paths: Sequence[str], size: Size, pixels: BinaryIO) -> list[str]:
     """Decode images to RGB and write their pixels, in order, so that they need not fit into memory.
 
     Args:

@@ -240,12 +240,15 @@ def _training(
     ``of_classes`` says that its loss is a cross entropy: then it can be compared where there is no
     accuracy.
     """
-    has_loss_alone = rows[-1].test_loss is not None and rows[-1].test_accuracy_pct is None
+    last = rows[-1]
+    has_loss_alone = last.test_loss is not None and last.test_accuracy_pct is None
     columns = {}
     if quality is not None:
-        columns = {f"quality_{name}": value for name, value in asdict(quality).items()}
+        for name, value in asdict(quality).items():
+            columns[f"quality_{name}"] = value
+    test_s = sum(row.test_s or 0.0 for row in rows)
     return Training(
-        total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
+        total_s=last.elapsed_s + test_s,
         checkpoint_bytes=stored_bytes(arm.model),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,

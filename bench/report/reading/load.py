@@ -41,6 +41,8 @@ SUBJECT = CELL[:-1]
 STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
 # The columns in which devices and runs must agree to be compared: the same recipe on the same data.
 WORKLOAD = ["suite", "parameters", "techniques", "data"]
+# An object of run.json.
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +50,7 @@ class Run:
     """One run's run.json, under the name that the report gives it."""
 
     label: str
-    info: dict[str, Any]
+    info: Document
     folder: Path = Path()
 
     @property
@@ -56,9 +58,9 @@ class Run:
         """Whether it ended, as far as run.json tells."""
         return self.info.get("finished", "") is not None
 
-    def part(self, name: str) -> dict[str, Any]:
+    def part(self, name: str) -> Document:
         """Return an object of run.json, empty where it was not written."""
-        part: dict[str, Any] = self.info.get(name) or {}
+        part: Document = self.info.get(name) or {}
         return part
 
     def list(self, name: str) -> list[Any]:
@@ -67,14 +69,14 @@ class Run:
         return part
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Document:
         """The machine and its software."""
         return self.part("environment")
 
     @property
-    def devices(self) -> Sequence[dict[str, Any]]:
+    def devices(self) -> Sequence[Document]:
         """The devices of the machine."""
-        devices: Sequence[dict[str, Any]] = self.environment.get("devices", [])
+        devices: Sequence[Document] = self.environment.get("devices", [])
         return devices
 
 
@@ -252,7 +254,7 @@ def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataF
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]
     columns = [*PAIR, *added]
     cells = wanted[columns].drop_duplicates(PAIR, keep="last")
-    types: dict[str, Any] = {}
+    types: Document = {}
     for name in PAIR:
         # Categories have to be alike to be merged.
         types[name] = rows[name].dtype
