@@ -191,7 +191,7 @@ def run_options() -> dict[str, Option]:
 
     A shorthand stands there by its own name.
     """
-    options: dict[str, Option] = {}
+    options = {}
     for each in fields(Request):
         parts: Sequence[Any] = [each]
         if each.name == "protocol":  # its fields are options of the same command line

@@ -138,7 +138,7 @@ def describe(name: str, monitor: Monitor | None) -> Device:
     if monitor and "uuid" in facts:
         with suppress(DeviceLostError):  # or the library does not know it
             facts |= monitor.describe(facts["uuid"])
-    unsupported: dict[str, str] = {}
+    unsupported = {}
     for precision in PRECISIONS.values():
         reason = backend.unsupported_reason(precision)
         if reason:

@@ -280,7 +280,7 @@ def decompose(
         "recomputed": recomputed_us / per_step,
         "scaling wait": waited_us / per_step,
     }
-    rows: list[Row] = []
+    rows = []
     for name, value in figures.items():
         rows.append({"kind": "step", "name": name, "value": value})
     for work, us in classes_us.items():

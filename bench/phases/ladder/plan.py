@@ -74,7 +74,7 @@ def build_ablation(
         steps after them.
     """
     steps = [ArmSpec(precision=BASELINE)]
-    unsupported: list[ArmSpec] = []
+    unsupported = []
     if mixed != BASELINE:
         step = ArmSpec(precision=mixed)
         if supported:

@@ -62,7 +62,7 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
     # A sweep of batch sizes varies the cell's own, too.
     varied = {PARAMETERS, BATCH_SIZE} if name == BATCH_SIZE else {PARAMETERS}
     recipe = [column for column in CELL if column not in varied]
-    lines: list[Row] = []
+    lines = []
     for _, alike in rows.groupby([*recipe, "rest"], sort=False):
         first: dict[str, Row] = {}
         for row in records(alike):

@@ -204,7 +204,7 @@ def make_table(
     rows = list(rows)
     if not rows:
         return None
-    visible: dict[Column, list[str]] = {}
+    visible = {}
     marked = ""
     for column in columns:
         cells = [column.cell(row) for row in rows]
