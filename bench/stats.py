@@ -31,13 +31,21 @@ TRIM = 0.2
 ASSUMED_NOISE = 0.01
 # Differences within this share do not matter.
 MARGIN = 0.01
-FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
+FASTER = (
+    "FASTER",
+    "SLOWER",
+    "SAME",
+    "INCONCLUSIVE",
+)
 # A measure of a process is far above the others' beyond this many times their spread, and more
 # where they are few.
 FAR = 3.0
 # Columns of speed.csv from which a process is seen to be disturbed by comparison with the others of
 # its cell, and the least by which it must exceed their median.
-EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
+EVIDENCE = {
+    "foreign_load_pct": 10.0,
+    "switches_per_s": 20.0,
+}
 
 Key = TypeVar("Key")
 Array = NDArray[np.float64]
@@ -84,7 +92,13 @@ class Interval:
         """
         if self.error is None:
             return self
-        return around(self.center, self.error, self.freedom, self.n, confidence)
+        return around(
+            self.center,
+            self.error,
+            self.freedom,
+            self.n,
+            confidence,
+        )
 
     def minus(self, other: Interval) -> Interval:
         """Return the difference of two log-speedups, with their errors as if independent.
@@ -329,8 +343,7 @@ def welch(new: Values, old: Values) -> Interval:
     variances are involved", Biometrika 34 (1947), with the degrees of freedom of Satterthwaite,
     Biometrics Bulletin 2 (1946).
     """
-    difference = np.mean(new) - np.mean(old)
-    center = float(difference)
+    center = float(np.mean(new) - np.mean(old))
     count = min(len(new), len(old))
     squares = 0.0
     shares = 0.0
@@ -338,13 +351,13 @@ def welch(new: Values, old: Values) -> Interval:
         for values in (new, old):
             data = np.asarray(values, dtype=np.float64)
             square = _variance(data) / data.size
-            freedom = data.size - 1
             squares += square
-            shares += square**2 / freedom
+            shares += square**2 / (data.size - 1)
     if squares == 0:
         return around(center, 0.0, 1.0, count)
     error = math.sqrt(squares)
-    return around(center, error, squares**2 / shares, count)
+    freedom = squares**2 / shares
+    return around(center, error, freedom, count)
 
 
 def _variance(data: Array) -> float:

@@ -170,7 +170,12 @@ class ImageBatches(Batches):
         count = len(self._train)
         # An image that is left out of this epoch may be in the next: the order is of all.
         order = sampling.order(count, seed=self.seed, epoch=epoch)
-        drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch)
+        drawn = sampling.augmentation(
+            self._samples,
+            padding,
+            seed=self.seed,
+            epoch=epoch,
+        )
         drawn = drawn.to(self.device)
         parts = self._parts(self._samples)
         taken = self._train.take(order, parts)

@@ -177,5 +177,11 @@ class Images:
             # torch's own gathering would start a second team of threads; other modes than clip copy
             # once more.
             gathered = buffer.numpy()
-            np.take(images, rows, axis=0, out=gathered, mode="clip")
+            np.take(
+                images,
+                rows,
+                axis=0,
+                out=gathered,
+                mode="clip",
+            )
             yield buffer

@@ -50,7 +50,10 @@ class Listing:
 
     def pick(self, chosen: Chosen) -> Listing:
         """Return a listing of some images only."""
-        return Listing(self.paths[chosen], self.labels[chosen])
+        return Listing(
+            paths=self.paths[chosen],
+            labels=self.labels[chosen],
+        )
 
 
 def load(
@@ -101,7 +104,13 @@ def load(
     labels = torch.from_numpy(both)
     left_out = tuple(map(plain, unread))
     tested = len(test.labels)
-    return cache.divided(images, labels, tested, classes, left_out)
+    return cache.divided(
+        images,
+        labels,
+        tested,
+        classes,
+        left_out,
+    )
 
 
 def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listing, Listing]:

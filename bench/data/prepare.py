@@ -78,7 +78,12 @@ def load(data: Data, source: DataSource) -> Dataset:
         )
     if source.kind == "folder":
         size = (height, width)
-        return folder.load(str(source.path), source.directory, size, data.validation_share)
+        return folder.load(
+            str(source.path),
+            source.directory,
+            size,
+            data.validation_share,
+        )
     if source.kind == "cifar10":
         return cifar10.load(source.directory)
     return load_digits()

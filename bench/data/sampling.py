@@ -144,7 +144,12 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     shrinks = height < own_height or width < own_width
     # uint8 would be interpolated in whole numbers.
     wide = images.float()
-    return functional.interpolate(wide, size, mode="bilinear", antialias=shrinks)
+    return functional.interpolate(
+        wide,
+        size,
+        mode="bilinear",
+        antialias=shrinks,
+    )
 
 
 def normalizer(

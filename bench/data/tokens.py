@@ -41,6 +41,7 @@ class Chain:
     @cached_property
     def stationary(self) -> Shares:
         """The probability of each symbol, (S,), wherever a sequence began."""
+        # After so many symbols all rows are alike.
         row: Shares = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
         return row
 

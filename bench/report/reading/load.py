@@ -38,9 +38,19 @@ KEY = [*CELL, "precision"]
 SUBJECT = CELL[:-1]
 # The statuses of trials that did not come to their end: the rows of details that they sent before
 # are a part that has no meaning.
-STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
+STOPPED: tuple[Status, ...] = (
+    "oom",
+    "unsupported",
+    "timeout",
+    "failed",
+)
 # The columns in which devices and runs must agree to be compared: the same recipe on the same data.
-WORKLOAD = ["suite", "parameters", "techniques", "data"]
+WORKLOAD = [
+    "suite",
+    "parameters",
+    "techniques",
+    "data",
+]
 # An object of run.json.
 Document = dict[str, Any]
 
