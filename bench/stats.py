@@ -191,8 +191,7 @@ def rounds_interval(log_ratios: Values) -> Interval:
     """
     data = np.asarray(log_ratios, dtype=np.float64)
     center, error = rounds_estimates(data)
-    count = len(log_ratios)
-    return of_rounds(float(center), float(error), count)
+    return of_rounds(float(center), float(error), len(log_ratios))
 
 
 def of_rounds(center: float, error: float, count: int) -> Interval:
@@ -245,8 +244,7 @@ def student(
     data = np.asarray(values, dtype=np.float64)
     center = float(data.mean())
     count = int(data.size)
-    variance = _variance(data)
-    spread = max(math.sqrt(variance), least_spread)
+    spread = max(math.sqrt(_variance(data)), least_spread)
     error = spread / math.sqrt(count)
     freedom = max(1, count - 1)
     return around(center, error, freedom, count, confidence)
@@ -314,8 +312,7 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
             factor = FAR * (1 + 4 / known.size)
             far = factor * scatter
             limit = max(least, median, far)
-            excess = measured - median
-            evidence |= excess > limit
+            evidence |= measured - median > limit
     return evidence
 
 
@@ -381,8 +378,7 @@ def discoveries(ps: Mapping[Key, float], rate: float = 1 - CONFIDENCE) -> set[Ke
     (1995).
     """
     largest = -1.0  # of the p that hold
-    ascending = sorted(ps.values())
-    for rank, p in enumerate(ascending, 1):
+    for rank, p in enumerate(sorted(ps.values()), 1):
         allowed = rate * rank / len(ps)
         if p <= allowed:
             largest = p

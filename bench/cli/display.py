@@ -112,8 +112,7 @@ class LiveDisplay(Display):
         if self._end_s is not None:
             left_s = max(0.0, self._end_s - self._drawn_s)
             lines.append(f"about {_time(left_s)} left in all")
-        description = plain("\n".join(lines))
-        self._bars.update(self._bar, description=description, completed=done)
+        self._bars.update(self._bar, description=plain("\n".join(lines)), completed=done)
         self._bars.refresh()
 
 

@@ -39,8 +39,7 @@ def registries() -> dict[str, Any]:
         ref = SuiteRef(name=name)
         suite = _fields(suite_registry.load(ref), SUITE)
         suites.append(suite | {"parameters": suite_registry.parameters(ref)})
-    shown = ("name", "summary", "options")
-    precisions = [_fields(each, shown) for each in PRECISIONS.values()]
+    precisions = [_fields(each, ("name", "summary", "options")) for each in PRECISIONS.values()]
     techniques = [_fields(each, ("name", "summary")) for each in TECHNIQUES.values()]
     return {
         "suites": suites,

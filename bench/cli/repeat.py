@@ -27,8 +27,7 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
         del argv[0]  # a command that measures phases of its own
     left_out = {}
     for field, option in run_options().items():
-        is_of_same = more and option.repeated == "same"
-        if is_of_same or option.repeated == "never":
+        if (more and option.repeated == "same") or option.repeated == "never":
             name = option_name(field, option)
             left_out[name] = option
     words = []

@@ -53,8 +53,7 @@ def first_dimension(batch: Batch) -> int:
 def map_leaves(function: Callable[[Any], Any], batch: Batch) -> Batch:
     """Return a batch of the same structure with each leaf replaced by the function's value."""
     leaves, structure = _flatten(batch)
-    mapped = [function(leaf) for leaf in leaves]
-    return tree_unflatten(mapped, structure)
+    return tree_unflatten([function(leaf) for leaf in leaves], structure)
 
 
 def to_device(batch: Batch, device: torch.device, non_blocking: bool = False) -> Batch:

@@ -71,8 +71,7 @@ def open_batches(
     if is_synthetic(data, source):
         opened = SyntheticBatches
     elif source.kind == "text":
-        length = data.input_shape[0]
-        text = Text(str(source.path), length)
+        text = Text(str(source.path), data.input_shape[0])
         opened = partial(TokenBatches, text)
         data = replace(data, classes=BYTES)
     elif data.tokens:
@@ -148,9 +147,7 @@ class ImageBatches(Batches):
         self.steps_per_epoch = math.ceil(self._samples / self.batch_size)
         _channels, height, width = self.data.input_shape
         self._size = (height, width)
-        mean = self.data.mean
-        std = self.data.std
-        self._normalized = sampling.normalizer(mean, std, self.device)
+        self._normalized = sampling.normalizer(self.data.mean, self.data.std, self.device)
         size_bytes = train.images.nbytes + test.images.nbytes
         is_mapped = not fits(size_bytes, self.device, self.shard.ranks)
         self.storage = "file" if is_mapped else "device"
@@ -167,9 +164,8 @@ class ImageBatches(Batches):
             Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
         """
         padding = self.data.crop_padding
-        count = len(self._train)
         # An image that is left out of this epoch may be in the next: the order is of all.
-        order = sampling.order(count, seed=self.seed, epoch=epoch)
+        order = sampling.order(len(self._train), seed=self.seed, epoch=epoch)
         drawn = sampling.augmentation(
             self._samples,
             padding,
@@ -255,8 +251,7 @@ class TokenBatches(Batches):
     def _batches(self, sequences: Tokens) -> Pairs:
         """Yield sequences, (N, length + 1), in batches on the device."""
         tokens = torch.from_numpy(sequences).to(self.device)
-        parts = self._parts(len(tokens))
-        return (_shifted(tokens[part]) for part in parts)
+        return (_shifted(tokens[part]) for part in self._parts(len(tokens)))
 
 
 def _shifted(tokens: Tensor) -> Pair:
@@ -355,8 +350,7 @@ class SuiteBatches(Batches):
         if hasattr(first, "__len__"):
             self.steps_per_epoch = len(first)
             return
-        has_schedule = self.suite.schedule is not None
-        if has_schedule and self.suite.schedule_every == "step":
+        if (self.suite.schedule is not None) and self.suite.schedule_every == "step":
             name = self._name("train", self.seed)
             raise UsageError(f"The schedule needs the steps of an epoch, and {name} has no len.")
 
@@ -396,8 +390,7 @@ class SuiteBatches(Batches):
 
     def test(self) -> Iterator[Batch]:
         """Yield this rank's shard of every test batch; all of it for a suite's own ``evaluate``."""
-        opened = self._open("test", self.seed)
-        batches = _begun(opened, self.seed)
+        batches = _begun(self._open("test", self.seed), self.seed)
         if self.suite.evaluate is not None:
             return (to_device(batch, self.device) for batch in batches)
         return (self._shared(batch) for batch in batches)
@@ -408,8 +401,7 @@ class SuiteBatches(Batches):
             count = self.suite.count or first_dimension
             samples = count(batch)
             own = self.shard.of(0, samples)
-            purpose = f"Training on {self.shard.ranks} devices"
-            (batch,) = cut(batch, [own], samples, purpose)
+            (batch,) = cut(batch, [own], samples, f"Training on {self.shard.ranks} devices")
         return to_device(batch, self.device)
 
     def _open(self, split: str, seed: int) -> Any:

@@ -58,11 +58,9 @@ def load(directory: str) -> Dataset:
             "classes": train.classes,
         }
 
-    file = home / "cache" / "cifar10.pixels"
-    images, facts = cache.packed(file, pack)
+    images, facts = cache.packed(home / "cache" / "cifar10.pixels", pack)
     labels = torch.tensor(facts["labels"])
-    classes = tuple(facts["classes"])
-    return cache.divided(images, labels, facts["tested"], classes)
+    return cache.divided(images, labels, facts["tested"], tuple(facts["classes"]))
 
 
 def _downloaded(home: Path) -> list[CIFAR10]:

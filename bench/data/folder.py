@@ -100,8 +100,7 @@ def load(
     train = train.pick(~is_unread)
     is_unread = np.isin(test.paths, unread)
     test = test.pick(~is_unread)
-    both = np.concatenate([train.labels, test.labels])
-    labels = torch.from_numpy(both)
+    labels = torch.from_numpy(np.concatenate([train.labels, test.labels]))
     left_out = tuple(map(plain, unread))
     tested = len(test.labels)
     return cache.divided(
@@ -192,8 +191,7 @@ def held_out(labels: Labels, validation_share: float) -> Chosen:
         rng = np.random.default_rng([_SEED, int(label)])
         shuffled = rng.permutation(members)
         count = round(validation_share * len(members))
-        first = shuffled[:count]
-        chosen[first] = True
+        chosen[shuffled[:count]] = True
     return chosen
 
 
@@ -248,9 +246,7 @@ def decode(paths: Sequence[str], size: Size, pixels: BinaryIO) -> list[str]:
             return b""
         height, width = size
         resized = picture.resize((width, height), Image.Resampling.BILINEAR)
-        channels_last = np.asarray(resized)
-        channels_first = channels_last.transpose(2, 0, 1)
-        return channels_first.tobytes()
+        return np.asarray(resized).transpose(2, 0, 1).tobytes()
 
     unread = []
     with ThreadPoolExecutor() as pool:
@@ -301,6 +297,5 @@ def fingerprint(path: str) -> str:
         for file in files[::step]:
             with suppress(OSError):  # what cannot be read is left out of the images, too
                 image = Path(file).read_bytes()
-                digest = hashlib.blake2b(image).digest()
-                content.update(digest)
+                content.update(hashlib.blake2b(image).digest())
     return content.hexdigest()

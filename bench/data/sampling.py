@@ -27,10 +27,8 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
     """
     # SeedSequence takes no negative numbers, and a seed may be one.
     entropy = [word % 2**64 for word in words]
-    sequence = np.random.SeedSequence(entropy)
-    (seed,) = sequence.generate_state(1)
-    drawn_by = torch.Generator(device)
-    return drawn_by.manual_seed(int(seed))
+    (seed,) = np.random.SeedSequence(entropy).generate_state(1)
+    return torch.Generator(device).manual_seed(int(seed))
 
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
@@ -76,8 +74,7 @@ def augmentation(count: int, padding: int, *, seed: int, epoch: int) -> Tensor:
         keeps of the padded image, 0 … 2 × padding.
     """
     drawn_by = generator(CPU, seed, epoch, _AUGMENTATION)
-    shares = torch.rand(count, generator=drawn_by)
-    mirrored = shares < 0.5
+    mirrored = torch.rand(count, generator=drawn_by) < 0.5
     # The frame of black pixels is on both sides, so a crop may be moved by twice its width.
     places = 2 * padding + 1
     corners = torch.randint(places, (2, count), generator=drawn_by)
@@ -95,13 +92,11 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
         mirrored: (B,) bool, or 0 and 1.
     """
     count = len(images)
-    flipped = images.flip(3)
-    both = torch.cat((images, flipped))
+    both = torch.cat((images, images.flip(3)))
     own = torch.arange(count, device=images.device)
     # An image's mirrored version comes ``count`` after it.
     offsets = count * mirrored
-    picked = own + offsets
-    return both.index_select(0, picked)
+    return both.index_select(0, own + offsets)
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
@@ -117,8 +112,7 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
         left: (B,) int64, the first column.
         padding: width of the frame, in pixels.
     """
-    frame = (padding,) * 4
-    padded = functional.pad(images, frame)
+    padded = functional.pad(images, (padding,) * 4)
     whole, plane, line, _ = padded.stride()
     count = len(images)
     # The last crop that there may be: of the last image, moved down and right as far as it goes.
@@ -126,10 +120,8 @@ def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     last_corner = 2 * padding * (line + 1)
     possible = last_image + last_corner + 1
     size = (possible, *images.shape[1:])
-    strides = (1, plane, line, 1)
-    crops = padded.as_strided(size, strides)
-    numbers = torch.arange(count, device=images.device)
-    first_elements = numbers * whole
+    crops = padded.as_strided(size, (1, plane, line, 1))
+    first_elements = torch.arange(count, device=images.device) * whole
     corners = top * line + left
     return crops.index_select(0, first_elements + corners)
 

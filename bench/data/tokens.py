@@ -52,8 +52,7 @@ class Chain:
         Source: Cover and Thomas, Elements of Information Theory, theorem 4.2.4.
         """
         terms = self.transition * np.log(self.transition)
-        after_each = terms.sum(axis=1)
-        return float(-self.stationary @ after_each)
+        return float(-self.stationary @ terms.sum(axis=1))
 
     def sample(self, count: int, length: int, rng: np.random.Generator) -> Tokens:
         """Return independent sequences, (count, length) int64, begun in the stationary state."""
@@ -63,8 +62,7 @@ class Chain:
         cumulative = np.cumsum(self.transition, axis=1)
         row_numbers = np.arange(size)
         row_numbers = row_numbers[:, None]
-        rows = cumulative + row_numbers
-        lifted = rows.ravel()
+        lifted = (cumulative + row_numbers).ravel()
         # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
@@ -111,8 +109,7 @@ class Text:
             UsageError: its parts do not both hold a sequence and the token after it.
             OSError: it cannot be read.
         """
-        file = Path(path)
-        size = file.stat().st_size
+        size = Path(path).stat().st_size
         least = VALIDATED * (length + 1)
         if size < least:
             raise UsageError(
@@ -146,5 +143,4 @@ class Text:
 
     def fingerprint(self) -> str:
         """Return 16 hex digits of all bytes."""
-        content = hashlib.blake2b(self._bytes.data, digest_size=8)
-        return content.hexdigest()
+        return hashlib.blake2b(self._bytes.data, digest_size=8).hexdigest()

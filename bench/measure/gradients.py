@@ -107,8 +107,7 @@ def _watched(model: nn.Module, see: Callable[[str, Tensor], None]) -> Iterator[N
         for name, module in model.named_modules():
             # A layer that holds others returns what the last of them does.
             if not any(module.children()):
-                named_hook = partial(hook, name)
-                hooks.enter_context(module.register_forward_hook(named_hook))
+                hooks.enter_context(module.register_forward_hook(partial(hook, name)))
         yield
 
 
@@ -155,8 +154,7 @@ def watch_activations(model: nn.Module) -> Iterator[Callable[[], dict[str, float
         return largest
 
     def see(name: str, output: Tensor) -> None:
-        magnitudes = output.detach().abs()
-        largest = magnitudes.amax().float()
+        largest = output.detach().abs().amax().float()
         if name in seen:  # a layer may run several times in a step
             largest = torch.maximum(seen[name], largest)
         seen[name] = largest
@@ -233,8 +231,7 @@ def _pass(
 
     with model.register_forward_hook(hook):
         value = loss(model, batch)
-    scaled = value * scale
-    scaled.backward()
+    (value * scale).backward()
     gradients = {}
     for name, gradient in named_gradients(model, model.parameters()):
         gradients[name] = gradient.double() / scale

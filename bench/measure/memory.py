@@ -221,10 +221,8 @@ class _Watch(TorchDispatchMode):
         # The id is -1 outside a backward pass.
         if self._kept is None and torch._C._current_graph_task_id() != -1:
             self._kept = set(self._alive.values()) - self._before
-        named = kwargs or {}
-        result = function(*args, **named)
-        leaves = tree_leaves(result)
-        self._see(leaf for leaf in leaves if isinstance(leaf, Tensor))
+        result = function(*args, **(kwargs or {}))
+        self._see(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         return result
 
     def bytes_at_peak(self, tensors: dict[str, list[Tensor]]) -> dict[str, int]:
@@ -280,8 +278,7 @@ def states(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """
     tensors = []
     for optimizer in optimizers:
-        states_of_weights = list(optimizer.state.values())
-        for leaf in tree_leaves(states_of_weights):
+        for leaf in tree_leaves(list(optimizer.state.values())):
             if is_traceable_wrapper_subclass(leaf):
                 names, _ = leaf.__tensor_flatten__()
                 tensors += [getattr(leaf, name) for name in names]

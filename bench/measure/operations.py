@@ -230,8 +230,7 @@ class _Products(TorchDispatchMode):
         running = set()
         if self._modules:
             running = self._modules.parents - {"Global"}
-        innermost = max(running, key=len, default="")
-        return innermost.partition(".")[2]
+        return max(running, key=len, default="").partition(".")[2]
 
 
 def _quantised(func: Any, args: Any) -> Any:
@@ -240,8 +239,7 @@ def _quantised(func: Any, args: Any) -> Any:
     They are tensors of a Python class, such as torchao's, that passes for a wider type than it
     holds.
     """
-    operator = getattr(func, "overloadpacket", func)
-    if not is_product(str(operator)):
+    if not is_product(str(getattr(func, "overloadpacket", func))):
         return None
     for leaf in args:
         if isinstance(leaf, Tensor) and is_traceable_wrapper_subclass(leaf):

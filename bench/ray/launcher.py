@@ -111,8 +111,7 @@ class RayLauncher(Launcher):
         share = 0.001 if has_gpus else 1
         resource = {RESOURCE + kind: share}
         bundle = {"CPU": 1, "GPU": int(has_gpus), **resource}
-        bundles = [bundle] * count
-        group = self._ray.util.placement_group(bundles, strategy=STRATEGY)
+        group = self._ray.util.placement_group([bundle] * count, strategy=STRATEGY)
         self._groups.append(group)
         actors = []
         locations = []
@@ -167,8 +166,7 @@ class RayLauncher(Launcher):
         running = {}
         for held in self._held.values():
             for each in held:
-                function = getattr(each.actor, method)
-                running[each] = function.remote(*arguments, **options)
+                running[each] = getattr(each.actor, method).remote(*arguments, **options)
         answers = {}
         for each, reference in running.items():
             answers[each] = self._get(each.name, reference)
@@ -177,8 +175,7 @@ class RayLauncher(Launcher):
     def _accelerators(self, placement: Placement) -> list[Accelerator]:
         """Return the accelerators of a placement; smaller ones share those of larger ones."""
         members = placement.members
-        of_type = self._held[members[0]]
-        return of_type[: len(members)]
+        return self._held[members[0]][: len(members)]
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         answers = self._ask("survey_own")
@@ -241,8 +238,7 @@ class RayLauncher(Launcher):
         if world > 1:  # "0@2" is the first GPU of each of two nodes
             local += f"@{world}"
         suite = self._translated(trial.cell.suite)
-        placement = Placement(name=local)
-        cell = replace(trial.cell, suite=suite, placement=placement)
+        cell = replace(trial.cell, suite=suite, placement=Placement(name=local))
         trial_there = replace(trial, cell=cell)
         device_there = replace(device, placement=local)
         first = held[0]
@@ -370,8 +366,7 @@ def nodes_by_type(nodes: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, f
         resources = node["Resources"]
         for name in resources:
             if name.startswith(RESOURCE):
-                kind = name.removeprefix(RESOURCE)
-                by_type.setdefault(kind, []).append(resources)
+                by_type.setdefault(name.removeprefix(RESOURCE), []).append(resources)
     if not by_type:
         raise UsageError(
             "The cluster has no accelerator that Ray knows the type of. Name it when a node is "

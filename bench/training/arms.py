@@ -96,8 +96,7 @@ class Context:
         # A suite's own batches may differ in size.
         count = self.suite.count or first_dimension
         samples = sum(map(count, batches))
-        means = distributed.gathered(samples / len(batches))
-        return sum(means)
+        return sum(distributed.gathered(samples / len(batches)))
 
     @property
     def shard(self) -> Shard:
@@ -225,8 +224,7 @@ class TrainingRunner:
     def fingerprint(self) -> object:
         """Return the device allocations, the loss scale and the compilations, of all processes."""
         allocations = backend_of(self.arm.device).allocations()
-        scale = self.arm.scaler.get_scale()
-        return distributed.gathered((allocations, scale, compilations()))
+        return distributed.gathered((allocations, self.arm.scaler.get_scale(), compilations()))
 
     def taken_steps(self) -> int:
         """Return how many optimizer steps were not skipped."""

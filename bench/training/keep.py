@@ -37,8 +37,7 @@ def keep(
     """
     roots = {}
     if precision.keep:
-        patterns = precision.keep.split("+")
-        roots = matching(model, patterns)
+        roots = matching(model, precision.keep.split("+"))
     parts = set[nn.Module]()
     for name, module in roots.items():
         if "forward" in vars(module):

@@ -162,8 +162,7 @@ class PeakHolders(TorchDispatchMode):
         if self._device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-        named = kwargs or {}
-        result = func(*args, **named)
+        result = func(*args, **(kwargs or {}))
         tensors = _tensors(result)
         name = func.overloadpacket.__name__
         module = self._module()
@@ -271,8 +270,7 @@ def held_before(
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             parameters += group["params"]
-        states = list(optimizer.state.values())
-        state += _tensors(states)
+        state += _tensors(list(optimizer.state.values()))
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {
         "parameters": parameters,
@@ -342,14 +340,12 @@ class LoopObserver:
         optimizers = list(self._optimizers)
         first_group = optimizers[0].param_groups[0]
         device = torch.device(first_group["params"][0].device)
-        there = held_before(modules.known, optimizers)
-        holders = PeakHolders(device, there)
+        holders = PeakHolders(device, held_before(modules.known, optimizers))
         with holders:
             for _ in optimizers:
                 yield
         self.rows += holders.rows()
-        losses = recorded[-1]["losses"]
-        if not all(map(math.isfinite, losses)):
+        if not all(map(math.isfinite, recorded[-1]["losses"])):
             with watch_finite() as rows:
                 for _ in optimizers:
                     yield

@@ -54,16 +54,14 @@ def explained(runs: Runs) -> list[Explanation]:
     is_measured = runs.trials["status"].isin(MEASURED)
     trials = runs.trials[is_measured]
     of_arm = ["run", *PAIR]
-    explaining = trials[trials["phase"] == "explain"]
-    measured = explaining[of_arm].drop_duplicates()
+    measured = trials[trials["phase"] == "explain"][of_arm].drop_duplicates()
     peaks = trials[trials["phase"] == "memory"]
     # As the memory phase's table: of a CPU the resident set, which torch's allocator does not show.
     peak_bytes = peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"])
     peaks = peaks[KEY].assign(kind="memory", value=peak_bytes)
     figures_of_arms = rows.merge(measured, on=of_arm)
     every = pd.concat([figures_of_arms, peaks], ignore_index=True)
-    columns = [*SUBJECT, "workload", "where"]
-    names = subjects(runs.trials)[columns]
+    names = subjects(runs.trials)[[*SUBJECT, "workload", "where"]]
     return explanations(every.merge(names, on=SUBJECT))
 
 
@@ -138,8 +136,7 @@ def time_by_class(explanation: Explanation) -> Table:
             PROFILER: step.timed_ms - step.profiled_ms,
             "the step": step.timed_ms,
         }
-        rest = pd.Series(rest_ms)
-        times.append(pd.concat([step.ms, rest]))
+        times.append(pd.concat([step.ms, pd.Series(rest_ms)]))
     rows = side_by_side(*times)
     is_there = (rows["before"] != 0) | (rows["after"] != 0)
     return _compared(explanation, "", "class of work", rows[is_there])

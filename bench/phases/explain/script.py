@@ -71,8 +71,7 @@ def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any
     """
     ends = []
     for event in events:
-        is_range = event.get("ph") == "X"
-        if is_range and event["name"].startswith(OPTIMIZER):
+        if (event.get("ph") == "X") and event["name"].startswith(OPTIMIZER):
             ends.append(event["ts"] + event["dur"])
     ends.sort()
     ends = ends[::length]

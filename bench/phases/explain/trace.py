@@ -371,8 +371,7 @@ def _kernels(events: Iterable[Mapping[str, Any]], host: Iterable[_Event]) -> Ite
         if raw.get("cat") not in DEVICE_CATEGORIES:
             continue
         name: str = raw["name"]
-        launched_by = raw.get("args", {}).get("External id")
-        operator = operators.get(launched_by)
+        operator = operators.get(raw.get("args", {}).get("External id"))
         by_name = kernel_class(name)
         if by_name == "unknown" and raw["cat"] != "kernel":
             by_name = "copies"
@@ -472,7 +471,6 @@ def on_matrix_units(kernel: str, types: Sequence[str]) -> bool:
     """
     if re.search(NO_MATRIX_UNITS, kernel):
         return False
-    is_named = re.search(r"(?i)tensorop", kernel)
-    if re.search(BY_TYPE, kernel) and not is_named:
+    if re.search(BY_TYPE, kernel) and not re.search(r"(?i)tensorop", kernel):
         return bool(SMALL.intersection(types))
     return re.search(MATRIX_UNITS, kernel) is not None

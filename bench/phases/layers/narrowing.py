@@ -68,10 +68,8 @@ class _OwnOperations(TorchDispatchMode):
         args: Any = (),
         kwargs: Any = None,
     ) -> Any:
-        named = kwargs or {}
-        output = func(*args, **named)
-        name = func.overloadpacket.__name__
-        if self._stack and not VIEWS.fullmatch(name):
+        output = func(*args, **(kwargs or {}))
+        if self._stack and not VIEWS.fullmatch(func.overloadpacket.__name__):
             for leaf in tree_leaves(output):
                 if isinstance(leaf, Tensor) and leaf.is_floating_point():
                     self.names.add(self._stack[-1])
@@ -110,12 +108,10 @@ class Narrowing:
         """For each batch the parameters whose gradients are more than rounding."""
         for batch in batches:
             exact = self._plain_gradients(batch)
-            rounding = torch.finfo(torch.float32).eps
-            rounded = self._plain_gradients(batch, rounding)
+            rounded = self._plain_gradients(batch, torch.finfo(torch.float32).eps)
             signal = []
             for name, gradient in exact.items():
-                pair = (rounded[name], gradient)
-                if distance([pair]) <= ROUNDING:
+                if distance([(rounded[name], gradient)]) <= ROUNDING:
                     signal.append(name)
             self.references.append(exact)
             self._signal.append(signal)
@@ -144,12 +140,10 @@ class Narrowing:
         torch.manual_seed(0)
         with torch.no_grad():
             for weight in model.parameters():
-                shares = change * torch.randn_like(weight)
-                weight.mul_(1 + shares)
+                weight.mul_(1 + change * torch.randn_like(weight))
         # The same randomness in the model for each change.
         torch.manual_seed(0)
-        loss = self._loss(model, batch)
-        loss.backward()
+        self._loss(model, batch).backward()
         return dict(named_gradients(model, model.parameters()))
 
     def _stateful(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,8 +231,7 @@ class Narrowing:
         torch.manual_seed(0)
         with self._autocast():
             loss = self._loss(self.model, self.batches[batch])
-        scaled = loss * scale
-        scaled.backward()
+        (loss * scale).backward()
         unscaled = {}
         for name, gradient in named_gradients(self.model, self.model.parameters()):
             unscaled[name] = gradient.float() / scale
@@ -273,8 +266,7 @@ class Narrowing:
             squares += error**2
         count = max(1, len(signal))
         mean = math.sqrt(squares / count)
-        of_all = distance(pairs.values())
-        return max(mean, of_all)
+        return max(mean, distance(pairs.values()))
 
     def within(self, names: Collection[str]) -> set[str]:
         """Return the candidates that are kept with these modules: they, and those in them."""
@@ -316,8 +308,7 @@ def raised_text(error: RuntimeError | None) -> str:
     """Return what an error says, in a line, and the fault of a Function that raised it."""
     if error is None:
         return ""
-    words = str(error).split()
-    text = " ".join(words)
+    text = " ".join(str(error).split())
     is_function = False
     is_decorated = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -377,8 +368,7 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     for name in candidates:
         others = [other for other in candidates if other != name]
         errors[name] = model.error(others, replay=True)
-        passes = len(candidates) + PASSES
-        progress(len(errors) / passes)
+        progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
     findings = Findings(
         answer="diffuse",
@@ -394,8 +384,7 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         return model.agreed(model.within(kept)) <= limit
 
     worst_first = sorted(candidates, key=errors.__getitem__, reverse=True)
-    smallest = _smallest(worst_first, fits)
-    kept = model.within(smallest)
+    kept = model.within(_smallest(worst_first, fits))
     for name in candidates:
         if name in kept and not any(lies_in(name, each) for each in kept):
             findings.kept += (name,)

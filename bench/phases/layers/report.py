@@ -118,8 +118,7 @@ def worst_modules(rows: pd.DataFrame) -> Table | None:
 
 def tables(material: Material) -> list[Table | None]:
     """Return the tables of one recipe."""
-    numerics = material.runs.details["layers_figures"]
-    rows = searched(material.named(numerics))
+    rows = searched(material.named(material.runs.details["layers_figures"]))
     return [answers(rows), worst_modules(rows)]
 
 

@@ -281,8 +281,7 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     middle = zero + (len(arms) - 1) / 2
     ticks = [(middle, "zero")]
     for power in range(-40, powers.stop, 10):
-        written = f"2^{power}".replace("-", "−")
-        ticks.append((power, written))
+        ticks.append((power, f"2^{power}".replace("-", "−")))
     percents = []
     for power in range(-3, 3):
         value = 10.0**power

@@ -209,8 +209,7 @@ def look(tint: Tint) -> tuple[str, str]:
     In grey, the markers distinguish the lines.
     """
     if tint.startswith("device-"):
-        number = int(tint.removeprefix("device-"))
-        again, place = divmod(number, len(LOOKS))
+        again, place = divmod(int(tint.removeprefix("device-")), len(LOOKS))
         color, _ = LOOKS[place]
         # Where there are more devices than colours, the second of a colour has another marker.
         shifted = (place + again) % len(LOOKS)
@@ -232,8 +231,7 @@ def class_of(tint: str) -> str:
     """Return the page's class of what has a tint, which no other tint has."""
 
     def escaped(sign: re.Match[str]) -> str:
-        code = ord(sign[0])
-        return f"_{code:x}_"
+        return f"_{ord(sign[0]):x}_"
 
     return "p-" + re.sub("[^A-Za-z0-9-]", escaped, tint)
 
@@ -243,8 +241,7 @@ def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     precisions = rows["precision"]
     groups = []
     for name in sorted(precisions.unique(), key=precision_rank):
-        of_name = rows[precisions == name]
-        groups.append((name, of_name))
+        groups.append((name, rows[precisions == name]))
     return groups
 
 
@@ -257,8 +254,7 @@ def estimate(center: float, low: float, high: float, y: float, tint: Tint) -> li
     """Describe an estimate in a row as a dot, with its interval as a line."""
     ends = [(low, y), (high, y)]
     interval = Curve(points=ends, tint=tint, dots=False)
-    dot = Curve(points=[(center, y)], tint=tint)
-    return [interval, dot]
+    return [interval, Curve(points=[(center, y)], tint=tint)]
 
 
 def time_unit(longest_s: float) -> tuple[str, float]:

@@ -94,8 +94,7 @@ def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
     is_fp32 = rows["precision"] == BASELINE
     fp32_is_lost = is_fp32 & (rows["status"] == "oom")
     cells = [rows[name] for name in CELL]
-    by_cell = fp32_is_lost.groupby(cells, sort=False)
-    is_without = by_cell.transform("any").astype(bool)
+    is_without = fp32_is_lost.groupby(cells, sort=False).transform("any").astype(bool)
     is_measured = rows["status"].isin(MEASURED)
     rows.loc[is_without & is_measured, "status"] = "oom"
     return rows[~is_fp32]
@@ -252,8 +251,7 @@ def _dots(
         unit = "×"
     names: list[str] = []
     for line, tint in lines.items():
-        of_line = group[group["line"] == line]
-        for row in records(of_line):
+        for row in records(group[group["line"] == line]):
             value = row["value"]
             if not known(value):
                 names.append(f"{line} ✕")
@@ -289,8 +287,7 @@ def _lines(
     for line, tint in lines.items():
         points = []
         whiskers = []
-        of_line = group[group["line"] == line]
-        for row in records(of_line):
+        for row in records(group[group["line"] == line]):
             size = row["batch_size"]
             if not known(row["value"]):
                 marks.append(Text(x=size, text="✕", tint=tint))

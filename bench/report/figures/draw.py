@@ -201,8 +201,7 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
         boxes.append(box)
     if chart.legend:
         box = (0, foot, WIDE, legend_height)
-        place_of_legend = _place(figure, box)
-        axes = figure.add_axes(place_of_legend, frameon=False, gid=".panel")
+        axes = figure.add_axes(_place(figure, box), frameon=False, gid=".panel")
         axes.set(xlim=(0, WIDE), ylim=(legend_height, 0))
         axes.set(xticks=[], yticks=[])
         for (x, y), (text, tint) in zip(places, chart.legend, strict=True):

@@ -36,8 +36,7 @@ def report_name(folders: Sequence[Path]) -> str:
     if len(name) <= LONGEST:
         return name
     first = names[0][:LONGEST]
-    others = len(names) - 1
-    return f"{first}+{others}-more"
+    return f"{first}+{len(names) - 1}-more"
 
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
@@ -46,8 +45,7 @@ def runs_in(folders: Iterable[Path]) -> list[Path]:
     for folder in folders:
         inside = []
         if not (folder / "run.json").is_file():
-            files = folder.glob("*/run.json")
-            inside = sorted(file.parent for file in files)
+            inside = sorted(file.parent for file in folder.glob("*/run.json"))
         # A folder without any is named later, in the error of reading it.
         for run in inside or [folder]:
             path = run.resolve()

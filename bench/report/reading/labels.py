@@ -29,8 +29,7 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     other device has; ``slug`` is a file name, unique among them. The columns of ``IDENTITY`` come
     with them.
     """
-    columns = [*SUBJECT, *IDENTITY]
-    named = trials[columns].drop_duplicates(SUBJECT, ignore_index=True)
+    named = trials[[*SUBJECT, *IDENTITY]].drop_duplicates(SUBJECT, ignore_index=True)
     has_data = _has_several("data", named, ["suite"])
     named["shown_data"] = named["data"].where(has_data, "")
     recipe = ["suite", "parameters", "techniques", "shown_data"]
@@ -40,11 +39,9 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     has_placements = _has_several("placement", named, [*alike, "run", "device"])
     # The name of a device counts GPUs, and not CPUs.
     has_members = named["members"].str.contains(LIST, regex=False)
-    is_cpu = named["device_kind"] == "cpu"
-    is_group_of_cpus = has_members & is_cpu
+    is_group_of_cpus = has_members & (named["device_kind"] == "cpu")
     places = named["placement"].map(placement)
-    is_shown = has_placements | is_group_of_cpus
-    named["place"] = places.where(is_shown, "")
+    named["place"] = places.where(has_placements | is_group_of_cpus, "")
     runs = "run " + named["run"]
     has_runs = _has_several("run", named, ["workload", "device"])
     named["shown_run"] = runs.where(has_runs, "")
@@ -68,8 +65,7 @@ def _titles(rows: pd.DataFrame, names: list[str]) -> list[str]:
 
 def _has_several(name: str, rows: pd.DataFrame, groups: list[str]) -> pd.Series:
     """Return for each row whether its group has several values of a column."""
-    values = rows.groupby(groups)[name]
-    counts = values.transform("nunique")
+    counts = rows.groupby(groups)[name].transform("nunique")
     return counts > 1
 
 

@@ -209,8 +209,7 @@ def _refuse_copies(infos: Mapping[Path, Mapping[str, Any]]) -> None:
     first: dict[tuple[Any, ...], Path] = {}
     for folder, info in infos.items():
         started = info.get("started")
-        environment = info.get("environment", {})
-        host = environment.get("host")
+        host = info.get("environment", {}).get("host")
         identity = (info.get("run"), host, started)
         other = first.setdefault(identity, folder)
         if other != folder and started:
@@ -262,14 +261,12 @@ def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataF
         is_stopped = trials["status"].isin(STOPPED)
         wanted = trials[~is_stopped]
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]
-    columns = [*PAIR, *added]
-    cells = wanted[columns].drop_duplicates(PAIR, keep="last")
+    cells = wanted[[*PAIR, *added]].drop_duplicates(PAIR, keep="last")
     types: Document = {}
     for name in PAIR:
         # Categories have to be alike to be merged.
         types[name] = rows[name].dtype
-        present = rows[name].unique()
-        is_present = cells[name].isin(present)
+        is_present = cells[name].isin(rows[name].unique())
         cells = cells[is_present]
     if file in LARGE:
         for name in added:

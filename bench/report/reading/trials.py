@@ -125,8 +125,7 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
 
     Those with the kind of the device, its members and the asked width of the interval come, too.
     """
-    environment = info.get("environment", {})
-    devices = environment.get("devices", [])
+    devices = info.get("environment", {}).get("devices", [])
     kinds = {}
     for device in devices:
         kinds[device["placement"]] = device["kind"]
@@ -143,8 +142,7 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     arms = script.get("arms") or [[BASELINE, ""]]
     named["reference"] = str(arms[0][0])
     protocol = request.get("protocol", {})
-    target = protocol.get("target_ci")
-    named["target_ci"] = target or float("nan")
+    named["target_ci"] = protocol.get("target_ci") or float("nan")
     named["seed"] = named["seed"].fillna(0)
     return named
 
@@ -160,8 +158,7 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
     parameters = row["parameters"] or "{}"
     words = []
     for name, value in json.loads(parameters).items():
-        word = f"{name}={value}"
-        words.append(plain(word, one_line=True))
+        words.append(plain(f"{name}={value}", one_line=True))
     # Of a run whose run.json does not name the device.
     kind = "cpu" if place.startswith("cpu") else "cuda"
     members = Placement(name=place).members
