@@ -154,7 +154,8 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
     """
     set_fp32("ieee")
     a = torch.randn(size, size, device=device).to(dtype)
-    best, begin = float("inf"), time.perf_counter()
+    best = float("inf")
+    begin = time.perf_counter()
     for _ in range(8):
         start = time.perf_counter()
         products = a @ a.t() + a @ a + a.t() @ a

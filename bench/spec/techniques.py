@@ -261,7 +261,8 @@ class ArmSpec:
 
         It is on fp32 where its precision failed and fp32 did not.
         """
-        dropped, precisions = set(), set()
+        dropped = set()
+        precisions = set()
         for step in failed:
             if step.techniques:
                 dropped.add(step.techniques[-1])

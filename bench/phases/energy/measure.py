@@ -80,9 +80,11 @@ def run(trial: Trial, device: Device, send: Send) -> None:
         window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed
     )
     if not finite:
-        status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
+        status = "nonfinite"
+        detail = "the loss became NaN or Inf while energy was measured"
     elif is_recompiled:
-        status, detail = "invalid", "recompiled while energy was measured, so compiling is in it"
+        status = "invalid"
+        detail = "recompiled while energy was measured, so compiling is in it"
     samples_per_s = context.samples_per_step(batches) / window.step_s
     row = Energy(
         energy_source=window.source,

@@ -106,7 +106,8 @@ def derive(rows: Any, details: Any, label: str = "") -> Any:
 
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal; without a time, its status with the detail."""
-    speed, name = result.row, result.arm
+    speed = result.row
+    name = result.arm
     if speed.step_ms is None:
         return ": ".join(filter(None, (f"{name} {result.status}", result.detail)))
     line = f"{name} {speed.step_ms:.4g} ms"

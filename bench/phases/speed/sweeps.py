@@ -22,7 +22,8 @@ from bench.report.tables.table import (
     text_column,
 )
 
-PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
+PARAMETERS = "parameters"
+BATCH_SIZE = "batch_size"
 
 
 def tables(summary: pd.DataFrame, runs: Runs) -> list[Table | None]:

@@ -128,7 +128,8 @@ def notes(trials: pd.DataFrame) -> Table | None:
     unsupported.
     """
     trials = _named(trials)
-    status, detail = trials["status"], trials["detail"]
+    status = trials["status"]
+    detail = trials["detail"]
     # The detail of these phases' rows is a result, which has a table of its own.
     detailed = [name for name, part in parts().items() if part.has_details]
     has_detail = (detail != "") & ~trials["phase"].isin(detailed)
