@@ -31,13 +31,21 @@ TRIM = 0.2
 ASSUMED_NOISE = 0.01
 # Differences within this share do not matter.
 MARGIN = 0.01
-FASTER = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
+FASTER = (
+    "FASTER",
+    "SLOWER",
+    "SAME",
+    "INCONCLUSIVE",
+)
 # A measure of a process is far above the others' beyond this many times their spread, and more
 # where they are few.
 FAR = 3.0
 # Columns of speed.csv from which a process is seen to be disturbed by comparison with the others of
 # its cell, and the least by which it must exceed their median.
-EVIDENCE = {"foreign_load_pct": 10.0, "switches_per_s": 20.0}
+EVIDENCE = {
+    "foreign_load_pct": 10.0,
+    "switches_per_s": 20.0,
+}
 
 Key = TypeVar("Key")
 Array = NDArray[np.float64]
@@ -84,7 +92,13 @@ class Interval:
         """
         if self.error is None:
             return self
-        return around(self.center, self.error, self.freedom, self.n, confidence)
+        return around(
+            self.center,
+            self.error,
+            self.freedom,
+            self.n,
+            confidence,
+        )
 
     def minus(self, other: Interval) -> Interval:
         """Return the difference of two log-speedups, with their errors as if independent.
@@ -105,10 +119,16 @@ class Interval:
         low = self.low
         high = self.high
         if low is not None and high is not None:
+            ends = (scale(low), scale(high))
             # Where the scale falls, the ends change places.
-            low, high = sorted((scale(low), scale(high)))
+            low, high = sorted(ends)
         center = scale(self.center)
-        return Interval(center=center, low=low, high=high, n=self.n)
+        return Interval(
+            center=center,
+            low=low,
+            high=high,
+            n=self.n,
+        )
 
     def exp(self) -> Interval:
         """Turn an estimate of a log-ratio into one of the ratio."""
@@ -116,17 +136,25 @@ class Interval:
 
     def chance(self, margin: float) -> float:
         """Return the two-sided p of an estimate as far off, were the truth within ±``margin``."""
+        # One value has no error to judge by.
+        if self.error is None or self.n < 2:
+            return 1.0
         excess = abs(self.center) - margin
-        if self.error is None or self.n < 2 or excess <= 0:
+        if excess <= 0:
             return 1.0
         if self.error == 0:
             return 0.0
-        one_sided = special.stdtr(self.freedom, -excess / self.error)
+        errors = excess / self.error
+        one_sided = special.stdtr(self.freedom, -errors)
         return 2 * float(one_sided)
 
 
 def around(
-    center: float, error: float, freedom: float, count: int, confidence: float = CONFIDENCE
+    center: float,
+    error: float,
+    freedom: float,
+    count: int,
+    confidence: float = CONFIDENCE,
 ) -> Interval:
     """Return an estimate with Student's interval, which fewer than two values do not have."""
     low = None
@@ -185,20 +213,27 @@ def rounds_estimates(log_ratios: Array) -> tuple[Array, Array]:
     trimmed = int(TRIM * count)
     end = count - trimmed
     kept = data[..., trimmed:end]
+    # Winsorised: what was trimmed counts as the nearest value that was kept.
     centers = kept.mean(axis=-1)
     lowest = kept[..., :1]
     highest = kept[..., -1:]
     winsorised = data.clip(lowest, highest)
-    lost = min(1, count - 1)  # a single round has no spread
+    # A single round has no spread.
+    lost = min(1, count - 1)
     spreads = winsorised.std(axis=-1, ddof=lost)
     errors = spreads / math.sqrt(count)
     if trimmed:
         # The nominal share that is kept, as Yuen has it, also where the count is no multiple of 5.
-        errors = errors / (1 - 2 * TRIM)
+        share = 1 - 2 * TRIM
+        errors = errors / share
     return centers, errors
 
 
-def student(values: Values, confidence: float = CONFIDENCE, least_spread: float = 0.0) -> Interval:
+def student(
+    values: Values,
+    confidence: float = CONFIDENCE,
+    least_spread: float = 0.0,
+) -> Interval:
     """Return the mean of independent values, at least one, with Student's interval.
 
     Args:
@@ -231,8 +266,9 @@ def over_processes(processes: Sequence[Interval], is_disturbed: Sequence[bool]) 
     """
     if len(processes) == 1:
         return processes[0]
+    counted = without_evidence(is_disturbed)
     centers = []
-    for process, counts in zip(processes, without_evidence(is_disturbed), strict=True):
+    for process, counts in zip(processes, counted, strict=True):
         if counts:
             centers.append(process.center)
     return student(centers, REPORTED, LEAST_SPREAD)
@@ -259,7 +295,8 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
         named: what was seen while each process was timed (``Speed.disturbance``), or an empty text.
         measures: the columns of ``EVIDENCE``, a value for each process, NaN where it is unknown.
     """
-    evidence = np.array([bool(each) for each in named], dtype=bool)
+    is_named = [bool(each) for each in named]
+    evidence = np.array(is_named, dtype=bool)
     for name, least in EVIDENCE.items():
         measured = np.asarray(measures[name], dtype=np.float64)
         is_known = np.isfinite(measured)
@@ -268,8 +305,10 @@ def disturbed(named: Sequence[str], measures: Mapping[str, Values]) -> NDArray[n
             median = float(np.median(known))
             # The median absolute deviation, scaled to the standard deviation of a normal
             # distribution.
-            deviation = float(np.median(np.abs(known - median)))
+            distances = np.abs(known - median)
+            deviation = float(np.median(distances))
             scatter = deviation / special.ndtri(0.75)
+            # The fewer processes, the more of their scatter is chance.
             factor = FAR * (1 + 4 / known.size)
             far = factor * scatter
             limit = max(least, median, far)

@@ -27,7 +27,13 @@ class Display:
         self._end_s: float | None = None
         """When the run should end; None is unknown."""
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+    def begin(
+        self,
+        trial: Trial,
+        number: int,
+        total: int,
+        left_s: float | None = None,
+    ) -> None:
         """Show that a trial begins, and for how many seconds the run goes on; None is unknown."""
         self._end_s = None if left_s is None else time.monotonic() + left_s
         self._running[trial.cell.placement.name] = f"[{number}/{total}] {trial.id}"
@@ -72,7 +78,13 @@ class LiveDisplay(Display):
         self._bar = self._bars.add_task("starting", total=1.0)
         self._bars.start()
 
-    def begin(self, trial: Trial, number: int, total: int, left_s: float | None = None) -> None:
+    def begin(
+        self,
+        trial: Trial,
+        number: int,
+        total: int,
+        left_s: float | None = None,
+    ) -> None:
         """Show the trial's name."""
         super().begin(trial, number, total, left_s)
         self._draw("starting", 0.0)
@@ -90,6 +102,7 @@ class LiveDisplay(Display):
 
     def note(self, text: str) -> None:
         """Show a line above the bar."""
+        # Square brackets are no markup of rich, and numbers are not coloured.
         self._bars.console.print(plain(text), markup=False, highlight=False)
 
     def _draw(self, text: str, done: float | None) -> None:
@@ -105,7 +118,9 @@ class LiveDisplay(Display):
 
 def open_display() -> Display:
     """Return the display for a terminal, or for a log."""
-    return LiveDisplay() if sys.stdout.isatty() else Display()
+    if sys.stdout.isatty():
+        return LiveDisplay()
+    return Display()
 
 
 def describe_results(phase: str, results: Sequence[TrialResult]) -> str:
@@ -136,7 +151,11 @@ def describe_gpu(sample: Sample) -> str:
 
 
 def show_plan(
-    plan: Plan, left: Plan, environment: Environment, warnings: Sequence[str], request: Request
+    plan: Plan,
+    left: Plan,
+    environment: Environment,
+    warnings: Sequence[str],
+    request: Request,
 ) -> None:
     """Print what is going to run, where, and how long it may take.
 
@@ -176,7 +195,7 @@ def show_plan(
 def _describe_group(trials: Sequence[Trial]) -> str:
     """Return the arms, batch sizes and epochs of a suite's trials on one device."""
     arms: list[str] = []
-    sizes: list[str] = []
+    sizes = []
     training = ""
     for trial in trials:
         arms += trial.arm_names
@@ -186,7 +205,9 @@ def _describe_group(trials: Sequence[Trial]) -> str:
         elif data.kind != "script":  # a script has its own, which nobody here knows
             sizes.append(str(trial.cell.batch_size))
         if trial.phase == "train":
-            source = "the suite's own batches" if data.kind == "suite" else data
+            source = str(data)
+            if data.kind == "suite":
+                source = "the suite's own batches"
             training = f"; trained on {source}, epochs: {trial.epochs}"
     text = _each_once(arms)
     if sizes:

@@ -41,7 +41,11 @@ def registries() -> dict[str, Any]:
         suites.append(suite | {"parameters": suite_registry.parameters(ref)})
     precisions = [_fields(each, ("name", "summary", "options")) for each in PRECISIONS.values()]
     techniques = [_fields(each, ("name", "summary")) for each in TECHNIQUES.values()]
-    return {"suites": suites, "precisions": precisions, "techniques": techniques}
+    return {
+        "suites": suites,
+        "precisions": precisions,
+        "techniques": techniques,
+    }
 
 
 def _fields(record: object, names: Sequence[str]) -> dict[str, Any]:
@@ -56,7 +60,9 @@ def describe_registries() -> list[str]:
         for entry in entries:
             title = entry.get("title") or entry["summary"]
             lines.append(f"  {entry['name']:<18} {title}")
-            settings = [f"{key}={value}" for key, value in entry.get("parameters", {}).items()]
+            settings = []
+            for key, value in entry.get("parameters", {}).items():
+                settings.append(f"{key}={value}")
             settings += entry.get("options", ())
             for more in (entry.get("source"), " ".join(settings)):
                 if more:
@@ -93,7 +99,9 @@ def _precisions(seen: Seen) -> dict[str, str]:
 
 
 def describe_devices(
-    seen: Sequence[Seen], no_gpu: str, users: Mapping[str, list[GpuProcess]]
+    seen: Sequence[Seen],
+    no_gpu: str,
+    users: Mapping[str, list[GpuProcess]],
 ) -> list[str]:
     """Return the same as lines, a few for each device; and why there is no GPU."""
     text = []
@@ -117,7 +125,8 @@ def describe_devices(
             how = "native" if device.native_bf16 else "emulated"
             lines.append(f"bfloat16 is {how}")
         if device.is_gpu:
-            lines.append(f"used by: {_users(users.get(device.uuid or ''))}")
+            processes = users.get(device.uuid or "")
+            lines.append(f"used by: {_users(processes)}")
         text += [f"  {line}" for line in lines]
     return text
 
@@ -133,9 +142,11 @@ def _facts(seen: Seen) -> list[str]:
     where = f"GPU {device.placement}" if device.is_gpu else "CPU"
     facts = [f"{where}: {device.name}", device.architecture]
     if device.memory_total_bytes is not None:
-        facts.append(f"{device.memory_total_bytes / GIB:.1f} GiB")
+        total_gib = device.memory_total_bytes / GIB
+        facts.append(f"{total_gib:.1f} GiB")
     if seen.memory_free_bytes is not None:
-        facts.append(f"{seen.memory_free_bytes / GIB:.1f} GiB free")
+        free_gib = seen.memory_free_bytes / GIB
+        facts.append(f"{free_gib:.1f} GiB free")
     for name, text in FACTS.items():
         value = getattr(device, name)
         if value is not None:
@@ -149,7 +160,8 @@ def _would(device: Device, name: str) -> str:
     if reason:
         return f"unsupported: {reason}"
     if is_emulated(device, name):
-        bf16, fp32 = device.bf16_gflops, device.fp32_gflops
+        bf16 = device.bf16_gflops
+        fp32 = device.fp32_gflops
         return f"emulated: {bf16:.0f} GFLOP/s in bfloat16, {fp32:.0f} in fp32"
     # A survey measures the rates of fp32 and bfloat16 alone.
     if not device.is_gpu and PRECISIONS[name].compute == "float16":

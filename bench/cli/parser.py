@@ -20,8 +20,18 @@ from bench.spec.phases import DEFAULT_PHASES, PHASES
 from bench.spec.protocol import Protocol
 from bench.spec.request import MAX, Request
 
-QUICK = Protocol(replicates=1, most_replicates=1, time_budget_s=3.0, fewest_rounds=5)
-RIGOROUS = Protocol(replicates=10, most_replicates=20, target_ci=0.005, time_budget_s=200.0)
+QUICK = Protocol(
+    replicates=1,
+    most_replicates=1,
+    time_budget_s=3.0,
+    fewest_rounds=5,
+)
+RIGOROUS = Protocol(
+    replicates=10,
+    most_replicates=20,
+    target_ci=0.005,
+    time_budget_s=200.0,
+)
 PROTOCOL_FIELDS = {field.name for field in fields(Protocol)}
 REQUEST_FIELDS = {field.name for field in fields(Request)}
 EXAMPLES = """
@@ -86,7 +96,7 @@ def parse(argv: Sequence[str]) -> Any:
             f"There is no command '{name}'.{hint} Available: {', '.join(parsers)}; a run needs "
             "none, as in run_bench.py --suite mlp."
         )
-    own_words: list[str] = []
+    own_words = []
     if name in optional:
         command = optional[name]
         request = command.start(options)
@@ -124,16 +134,29 @@ def command_parsers(found: Mapping[str, Command]) -> dict[str, Parser]:
         prog="run_bench.py report", description="Write the report of one run, or of several in one."
     )
     runs = "folder of a run, such as results/NAME, or of runs"
-    report.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=runs)
+    report.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help=runs,
+    )
     where = report.add_mutually_exclusive_group()
     where.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write it (default: reports/NAME)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write it (default: reports/NAME)",
     )
     where.add_argument(
-        "--json", action="store_true", help="print its figures and the raw samples instead, as JSON"
+        "--json",
+        action="store_true",
+        help="print its figures and the raw samples instead, as JSON",
     )
     report.add_argument(
-        "--published", action="store_true", help="show figures from the literature, too, in a table"
+        "--published",
+        action="store_true",
+        help="show figures from the literature, too, in a table",
     )
     report.add_argument(
         "--figures",
@@ -168,7 +191,7 @@ def run_options() -> dict[str, Option]:
 
     A shorthand stands there by its own name.
     """
-    options: dict[str, Option] = {}
+    options = {}
     for each in fields(Request):
         parts: Sequence[Any] = [each]
         if each.name == "protocol":  # its fields are options of the same command line
@@ -187,7 +210,8 @@ def option_name(field: str, option: Option) -> str:
 
 def add_option(group: Any, field: str, option: Option) -> None:
     """Add an option to a parser or to a group of it."""
-    name, takes = option_name(field, option), {}
+    name = option_name(field, option)
+    takes = {}
     action = "store_true"
     if option.metavar:
         action = "append" if option.repeatable else "store"

@@ -22,13 +22,15 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
         mark = argv.index("--")
         script = argv[mark:]
         argv = argv[:mark]
-    if more and not script and argv and not argv[0].startswith("-"):
+    is_command = bool(argv) and not argv[0].startswith("-")
+    if more and not script and is_command:
         del argv[0]  # a command that measures phases of its own
     left_out = {}
     for field, option in run_options().items():
-        if option.repeated == "never" or (more and option.repeated == "same"):
-            left_out[option_name(field, option)] = option
-    words: list[str] = []
+        if (more and option.repeated == "same") or option.repeated == "never":
+            name = option_name(field, option)
+            left_out[name] = option
+    words = []
     is_value = False  # of an option that is left out
     for word in argv:
         name, equals, _ = word.partition("=")
@@ -38,4 +40,5 @@ def repeated(request: Mapping[str, Any], *more: str) -> str:
             is_value = bool(left_out[name].metavar) and not equals
         else:
             words.append(word)
-    return f"`python run_bench.py {shlex.join([*words, *more, *script])}`"
+    command = shlex.join([*words, *more, *script])
+    return f"`python run_bench.py {command}`"

@@ -31,7 +31,8 @@ Batch = Any
 
 def tensors(batch: Batch) -> list[Tensor]:
     """Return a batch's tensors, without those in objects that cannot be opened."""
-    return [leaf for leaf in _flatten(batch)[0] if isinstance(leaf, Tensor)]
+    leaves, _ = _flatten(batch)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 def first_dimension(batch: Batch) -> int:
@@ -85,7 +86,9 @@ def pinned(batch: Batch) -> Batch:
     """Return a batch in host memory with its tensors in pinned memory."""
 
     def moved(leaf: Any) -> Any:
-        return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+        if hasattr(leaf, "pin_memory"):
+            return leaf.pin_memory()
+        return leaf
 
     return map_leaves(moved, batch)
 
@@ -97,9 +100,12 @@ def channels_last(batch: Batch) -> Batch:
     """
 
     def arranged(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor) and leaf.dim() == 4 and leaf.is_floating_point():
-            return leaf.contiguous(memory_format=torch.channels_last)
-        return leaf
+        if not isinstance(leaf, Tensor):
+            return leaf
+        is_image = leaf.dim() == 4 and leaf.is_floating_point()
+        if not is_image:
+            return leaf
+        return leaf.contiguous(memory_format=torch.channels_last)
 
     return map_leaves(arranged, batch)
 
@@ -121,8 +127,9 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
     leaves, structure = _flatten(batch)
     for leaf in leaves:
         if isinstance(leaf, Tensor):
-            can_be_cut = leaf.dim() > 0 and len(leaf) == samples
-            kind = f"tensor of shape {tuple(leaf.shape)}"
+            shape = tuple(leaf.shape)
+            can_be_cut = shape[:1] == (samples,)
+            kind = f"tensor of shape {shape}"
         else:
             can_be_cut = isinstance(leaf, int | float | None)
             kind = type(leaf).__name__
@@ -132,7 +139,12 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
             )
     chunks = []
     for part in parts:
-        cut_leaves = [leaf[part] if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        cut_leaves = []
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                cut_leaves.append(leaf[part])
+            else:
+                cut_leaves.append(leaf)
         chunks.append(tree_unflatten(cut_leaves, structure))
     return chunks
 
@@ -140,7 +152,9 @@ def cut(batch: Batch, parts: Sequence[slice], samples: int, purpose: str) -> lis
 def _flatten(batch: Batch) -> tuple[list[Any], TreeSpec]:
     leaves, structure = tree_flatten(batch)
     for leaf in leaves:
-        if isinstance(leaf, UserDict) or (is_dataclass(leaf) and not hasattr(leaf, "to")):
+        # A dataclass that has ``to`` moves itself.
+        is_plain = is_dataclass(leaf) and not hasattr(leaf, "to")
+        if is_plain or isinstance(leaf, UserDict):
             _register(type(leaf))
             return _flatten(batch)
     return leaves, structure

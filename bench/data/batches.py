@@ -71,7 +71,8 @@ def open_batches(
     if is_synthetic(data, source):
         opened = SyntheticBatches
     elif source.kind == "text":
-        opened = partial(TokenBatches, Text(str(source.path), data.input_shape[0]))
+        text = Text(str(source.path), data.input_shape[0])
+        opened = partial(TokenBatches, text)
         data = replace(data, classes=BYTES)
     elif data.tokens:
         opened = partial(TokenBatches, chain())
@@ -79,7 +80,13 @@ def open_batches(
         dataset = load(data, source)
         opened = partial(ImageBatches, dataset)
         data = replace(data, classes=len(dataset.classes))
-    return opened(data=data, batch_size=batch_size, device=device, seed=seed, shard=shard)
+    return opened(
+        data=data,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        shard=shard,
+    )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -130,7 +137,8 @@ class ImageBatches(Batches):
 
     def __post_init__(self) -> None:
         """Load the images onto the device if they fit; else leave them in their file."""
-        train, test = self.dataset.train, self.dataset.test
+        train = self.dataset.train
+        test = self.dataset.test
         self._samples = len(train.labels)
         left = self._samples % self.batch_size
         # A rank without a sample would have no gradients to average with the others'.
@@ -156,8 +164,14 @@ class ImageBatches(Batches):
             Inputs, (B, *input_shape) float32, and classes, (B,) int64, on the device.
         """
         padding = self.data.crop_padding
+        # An image that is left out of this epoch may be in the next: the order is of all.
         order = sampling.order(len(self._train), seed=self.seed, epoch=epoch)
-        drawn = sampling.augmentation(self._samples, padding, seed=self.seed, epoch=epoch)
+        drawn = sampling.augmentation(
+            self._samples,
+            padding,
+            seed=self.seed,
+            epoch=epoch,
+        )
         drawn = drawn.to(self.device)
         parts = self._parts(self._samples)
         taken = self._train.take(order, parts)
@@ -277,7 +291,12 @@ class SyntheticBatches(Batches):
 
 
 def random_batches(
-    data: Data, *, batch_size: int, count: int, device: torch.device, seed: int
+    data: Data,
+    *,
+    batch_size: int,
+    count: int,
+    device: torch.device,
+    seed: int,
 ) -> list[Pair]:
     """Return ``count`` batches of normal inputs and random targets, drawn on ``device``.
 
@@ -305,6 +324,7 @@ def random_batches(
             (length,) = data.input_shape
             batches.append(_shifted(whole(length + 1)))
             continue
+        # Inputs are drawn before targets: the other order would give other values.
         inputs = normal(*data.input_shape)
         targets = whole() if data.target_shape is None else normal(*data.target_shape)
         batches.append((inputs, targets))
@@ -323,22 +343,24 @@ class SuiteBatches(Batches):
         Raises:
             UsageError: they have no ``len``, and the suite has a schedule of steps.
         """
-        self.data, self.storage = self.suite.data, "host"
+        self.data = self.suite.data
+        self.storage = "host"
         super().__post_init__()
         first = self._open("train", self.seed)
         if hasattr(first, "__len__"):
             self.steps_per_epoch = len(first)
-        elif self.suite.schedule is not None and self.suite.schedule_every == "step":
-            raise UsageError(
-                f"The schedule needs the steps of an epoch, and {self._name('train', self.seed)} "
-                "has no len."
-            )
+            return
+        if (self.suite.schedule is not None) and self.suite.schedule_every == "step":
+            name = self._name("train", self.seed)
+            raise UsageError(f"The schedule needs the steps of an epoch, and {name} has no len.")
 
     @property
     def has_test(self) -> bool:  # type: ignore[override]
         """Whether there are batches to test on."""
         is_tested = self.suite.has_loss or self.suite.evaluate is not None
-        return is_tested and self._open("test", self.seed) is not None
+        if not is_tested:
+            return False
+        return self._open("test", self.seed) is not None
 
     def loaded(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield an epoch's batches as they come, in host memory.
@@ -356,14 +378,15 @@ class SuiteBatches(Batches):
         if hasattr(batches, "__len__"):
             least = max(least, len(batches))
         if count < least:
+            name = self._name("train", seed)
             raise UsageError(
-                f"{self._name('train', seed)} ended after {count} of the {least} batches that an "
-                "epoch needs."
+                f"{name} ended after {count} of the {least} batches that an epoch needs."
             )
 
     def train(self, epoch: int) -> Generator[Batch, None, None]:
         """Yield this rank's shard of every batch of an epoch, on the device."""
-        return (self._shared(batch) for batch in self.loaded(epoch))
+        for batch in self.loaded(epoch):
+            yield self._shared(batch)
 
     def test(self) -> Iterator[Batch]:
         """Yield this rank's shard of every test batch; all of it for a suite's own ``evaluate``."""
@@ -375,7 +398,8 @@ class SuiteBatches(Batches):
     def _shared(self, batch: Batch) -> Batch:
         """Return this rank's shard of a batch, on the device."""
         if self.shard.ranks > 1:
-            samples = (self.suite.count or first_dimension)(batch)
+            count = self.suite.count or first_dimension
+            samples = count(batch)
             own = self.shard.of(0, samples)
             (batch,) = cut(batch, [own], samples, f"Training on {self.shard.ranks} devices")
         return to_device(batch, self.device)
@@ -384,9 +408,8 @@ class SuiteBatches(Batches):
         assert self.suite.batches is not None
         batches = self.suite.batches(split, self.batch_size, seed)
         if batches is None and split == "train":
-            raise UsageError(
-                f"{self._name(split, seed)} returned None: there is nothing to train on."
-            )
+            name = self._name(split, seed)
+            raise UsageError(f"{name} returned None: there is nothing to train on.")
         return batches
 
     def _name(self, split: str, seed: int) -> str:
@@ -423,7 +446,19 @@ def first_batches(
         size = batch_size // shard.ranks
         # Each rank draws samples of its own.
         seed += shard.rank
-        return random_batches(data, batch_size=size, count=count, device=device, seed=seed)
-    batches = SuiteBatches(suite, batch_size=batch_size, device=device, seed=seed, shard=shard)
+        return random_batches(
+            data,
+            batch_size=size,
+            count=count,
+            device=device,
+            seed=seed,
+        )
+    batches = SuiteBatches(
+        suite,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        shard=shard,
+    )
     with closing(batches.train(1)) as epoch:
         return list(islice(epoch, count))

@@ -125,10 +125,13 @@ class Images:
     """A split's images on the device, or mapped from their file; labels are on the device."""
 
     def __init__(self, split: Split, device: torch.device, *, is_mapped: bool) -> None:
-        self._is_mapped, self._device = is_mapped, device
-        # A copy on the CPU too: mapped from the file, pages would arrive while something is
-        # measured.
-        self._images = split.images if is_mapped else split.images.to(device, copy=True)
+        self._is_mapped = is_mapped
+        self._device = device
+        self._images = split.images
+        if not is_mapped:
+            # A copy on the CPU too: mapped from the file, pages would arrive while something is
+            # measured.
+            self._images = split.images.to(device, copy=True)
         self._labels = split.labels.to(device, copy=True)
 
     def __len__(self) -> int:
@@ -150,14 +153,17 @@ class Images:
         if not self._is_mapped:
             for batch in batches:
                 chosen = on_device[batch]
-                yield self._images.index_select(0, chosen), self._labels.index_select(0, chosen)
+                images = self._images.index_select(0, chosen)
+                labels = self._labels.index_select(0, chosen)
+                yield images, labels
             return
         with closing(prefetched(self._gathered(order, batches), CPU)) as gathered:
             for batch, images in zip(batches, gathered, strict=True):
                 # The pinned allocator knows of the copy under way, and does not reuse the buffer
                 # before it ends.
                 on_its_way = images.to(self._device, non_blocking=True)
-                yield on_its_way, self._labels.index_select(0, on_device[batch])
+                labels = self._labels.index_select(0, on_device[batch])
+                yield on_its_way, labels
 
     def _gathered(self, order: Tensor, batches: Sequence[slice]) -> Iterator[Tensor]:
         """Yield batches of images in host memory, gathered in the thread that asks for them."""
@@ -170,5 +176,12 @@ class Images:
             buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=backend.is_gpu)
             # torch's own gathering would start a second team of threads; other modes than clip copy
             # once more.
-            np.take(images, rows, axis=0, out=buffer.numpy(), mode="clip")
+            gathered = buffer.numpy()
+            np.take(
+                images,
+                rows,
+                axis=0,
+                out=gathered,
+                mode="clip",
+            )
             yield buffer

@@ -48,7 +48,9 @@ def load(directory: str) -> Dataset:
     def pack(pixels: BinaryIO) -> Facts:
         train, test = _downloaded(home)
         for part in (train, test):
-            pixels.write(part.data.transpose(0, 3, 1, 2).tobytes())
+            # torchvision has the channels last.
+            channels_first = part.data.transpose(0, 3, 1, 2)
+            pixels.write(channels_first.tobytes())
         return {
             "size": (32, 32),
             "labels": train.targets + test.targets,
@@ -67,8 +69,10 @@ def _downloaded(home: Path) -> list[CIFAR10]:
         with connection_timeout():
             return [CIFAR10(home, train=train, download=True) for train in (True, False)]
     except FAILURES as error:
+        # A URLError's reason is what the network said.
+        reason = getattr(error, "reason", error)
         raise UsageError(
             f"CIFAR-10 is not in '{home}', or not with the right checksums, and could not be "
-            f"downloaded from {CIFAR10.url} ({getattr(error, 'reason', error)}). Put "
+            f"downloaded from {CIFAR10.url} ({reason}). Put "
             f"{CIFAR10.filename} in '{home}', or give --data folder:PATH or --data synthetic."
         ) from error

@@ -29,6 +29,8 @@ from bench.spec.text import plain
 Labels = npt.NDArray[np.int64]
 # Of each image whether it is chosen.
 Chosen = npt.NDArray[np.bool_]
+# The height and the width of images, in pixels.
+Size = tuple[int, int]
 # Seed of the validation split, the same in every process.
 _SEED = 0
 _LAYOUT = "It needs train/<class>/<images> and test/<class>/<images>"
@@ -48,11 +50,17 @@ class Listing:
 
     def pick(self, chosen: Chosen) -> Listing:
         """Return a listing of some images only."""
-        return Listing(self.paths[chosen], self.labels[chosen])
+        return Listing(
+            paths=self.paths[chosen],
+            labels=self.labels[chosen],
+        )
 
 
 def load(
-    path: str, directory: str, size: tuple[int, int], validation_share: float = 0.0
+    path: str,
+    directory: str,
+    size: Size,
+    validation_share: float = 0.0,
 ) -> Dataset:
     """Return the folder's images, decoded now or read from the cache in ``directory``.
 
@@ -72,9 +80,9 @@ def load(
         unread = decode(paths, stored, pixels)
         for listing in (train, test):
             if np.isin(listing.paths, unread).all():
-                raise UsageError(
-                    f"No image of the {len(listing.paths):,} like '{listing.paths[0]}' can be read."
-                )
+                count = len(listing.paths)
+                first = listing.paths[0]
+                raise UsageError(f"No image of the {count:,} like '{first}' can be read.")
         return {"size": stored, "unread": unread}
 
     # The file is named after all that its pixels depend on.
@@ -87,11 +95,21 @@ def load(
     file = Path(directory, "cache", f"{content.hexdigest()}.pixels")
     images, facts = cache.packed(file, pack)
     unread = facts["unread"]
-    train = train.pick(~np.isin(train.paths, unread))
-    test = test.pick(~np.isin(test.paths, unread))
+    # Their pixels were not written, so that what is left is in the order of the file.
+    is_unread = np.isin(train.paths, unread)
+    train = train.pick(~is_unread)
+    is_unread = np.isin(test.paths, unread)
+    test = test.pick(~is_unread)
     labels = torch.from_numpy(np.concatenate([train.labels, test.labels]))
     left_out = tuple(map(plain, unread))
-    return cache.divided(images, labels, len(test.labels), classes, left_out)
+    tested = len(test.labels)
+    return cache.divided(
+        images,
+        labels,
+        tested,
+        classes,
+        left_out,
+    )
 
 
 def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listing, Listing]:
@@ -112,7 +130,8 @@ def listings(path: str, validation_share: float) -> tuple[tuple[str, ...], Listi
             raise UsageError(f"The data folder '{path}' has no {split}/. {_LAYOUT}.")
     names = set[str]()
     for folder in folders.values():
-        names.update(find_classes(folder)[0])
+        own, _ = find_classes(folder)
+        names.update(own)
     classes = tuple(sorted(names))
     train = list_split(folders["train"], classes)
     apart = held_out(train.labels, validation_share)
@@ -147,11 +166,16 @@ def find(path: str) -> dict[str, Path]:
 def list_split(folder: Path, classes: Sequence[str]) -> Listing:
     """List the images of the classes in a split's ``folder``, as torchvision's ImageFolder does."""
     numbers = {name: label for label, name in enumerate(classes)}
-    paths, labels = [], []
+    paths = []
+    labels = []
     for path, label in make_dataset(folder, numbers, IMG_EXTENSIONS, allow_empty=True):
         paths.append(path)
         labels.append(label)
-    return Listing(np.array(paths, dtype=str), np.array(labels, dtype=int))
+    # The types are given for a folder without an image, whose arrays would be of floats.
+    return Listing(
+        paths=np.array(paths, dtype=str),
+        labels=np.array(labels, dtype=int),
+    )
 
 
 def held_out(labels: Labels, validation_share: float) -> Chosen:
@@ -180,25 +204,29 @@ def _size_and_time(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _stored_size(paths: Sequence[str], size: tuple[int, int]) -> tuple[int, int]:
+def _stored_size(paths: Sequence[str], size: Size) -> Size:
     """Return the (height, width) that all readable images have, or ``size`` if it is smaller.
 
     Images of several sizes are stored in ``size``, too.
     """
-    sizes = set[tuple[int, int]]()
+    sizes = set[Size]()
     for path in paths:
         # Each of Pillow's formats fails in its own way.
         with suppress(Exception), Image.open(path) as image:
-            height, width = image.height, image.width
-            is_larger = height > size[0] or width > size[1]
+            height = image.height
+            width = image.width
+            most_high, most_wide = size
+            is_larger = height > most_high or width > most_wide
             sizes.add((height, width))
             # No need to open all of a folder whose first images say it.
             if is_larger or len(sizes) > 1:
                 return size
-    return sizes.pop() if sizes else size
+    if sizes:
+        return sizes.pop()
+    return size
 
 
-def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> list[str]:
+def decode(paths: Sequence[str], size: Size, pixels: BinaryIO) -> list[str]:
     """Decode images to RGB and write their pixels, in order, so that they need not fit into memory.
 
     Args:
@@ -218,8 +246,7 @@ def decode(paths: Sequence[str], size: tuple[int, int], pixels: BinaryIO) -> lis
             return b""
         height, width = size
         resized = picture.resize((width, height), Image.Resampling.BILINEAR)
-        pixels_last = np.asarray(resized)
-        return pixels_last.transpose(2, 0, 1).tobytes()
+        return np.asarray(resized).transpose(2, 0, 1).tobytes()
 
     unread = []
     with ThreadPoolExecutor() as pool:

@@ -41,11 +41,14 @@ def prepare(data: Data, source: DataSource) -> PreparedData:
             fingerprint=text.fingerprint(),
         )
     dataset = load(data, source)
+    fingerprint = None
+    if source.path:
+        fingerprint = folder.fingerprint(source.path)
     return PreparedData(
         source=source,
         classes=len(dataset.classes),
         train_samples=len(dataset.train.labels),
-        fingerprint=folder.fingerprint(source.path) if source.path else None,
+        fingerprint=fingerprint,
         left_out=dataset.left_out,
     )
 
@@ -54,7 +57,9 @@ def is_synthetic(data: Data, source: DataSource) -> bool:
     """Return whether samples are random: as asked, or because the model does not take the data."""
     if source.kind in ("suite", "synthetic"):
         return source.kind == "synthetic"
-    return not (data.tokens if source.of_tokens else data.is_image)
+    if source.of_tokens:
+        return not data.tokens
+    return not data.is_image
 
 
 def load(data: Data, source: DataSource) -> Dataset:
@@ -72,8 +77,12 @@ def load(data: Data, source: DataSource) -> Dataset:
             "synthetic."
         )
     if source.kind == "folder":
+        size = (height, width)
         return folder.load(
-            str(source.path), source.directory, (height, width), data.validation_share
+            str(source.path),
+            source.directory,
+            size,
+            data.validation_share,
         )
     if source.kind == "cifar10":
         return cifar10.load(source.directory)

@@ -33,7 +33,9 @@ def generator(device: torch.device, *words: int) -> torch.Generator:
 
 def token_generator(seed: int, epoch: int) -> np.random.Generator:
     """Return numpy's generator of an epoch's sequences; epoch -1 is of those validated on."""
-    return np.random.default_rng([seed % 2**64, epoch + 1, _TOKENS])
+    # As in ``generator``, no word may be negative.
+    words = (seed % 2**64, epoch + 1, _TOKENS)
+    return np.random.default_rng(words)
 
 
 def order(count: int, *, seed: int, epoch: int) -> Tensor:
@@ -53,8 +55,9 @@ class Shard:
         """Return this rank's samples of a batch; all ranks' together are the whole batch."""
         # Both ends are rounded down, so that each shard begins where the one before it ends.
         count = stop - start
+        following = self.rank + 1
         first = count * self.rank // self.ranks
-        last = count * (self.rank + 1) // self.ranks
+        last = count * following // self.ranks
         return slice(start + first, start + last)
 
 
@@ -92,8 +95,8 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
     both = torch.cat((images, images.flip(3)))
     own = torch.arange(count, device=images.device)
     # An image's mirrored version comes ``count`` after it.
-    picked = own + count * mirrored
-    return both.index_select(0, picked)
+    offsets = count * mirrored
+    return both.index_select(0, own + offsets)
 
 
 def crop(images: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
@@ -127,15 +130,24 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Return images in ``size``, (height, width): as they are, or resized as float32, bilinear."""
     height, width = size
     _count, _channels, own_height, own_width = images.shape
-    if (own_height, own_width) == (height, width):
+    if size == (own_height, own_width):
         return images
     # Smaller images would alias without a filter.
     shrinks = height < own_height or width < own_width
-    return functional.interpolate(images.float(), size, mode="bilinear", antialias=shrinks)
+    # uint8 would be interpolated in whole numbers.
+    wide = images.float()
+    return functional.interpolate(
+        wide,
+        size,
+        mode="bilinear",
+        antialias=shrinks,
+    )
 
 
 def normalizer(
-    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    device: torch.device,
 ) -> Callable[[Tensor], Tensor]:
     """Return (pixel / 255 - mean) / std, as one multiplication and one addition a pixel.
 
@@ -153,10 +165,11 @@ def normalizer(
     factor = 1 / (255 * stds)
     shift = -means / stds
 
-    def per_channel(values: Tensor) -> Tensor:
-        return values.to(device, torch.float32).view(-1, 1, 1)
-
-    scales, shifts = per_channel(factor), per_channel(shift)
+    scales = factor.to(device, torch.float32)
+    shifts = shift.to(device, torch.float32)
+    # A channel's value goes along all of its rows and columns.
+    scales = scales.view(-1, 1, 1)
+    shifts = shifts.view(-1, 1, 1)
 
     def normalized(images: Tensor) -> Tensor:
         scaled = torch.mul(images, scales)

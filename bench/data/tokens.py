@@ -41,6 +41,7 @@ class Chain:
     @cached_property
     def stationary(self) -> Shares:
         """The probability of each symbol, (S,), wherever a sequence began."""
+        # After so many symbols all rows are alike.
         row: Shares = np.linalg.matrix_power(self.transition, FORGOTTEN)[0]
         return row
 
@@ -59,11 +60,13 @@ class Chain:
         # Row after row, each lifted by its number: one ascending array, in which one search finds
         # the next symbols.
         cumulative = np.cumsum(self.transition, axis=1)
-        row_numbers = np.arange(size)[:, None]
+        row_numbers = np.arange(size)
+        row_numbers = row_numbers[:, None]
         lifted = (cumulative + row_numbers).ravel()
         # All numbers in one draw: the same sequences whatever becomes of the loop below.
         drawn = rng.random((length, count))
         symbols = np.empty((length, count), dtype=np.int64)
+        # Without the last one, which is 1 but for rounding.
         bounds = np.cumsum(self.stationary)[:-1]
         symbols[0] = np.searchsorted(bounds, drawn[0], side="right")
         for place in range(1, length):
@@ -86,6 +89,7 @@ def chain() -> Chain:
     """
     rng = np.random.default_rng(0)  # one chain for all seeds: its entropy is one figure
     drawn = rng.random((2, SYMBOLS, FEATURES))
+    # From -1 to 1, of the features of the symbol before and of the one after.
     before, after = 2.0 * drawn - 1.0
     logits = SHARPNESS * before @ after.T
     weights = np.exp(logits)
@@ -133,7 +137,8 @@ class Text:
         windows = sliding_window_view(self.validation, length)
         apart = windows[:: length - 1]
         count = min(count, len(apart))
-        chosen = np.arange(count) * len(apart) // count
+        places = np.arange(count)
+        chosen = places * len(apart) // count
         return apart[chosen].astype(np.int64)
 
     def fingerprint(self) -> str:

@@ -138,7 +138,7 @@ def describe(name: str, monitor: Monitor | None) -> Device:
     if monitor and "uuid" in facts:
         with suppress(DeviceLostError):  # or the library does not know it
             facts |= monitor.describe(facts["uuid"])
-    unsupported: dict[str, str] = {}
+    unsupported = {}
     for precision in PRECISIONS.values():
         reason = backend.unsupported_reason(precision)
         if reason:
@@ -154,7 +154,8 @@ def _gflops(device: torch.device, size: int, dtype: torch.dtype = torch.float32)
     """
     set_fp32("ieee")
     a = torch.randn(size, size, device=device).to(dtype)
-    best, begin = float("inf"), time.perf_counter()
+    best = float("inf")
+    begin = time.perf_counter()
     for _ in range(8):
         start = time.perf_counter()
         products = a @ a.t() + a @ a + a.t() @ a

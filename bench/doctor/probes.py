@@ -119,7 +119,9 @@ class KnownArm:
 
     def __init__(self, place: torch.device, part: Callable[[], object], parts: int) -> None:
         self.name = f"{parts} parts"
-        self._part, self._parts, self._steps = part, parts, 0
+        self._part = part
+        self._parts = parts
+        self._steps = 0
         backend = backend_of(place)
         self.asynchronous = backend.is_gpu
         self.synchronize = backend.synchronize

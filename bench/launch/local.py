@@ -170,7 +170,8 @@ class LocalLauncher(Launcher):
             if ending is None:
                 kind, how = exit_cause(process.exitcode, kills)
                 if process.exitcode == SERVER_LOST:
-                    kind, how = "lost", f"{how}, as if the fork server was killed"
+                    kind = "lost"
+                    how = f"{how}, as if the fork server was killed"
                 ending = Ending(kind=kind, text=f"the process ended without a message, {how}")
             if ending.kind in SELF_EXPLANATORY:
                 return ending
@@ -244,7 +245,8 @@ class LocalLauncher(Launcher):
         self, process: Any, receiving: Connection, on_message: OnMessage | None, silence_s: float
     ) -> Ending | None:
         """Pass messages on until the process ends; return its ending, None if it sent none."""
-        heard, limit_s = time.monotonic(), silence_s
+        heard = time.monotonic()
+        limit_s = silence_s
         while True:
             ready = wait([receiving, process.sentinel], timeout=min(POLL_S, limit_s))
             if receiving in ready:

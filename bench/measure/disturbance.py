@@ -152,10 +152,16 @@ class GpuWatch(Watch):
     """Adds up one GPU's throttle times and other processes' loads."""
 
     def __init__(
-        self, monitor: Monitor, uuid: str, clock: Callable[[], float], own_pids: Collection[int]
+        self,
+        monitor: Monitor,
+        uuid: str,
+        clock: Callable[[], float],
+        own_pids: Collection[int],
     ) -> None:
         """Begin now; raise DeviceLostError if the library does not know the GPU, or it is lost."""
-        self._monitor, self._uuid, self._clock = monitor, uuid, clock
+        self._monitor = monitor
+        self._uuid = uuid
+        self._clock = clock
         self._own_pids = set(own_pids)
         self._throttle = ThrottleTimes(monitor, uuid)
         self._loads = monitor.process_loads(uuid)

@@ -15,13 +15,19 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 # Exponents of the first and the last bin: bin e holds magnitudes from 2^e to below 2^(e+1).
-LOWEST, HIGHEST = -48, 17
-ZERO, BELOW, ABOVE, NONFINITE = "zero", "below", "above", "nonfinite"
+LOWEST = -48
+HIGHEST = 17
+ZERO = "zero"
+BELOW = "below"
+ABOVE = "above"
+NONFINITE = "nonfinite"
 # Names of a histogram's bins, in their order.
 BINS = (ZERO, BELOW, *map(str, range(LOWEST, HIGHEST + 1)), ABOVE, NONFINITE)
 
 # Tensors, each with the name of its parameter.
 Named = Sequence[tuple[str, Tensor]]
+# The loss of a model on a batch.
+Loss = Callable[[nn.Module, Any], Tensor]
 
 
 def named_gradients(model: nn.Module, weights: Iterable[nn.Parameter]) -> list[tuple[str, Tensor]]:
@@ -57,7 +63,8 @@ def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> f
     Counted are weights whose gradient is not zero. Their updates were less than half a unit in the
     last place. It is 0 without gradients.
     """
-    lost = count = 0
+    lost = 0
+    count = 0
     for old, weight in zip(before, weights, strict=True):
         if weight.grad is not None:
             # A weight without a gradient may stay as it is: nothing of it is lost.
@@ -65,7 +72,9 @@ def lost_updates(before: Iterable[Tensor], weights: Iterable[nn.Parameter]) -> f
             is_lost = has_gradient & (weight == old)
             lost += int(is_lost.sum())
             count += int(has_gradient.sum())
-    return lost / count if count else 0.0
+    if count:
+        return lost / count
+    return 0.0
 
 
 def count_bins(values: Tensor) -> Tensor:
@@ -77,7 +86,8 @@ def count_bins(values: Tensor) -> Tensor:
     below = LOWEST - 1
     index = exponent.clamp(below, HIGHEST + 1) - below + 1
     index = index.masked_fill(wide == 0, 0)
-    index = index.masked_fill(~torch.isfinite(wide), len(BINS) - 1)
+    is_lost = ~torch.isfinite(wide)
+    index = index.masked_fill(is_lost, len(BINS) - 1)
     return torch.bincount(index.flatten(), minlength=len(BINS))
 
 
@@ -112,7 +122,7 @@ def watch_output_gradients(model: nn.Module, scale: float = 1.0) -> Iterator[lis
     Yields:
         A list that gets each output's counts of ``BINS``.
     """
-    seen: list[Tensor] = []
+    seen = []
 
     def count(gradient: Tensor) -> None:
         if scale != 1.0:
@@ -167,10 +177,10 @@ class Errors(NamedTuple):
 def errors_against_float64(
     model: nn.Module,
     exact: nn.Module,
-    loss: Callable[[nn.Module, Any], Tensor],
+    loss: Loss,
     batch: Any,
     *,
-    exact_loss: Callable[[nn.Module, Any], Tensor],
+    exact_loss: Loss,
     scale: float = 1.0,
 ) -> Errors:
     """Compute loss and gradients at a precision and in float64, and compare them.
@@ -193,22 +203,26 @@ def errors_against_float64(
     true, true_outputs, true_gradients = _pass(exact, exact_loss, exact_batch, 1.0)
     loss_error = (value - true).abs() / true.abs()
     pairs = [(gradients[name], gradient) for name, gradient in true_gradients.items()]
+    pairs_of_outputs = zip(outputs, true_outputs, strict=True)
     return Errors(
         loss=float(loss_error),
-        output=distance(zip(outputs, true_outputs, strict=True)),
+        output=distance(pairs_of_outputs),
         gradients=distance(pairs),
     )
 
 
 def _pass(
-    model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], batch: Any, scale: float
+    model: nn.Module,
+    loss: Loss,
+    batch: Any,
+    scale: float,
 ) -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
     """Return the loss, the model's outputs, and the unscaled gradients by name.
 
     Loss and gradients are in float64.
     """
     stop_dropping(model)
-    outputs: list[Tensor] = []
+    outputs = []
 
     def hook(_model: nn.Module, _inputs: object, output: object) -> None:
         for leaf in tree_leaves(output):
@@ -230,14 +244,17 @@ def distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
     All are one vector in the Euclidean norm. It is NaN where all of them are 0, and infinite where
     only the true ones are.
     """
-    difference = size = 0.0
+    difference = 0.0
+    size = 0.0
     for tensor, true in pairs:
         wide = true.double()
         error = tensor.double() - wide
         difference += float(error.square().sum())
         size += float(wide.square().sum())
     if size == 0.0:
-        return math.inf if difference else math.nan
+        if difference:
+            return math.inf
+        return math.nan
     return math.sqrt(difference / size)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -32,7 +33,8 @@ STEADY_STEPS = 3
 # glibc's own first threshold.
 THRESHOLD_BYTES = 128 * 1024
 # Numbers of mallopt's parameters in malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 def fix_allocator() -> None:
@@ -95,7 +97,9 @@ def _peak(step: Callable[[], object], device: torch.device, steps: int) -> PeakM
     can_reset = backend.reset_peak_memory()
     for _ in range(steps):
         step()
-    return backend.peak_memory() if can_reset else PeakMemory()
+    if can_reset:
+        return backend.peak_memory()
+    return PeakMemory()
 
 
 def driver_memory_bytes(
@@ -107,7 +111,9 @@ def driver_memory_bytes(
     lists processes, because others come and go; else what is in use above ``before``. None is
     unknown.
     """
-    monitor = open_monitor() if uuid else None
+    monitor = None
+    if uuid:
+        monitor = open_monitor()
     if monitor is None or uuid is None:
         return None, None
     with monitor:
@@ -116,7 +122,9 @@ def driver_memory_bytes(
             by_process = monitor.process_bytes(uuid) or {}
         except DeviceLostError:
             return None, None
-    used = driver.used if driver else None
+    used = None
+    if driver:
+        used = driver.used
     held = by_process.get(os.getpid())
     # A process that does not exist here has its id from outside a container, and then ours may be
     # somebody's too.
@@ -144,7 +152,7 @@ def tensor_bytes(
     device: torch.device,
     *,
     modules: Iterable[nn.Module],
-    optimizers: Collection[torch.optim.Optimizer],
+    optimizers: Collection[Optimizer],
     held: Iterable[Tensor] = (),
 ) -> dict[str, int]:
     """Run one step and return the bytes of its tensors at its own peak by kind, by their columns.
@@ -231,7 +239,8 @@ class _Watch(TorchDispatchMode):
                     kinds[storage] = kind
         sizes = dict.fromkeys((*tensors, "activation_bytes", "temporary_bytes"), 0)
         for storage in self._at_peak:
-            sizes[kinds.get(storage, "temporary_bytes")] += storage.bytes
+            kind = kinds.get(storage, "temporary_bytes")
+            sizes[kind] += storage.bytes
         return sizes | {"tracked_peak_bytes": self._peak_bytes}
 
     def _see(self, tensors: Iterable[Tensor]) -> None:
@@ -242,7 +251,8 @@ class _Watch(TorchDispatchMode):
             key = id(storage)
             if tensor.device.type == self._device_type and key not in self._alive:
                 size = storage.nbytes()
-                self._alive[key] = _Storage(size, weakref.ref(storage, partial(self._forget, key)))
+                forget = partial(self._forget, key)
+                self._alive[key] = _Storage(size, weakref.ref(storage, forget))
                 self._bytes += size
         if self._bytes > self._peak_bytes:
             self._peak_bytes = self._bytes
@@ -252,25 +262,26 @@ class _Watch(TorchDispatchMode):
         self._bytes -= self._alive.pop(key).bytes
 
 
-def updated(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+def updated(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """Return the weights that optimizers update."""
-    weights: list[Tensor] = []
+    weights = []
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             weights += group["params"]
     return weights
 
 
-def states(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
+def states(optimizers: Iterable[Optimizer]) -> list[Tensor]:
     """Return the tensors of optimizers' states.
 
     Of a tensor of a Python class, such as torchao's, they are those that hold its numbers.
     """
-    tensors: list[Tensor] = []
+    tensors = []
     for optimizer in optimizers:
         for leaf in tree_leaves(list(optimizer.state.values())):
             if is_traceable_wrapper_subclass(leaf):
-                tensors += [getattr(leaf, name) for name in leaf.__tensor_flatten__()[0]]
+                names, _ = leaf.__tensor_flatten__()
+                tensors += [getattr(leaf, name) for name in names]
             elif isinstance(leaf, Tensor):
                 tensors.append(leaf)
     return tensors

@@ -94,8 +94,10 @@ def shares(flops: Counter[torch.dtype], unknown: Iterable[torch.dtype] = ()) -> 
     parts = []
     for dtype, count in flops.most_common():
         if count:
-            parts.append(f"{_name(dtype)}:{_percent(count / flops.total())}")
-    return " ".join(parts + sorted({f"{_name(dtype)}:?" for dtype in unknown}))
+            share = _percent(count / flops.total())
+            parts.append(f"{_name(dtype)}:{share}")
+    parts += sorted(f"{_name(dtype)}:?" for dtype in {*unknown})
+    return " ".join(parts)
 
 
 def formulas() -> dict[Any, _Formula]:
@@ -119,12 +121,20 @@ def formulas() -> dict[Any, _Formula]:
 
 
 def _convolution_backward(
-    grad_output: Tensor, inputs: Tensor, weight: Tensor, *rest: Any, **_result: Any
+    grad_output: Tensor,
+    inputs: Tensor,
+    weight: Tensor,
+    *rest: Any,
+    **_result: Any,
 ) -> int:
     """Each of the two gradients, where it is asked for, has as many FLOPs as the forward pass."""
     _bias_sizes, *geometry, _output_padding, _groups, wanted = rest
     forward: int = flop_registry[_aten.convolution](
-        inputs, weight, None, *geometry, out_val=grad_output
+        inputs,
+        weight,
+        None,
+        *geometry,
+        out_val=grad_output,
     )
     return forward * sum(map(int, wanted[:2]))
 
@@ -143,7 +153,9 @@ def is_product(name: str) -> bool:
 
     A name is such as ``aten::addmm``.
     """
-    return bool(_PRODUCT.search(name) and not _NO_PRODUCT.search(name))
+    if _NO_PRODUCT.search(name):
+        return False
+    return _PRODUCT.search(name) is not None
 
 
 class _Products(TorchDispatchMode):
@@ -162,7 +174,13 @@ class _Products(TorchDispatchMode):
         self.unknown: set[torch.dtype] = set()
         """The types of products without a formula."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Do ``func``, or its parts, and count it."""
         kwargs = kwargs or {}
         quantised = _quantised(func, args)
@@ -188,7 +206,8 @@ class _Products(TorchDispatchMode):
             self.attention[ATTENTION[name]] += 1
         formula = self.formulas.get(operator)
         # Operators inside a higher-order one are not seen here, so it may be a product too.
-        if not (formula or isinstance(operator, HigherOrderOperator) or is_product(name)):
+        may_multiply = isinstance(operator, HigherOrderOperator) or is_product(name)
+        if formula is None and not may_multiply:
             return
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         dtypes = [tensor.dtype for tensor in tensors]
@@ -208,7 +227,9 @@ class _Products(TorchDispatchMode):
 
     def _module(self) -> str:
         """Return the innermost module that runs, without the class of the whole model."""
-        running = self._modules.parents - {"Global"} if self._modules else ()
+        running = set()
+        if self._modules:
+            running = self._modules.parents - {"Global"}
         return max(running, key=len, default="").partition(".")[2]
 
 
@@ -222,7 +243,9 @@ def _quantised(func: Any, args: Any) -> Any:
         return None
     for leaf in args:
         if isinstance(leaf, Tensor) and is_traceable_wrapper_subclass(leaf):
-            numbers: Tensor = getattr(leaf, leaf.__tensor_flatten__()[0][0])
+            names, _ = leaf.__tensor_flatten__()
+            # The first of its tensors holds the numbers, the others how they are scaled.
+            numbers: Tensor = getattr(leaf, names[0])
             if numbers.dtype.itemsize < leaf.dtype.itemsize:
                 return type(leaf)
     return None

@@ -118,7 +118,8 @@ def time_round(
     """
     blocks: list[TimedBlock] = []
     for position, arm_index in enumerate(palindrome(len(runners), rng)):
-        runner, size = runners[arm_index], sizes[arm_index]
+        runner = runners[arm_index]
+        size = sizes[arm_index]
         if blocks and arm_index == blocks[-1].arm_index:
             size = replace(size, switch_warmup=0)
         taken_before = runner.taken_steps()
@@ -195,11 +196,12 @@ def compare(
         watch: called now and then with what has been measured so far, outside the timed blocks.
     """
     rng = random.Random(seed)
-    blocks: list[TimedBlock] = []
+    blocks = []
     logs: list[list[float]] = [[] for _ in runners]
     budget_ns = int(protocol.process_s * 1e9) * len(runners)
     start = watched = clock()
-    is_done, count = False, 0
+    is_done = False
+    count = 0
     with without_collection() as collect:
         while not is_done:
             round_blocks = time_round(runners, sizes, rng, clock, count)

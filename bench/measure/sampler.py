@@ -53,10 +53,13 @@ def sample_forever(gpus: Gpus, connection: Connection, period_s: float) -> None:
 
 
 def _sample_until_stopped(
-    monitor: Monitor, gpus: dict[str, str], connection: Connection, period_s: float
+    monitor: Monitor,
+    gpus: dict[str, str],
+    connection: Connection,
+    period_s: float,
 ) -> None:
     parent = os.getppid()
-    unsent: list[Sample | Lost] = []
+    unsent = []
     while gpus and os.getppid() == parent:
         next_s = time.monotonic() + period_s
         unsent += _read(monitor, gpus)
@@ -119,7 +122,7 @@ class Sampler:
 
     def drain(self) -> list[Sample]:
         """Return the samples that have come since the last time, without waiting."""
-        samples: list[Sample] = []
+        samples = []
         try:
             while self.connection is not None and self.connection.poll():
                 for item in self.connection.recv():
@@ -147,7 +150,7 @@ class Sampler:
             # It may have ended by itself; what it sent before can still be drained.
             with suppress(OSError):
                 self.connection.send("stop")
-        samples: list[Sample] = []
+        samples = []
         # Draining until it hangs up, because a sampler that waits in a full pipe reads no messages.
         while self.connection is not None and self.connection.poll(left_s()):
             samples += self.drain()

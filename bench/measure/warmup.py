@@ -21,12 +21,14 @@ FEWEST_STEPS_IF_STEADY = 12
 # those are larger.
 WINDOW_AGREEMENT = 0.01
 # A window has as many steps as fit into this time, but no more than these.
-WINDOW_S, WINDOW_STEPS = 0.2, 25
+WINDOW_S = 0.2
+WINDOW_STEPS = 25
 # After a switch of arms steps run untimed for this long, at least one, and no more than these:
 # caches are cold. Where step times after switches were watched, they reached their plateau within
 # three steps; of a transient that is 20 % at first and 1 % after five steps
 # (tests/measure/test_truth.py) twelve leave a bias of 0.01 %, and four left 0.26 %.
-SWITCH_S, SWITCH_STEPS = 0.03, 12
+SWITCH_S = 0.03
+SWITCH_STEPS = 12
 # In a step that takes longer, the transient of a switch is lost.
 LONG_STEP_NS = 1e9
 # Shorter blocks are measured in scheduler ticks (4 ms on many systems) rather than in steps.
@@ -40,7 +42,8 @@ FEWEST_BLOCKS = 6
 # A block is long enough for the clock when an empty block takes no more than this share of it:
 # where several processes share a clock, reading it takes long.
 CLOCK_SHARE = 0.001
-NO_STEPS, ONE_STEP = Sizes(switch_warmup=0, steps=0), Sizes(switch_warmup=0, steps=1)
+NO_STEPS = Sizes(switch_warmup=0, steps=0)
+ONE_STEP = Sizes(switch_warmup=0, steps=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +109,9 @@ def warm_up(runner: Runner, cap_s: float, clock: Clock = time.perf_counter_ns) -
     # The time counts from here on: in the first steps cuDNN loads and tries its kernels, for
     # seconds.
     limit_ns = clock() + cap_s * 1e9
-    previous_ns, error, steps = math.inf, 0.0, FIRST_STEPS
+    previous_ns = math.inf
+    error = 0.0
+    steps = FIRST_STEPS
     while True:
         # Sized anew each time: the first steps may be hundreds of times as slow as the rest.
         window = min(WINDOW_STEPS, _steps(1e9 * WINDOW_S, median_ns))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.results.records import Device, Message
+    from bench.results.records import Device, Send
     from bench.spec.trial import Trial
 
 
@@ -23,9 +22,7 @@ def load_all() -> None:
         _measuring_module(name)
 
 
-def run(
-    trial: Trial, device: Device, send: Callable[[Message], None], checkpoint: Path | None = None
-) -> None:
+def run(trial: Trial, device: Device, send: Send, checkpoint: Path | None = None) -> None:
     """Run the trial's phase in this process.
 
     A phase that keeps checkpoints gets the file, too: it goes on from the state in it, and keeps

@@ -49,7 +49,9 @@ def unsupported_reason(device: Device, name: str) -> str | None:
 def best_mixed(device: Device) -> str:
     """Return the mixed precision that a device should gain most by."""
     # bfloat16 needs no loss scaling.
-    return "amp-fp16" if unsupported_reason(device, "amp-bf16") else "amp-bf16"
+    if unsupported_reason(device, "amp-bf16"):
+        return "amp-fp16"
+    return "amp-bf16"
 
 
 def is_emulated(device: Device, name: str) -> bool:

@@ -24,7 +24,9 @@ def at_any_size(cell: Cell) -> Cell:
 
 def usual_sizes(suite: Suite, device: Device) -> tuple[int, ...]:
     """Return the batch sizes that a suite has for a CPU; none on a GPU."""
-    return () if device.is_gpu else suite.cpu_batch_sizes
+    if device.is_gpu:
+        return ()
+    return suite.cpu_batch_sizes
 
 
 def pieces(placement: Placement, names: tuple[str, ...]) -> int:

@@ -14,11 +14,13 @@ from bench.spec.request import Request
 from bench.spec.trial import JOINT_S, SEARCHING_S, SILENCE_S, Trial
 
 # Share of a matrix product's rate that a training step is assumed to reach.
-CPU_EFFICIENCY, GPU_EFFICIENCY = 0.6, 0.4
+CPU_EFFICIENCY = 0.6
+GPU_EFFICIENCY = 0.4
 # Time of a step without its products, on a CPU.
 STEP_OVERHEAD_S = 0.005
 # Time of a trial's process until its first step: a GPU's context and libraries are loaded in each.
-CPU_START_S, GPU_START_S = 0.5, 3.0
+CPU_START_S = 0.5
+GPU_START_S = 3.0
 # The same on top for processes that train together: they wait for each other, and libraries open
 # their connections.
 DISTRIBUTED_START_S = 5.0
@@ -31,7 +33,10 @@ SILENT_STEPS = 24
 
 
 def with_estimates(
-    trial: Trial, request: Request, prepared: PreparedSuite, device: Device
+    trial: Trial,
+    request: Request,
+    prepared: PreparedSuite,
+    device: Device,
 ) -> Trial:
     """Return a planned trial with its estimated time and its limit on silence."""
     step_s = estimated_step_s(trial, device, prepared.flops_per_sample)
@@ -43,7 +48,10 @@ def with_estimates(
 
 
 def _estimate_s(
-    trial: Trial, prepared: PreparedSuite, device: Device, step_s: float | None
+    trial: Trial,
+    prepared: PreparedSuite,
+    device: Device,
+    step_s: float | None,
 ) -> float | None:
     """Return a trial's estimated seconds, from those of a step. None is unknown."""
     if trial.unfit or refusal_reason(trial, device):
@@ -68,7 +76,11 @@ def _estimate_s(
     return start_s + estimate(work)
 
 
-def estimated_step_s(trial: Trial, device: Device, flops_per_sample: float | None) -> float | None:
+def estimated_step_s(
+    trial: Trial,
+    device: Device,
+    flops_per_sample: float | None,
+) -> float | None:
     """Return the estimated seconds of a training step of the trial's arms; None is unknown.
 
     They follow from the step's FLOPs and the rate of a short matrix product here: every precision

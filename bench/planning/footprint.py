@@ -16,7 +16,8 @@ from bench.spec.trial import SuiteRef, Trial
 GIB = 2**30
 # Shares of a device's memory: a model whose state takes more cannot be trained, and a step that
 # should take more gets a smaller batch.
-MOST_STATE, MOST_STEP = 0.95, 0.8
+MOST_STATE = 0.95
+MOST_STEP = 0.8
 
 
 class Footprint(NamedTuple):
@@ -29,7 +30,12 @@ class Footprint(NamedTuple):
     """Of what a step makes for each sample, at its peak; None is unknown."""
 
 
-def fit_batches(suite: Suite, ref: SuiteRef, device: Device, footprint: Footprint | None) -> Suite:
+def fit_batches(
+    suite: Suite,
+    ref: SuiteRef,
+    device: Device,
+    footprint: Footprint | None,
+) -> Suite:
     """Return a suite with its batch sizes halved until a step in fp32 should fit a device.
 
     It stays as it is where ``--set`` names the size, or nothing tells how much memory it takes.

@@ -29,15 +29,25 @@ from bench.spec.techniques import ArmSpec, find, for_one_device
 from bench.spec.trial import Cell, Trial
 
 # An emulated precision that nobody named is measured in one short process: it is slower by far.
-ONCE = Protocol(replicates=1, most_replicates=1, time_budget_s=1.0, fewest_rounds=3)
+ONCE = Protocol(
+    replicates=1,
+    most_replicates=1,
+    time_budget_s=1.0,
+    fewest_rounds=3,
+)
 # It is left out where a step of it should take longer, because a comparison runs about 20 of them;
 # and it is not trained where a training should.
-EMULATED_STEP_S, EMULATED_TRAIN_S = 1.0, 10.0
+EMULATED_STEP_S = 1.0
+EMULATED_TRAIN_S = 10.0
 # ``--quick`` halves a batch while its step has more FLOPs, by kind of device: about a second in
 # fp32 on two cores of a CPU, and half a second on a T4.
 QUICK_STEP_FLOPS = {"cpu": 1e11, "cuda": 2e12}
 # The order in which a run that has to end in a given time measures phases; the others follow.
-ASKED_FIRST = {"speed": 0, "memory": 1, "train": 2}
+ASKED_FIRST = {
+    "speed": 0,
+    "memory": 1,
+    "train": 2,
+}
 # A phase that is asked for at a batch size, with the precisions that it compares.
 Asked = tuple[Phase, int, tuple[str, ...]]
 # The arms of each of some trials.
@@ -77,7 +87,7 @@ def make_plan(
         UsageError: no device supports two of the precisions that were asked for, or the only one.
     """
     require_comparable(request.precisions or (BASELINE,), environment.devices)
-    trials: list[Trial] = []
+    trials = []
     for suite in suites:
         for device in environment.devices:
             trials += _plan_on_device(request, suite, device, largest)
@@ -88,7 +98,10 @@ def make_plan(
 
 
 def _plan_on_device(
-    request: Request, prepared: PreparedSuite, device: Device, largest: Largest | None
+    request: Request,
+    prepared: PreparedSuite,
+    device: Device,
+    largest: Largest | None,
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order, each with its estimates."""
     flops_per_sample = prepared.flops_per_sample
@@ -115,7 +128,10 @@ def _plan_on_device(
 
 
 def _shorten(
-    request: Request, suite: Suite, device: Device, flops_per_sample: float | None
+    request: Request,
+    suite: Suite,
+    device: Device,
+    flops_per_sample: float | None,
 ) -> Suite:
     """Return the suite at the only batch size that ``--quick`` measures where none is named.
 
@@ -134,7 +150,10 @@ def _shorten(
 
 
 def _emulates_quickly(
-    request: Request, suite: Suite, device: Device, flops_per_sample: float | None
+    request: Request,
+    suite: Suite,
+    device: Device,
+    flops_per_sample: float | None,
 ) -> bool:
     """Return whether to measure an emulated precision that nobody named.
 
@@ -161,7 +180,12 @@ def _is_worth_emulating(trial: Trial) -> bool:
     return trial.estimate_s is not None and trial.estimate_s <= EMULATED_TRAIN_S
 
 
-def _cell(request: Request, prepared: PreparedSuite, suite: Suite, device: Device) -> Cell:
+def _cell(
+    request: Request,
+    prepared: PreparedSuite,
+    suite: Suite,
+    device: Device,
+) -> Cell:
     """Return a suite's cell on a device at the batch size that its searches start from."""
     placement = Placement(name=device.placement)
     techniques = request.techniques
@@ -180,11 +204,15 @@ def _cell(request: Request, prepared: PreparedSuite, suite: Suite, device: Devic
 
 
 def _trials_on(
-    request: Request, cell: Cell, suite: Suite, device: Device, largest: Largest | None
+    request: Request,
+    cell: Cell,
+    suite: Suite,
+    device: Device,
+    largest: Largest | None,
 ) -> list[Trial]:
     """Return a suite's trials on one device, in their order."""
     precisions = _precisions(request, device)
-    asked: list[Asked] = []
+    asked = []
     if request.largest_batch and largest is None:
         asked += [(PHASES[search], cell.batch_size, precisions) for search in SEARCHES]
     fitting = {}
@@ -226,12 +254,12 @@ def _asked_by_size(
         precisions: all that are compared.
         fitting: the largest batch of each precision that has one.
     """
-    sizes_of_phases: dict[str, tuple[int, ...]] = {}
+    sizes_of_phases = {}
     for name, phase in PHASES.items():
         if name in request.phases and phase.can_measure(device):
             sizes_of_phases[name] = _batch_sizes(suite, request, device, phase)
     largest_sizes = {*fitting.values()}
-    asked: list[Asked] = []
+    asked = []
     for size in sorted(largest_sizes.union(*sizes_of_phases.values())):
         that_fit = tuple(name for name in fitting if fitting[name] >= size)
         for name, sizes in sizes_of_phases.items():
@@ -243,7 +271,12 @@ def _asked_by_size(
     return asked
 
 
-def _batch_sizes(suite: Suite, request: Request, device: Device, phase: Phase) -> tuple[int, ...]:
+def _batch_sizes(
+    suite: Suite,
+    request: Request,
+    device: Device,
+    phase: Phase,
+) -> tuple[int, ...]:
     """Return the batch sizes of a phase.
 
     They are the request's, else the suite's sweep; training keeps the recipe's.
@@ -289,7 +322,8 @@ def _trials(question: Question) -> list[Trial]:
 
     Arms that the device does not support get a trial each.
     """
-    phase, device = question.phase, question.device
+    phase = question.phase
+    device = question.device
     if phase.trials is not None:
         return phase.trials(question)
     common = question.trial()
@@ -324,7 +358,9 @@ def _in_seeds(question: Question, groups: Groups) -> list[Trial]:
 
 
 def together(
-    common: Trial, device: Device, refused: Sequence[ArmSpec] = ()
+    common: Trial,
+    device: Device,
+    refused: Sequence[ArmSpec] = (),
 ) -> tuple[Groups, list[Trial]]:
     """Return the arms of a trial that the device supports as one group.
 

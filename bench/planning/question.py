@@ -30,7 +30,8 @@ class Question:
 
     def trial(self) -> Trial:
         """Return a trial with all arms, in which phases replace what differs."""
-        request, resumes = self.request, self.phase.checkpoints
+        request = self.request
+        resumes = self.phase.checkpoints
         return Trial(
             cell=self.cell,
             phase=self.phase.name,

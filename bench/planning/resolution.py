@@ -27,7 +27,9 @@ def memory_trials(plan: Plan) -> MemoryTrials:
 
 
 def resolve(
-    trial: Trial, of_memory: MemoryTrials, done: Mapping[str, Mapping[str, Status]]
+    trial: Trial,
+    of_memory: MemoryTrials,
+    done: Mapping[str, Mapping[str, Status]],
 ) -> Trial | None:
     """Return what a planned trial measures after the memory phase of its cell.
 
@@ -42,7 +44,7 @@ def resolve(
         done: the status of each arm of the trials that have ended, by their ids.
     """
     # What is measured in the place of each planned arm.
-    measured: dict[ArmSpec, ArmSpec] = {}
+    measured = {}
     failed: list[ArmSpec] = []
     for planned, processes in of_memory.get((trial.ablation, trial.cell), {}).items():
         arm = planned.without(failed)
@@ -59,4 +61,6 @@ def resolve(
         arm = measured.get(planned, planned)
         if PHASES[trial.phase].finds_unfit or arm not in failed:
             arms.append(arm)
-    return replace(trial, arms=tuple(arms)) if arms else None
+    if arms:
+        return replace(trial, arms=tuple(arms))
+    return None

@@ -25,12 +25,21 @@ from bench.spec.trial import SuiteRef
 
 # The packages whose models are suites, by what stands before a model's name. ``suites/_PREFIX.py``
 # builds them, and ampmeter's extra of that name installs the package.
-LIBRARIES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+LIBRARIES = {
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "hf": "transformers",
+}
 # Above any number that a suite takes, so that a typo is refused before torch is asked for the
 # memory.
 MOST = 1e18
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
+BOOLEANS = {
+    "yes": True,
+    "true": True,
+    "no": False,
+    "false": False,
+}
 
 
 def names() -> list[str]:
@@ -86,7 +95,9 @@ def _find(word: str) -> SuiteRef:
 def _library(name: str) -> str:
     """Return the library's prefix in the name of a suite; empty where there is none."""
     prefix, colon, _ = name.partition(":")
-    return prefix if colon and prefix in LIBRARIES else ""
+    if colon and prefix in LIBRARIES:
+        return prefix
+    return ""
 
 
 def matching(pattern: str) -> list[str]:
@@ -189,7 +200,8 @@ def load(ref: SuiteRef) -> Suite:
     Raises:
         UsageError: its file cannot be loaded, with the line at fault.
     """
-    function, arguments = _function(ref), dict(ref.parameters)
+    function = _function(ref)
+    arguments = dict(ref.parameters)
     if ref.batch_size is not None:
         arguments["batch_size"] = ref.batch_size
     what = f"Suite '{ref.file or ref.name}' cannot be built"
@@ -277,8 +289,11 @@ def _blaming(what: str, file: str) -> Iterator[None]:
         lines = [frame.lineno for frame in frames if frame.filename == file]
         if isinstance(error, SyntaxError):
             lines.append(error.lineno)
-        line = f"line {lines[-1]}: " if lines else ""
-        kind, text = type(error).__name__, str(error).rstrip(".")
+        line = ""
+        if lines:
+            line = f"line {lines[-1]}: "
+        kind = type(error).__name__
+        text = str(error).rstrip(".")
         raise UsageError(f"{what}: {line}{kind}: {text}.") from error
 
 

@@ -59,7 +59,10 @@ class RayLauncher(Launcher):
     """Trials on different accelerators do not disturb each other."""
 
     def __init__(
-        self, address: str | None, accelerators: Sequence[str] | None, suite_files: Sequence[str]
+        self,
+        address: str | None,
+        accelerators: Sequence[str] | None,
+        suite_files: Sequence[str],
     ) -> None:
         """Connect, send the project's code to the cluster, and take the accelerators.
 
@@ -86,7 +89,8 @@ class RayLauncher(Launcher):
             self._ray = connect(address, Path(code))
         try:
             nodes = nodes_by_type(self._ray.nodes())
-            self._placements = [Placement(name=name) for name in accelerators or sorted(nodes)]
+            names = accelerators or sorted(nodes)
+            self._placements = [Placement(name=name) for name in names]
             # Of each type as many as the largest placement takes; smaller ones share them.
             needed: dict[str, int] = {}
             for placement in self._placements:
@@ -104,7 +108,8 @@ class RayLauncher(Launcher):
         """Place a group with an actor in each bundle, and wait until Ray has started them."""
         # Ray gives a node with GPUs one of the resource, however many it has, so each bundle takes
         # a little; a node without has as many as it has accelerators.
-        resource = {RESOURCE + kind: 0.001 if has_gpus else 1}
+        share = 0.001 if has_gpus else 1
+        resource = {RESOURCE + kind: share}
         bundle = {"CPU": 1, "GPU": int(has_gpus), **resource}
         group = self._ray.util.placement_group([bundle] * count, strategy=STRATEGY)
         self._groups.append(group)
@@ -147,7 +152,12 @@ class RayLauncher(Launcher):
         except self._ray.exceptions.RayError as error:
             raise _lost(where, error) from error
 
-    def _ask(self, method: str, *arguments: object, **options: object) -> dict[Accelerator, Any]:
+    def _ask(
+        self,
+        method: str,
+        *arguments: object,
+        **options: object,
+    ) -> dict[Accelerator, Any]:
         """Call a method of all actors at the same time; return what each returned.
 
         Raises:
@@ -157,11 +167,15 @@ class RayLauncher(Launcher):
         for held in self._held.values():
             for each in held:
                 running[each] = getattr(each.actor, method).remote(*arguments, **options)
-        return {each: self._get(each.name, reference) for each, reference in running.items()}
+        answers = {}
+        for each, reference in running.items():
+            answers[each] = self._get(each.name, reference)
+        return answers
 
     def _accelerators(self, placement: Placement) -> list[Accelerator]:
         """Return the accelerators of a placement; smaller ones share those of larger ones."""
-        return self._held[placement.members[0]][: len(placement.members)]
+        members = placement.members
+        return self._held[members[0]][: len(members)]
 
     def survey(self, _gpus: tuple[str, ...] | None) -> Environment:
         answers = self._ask("survey_own")
@@ -177,9 +191,12 @@ class RayLauncher(Launcher):
         # Data that differ between the nodes would make their trials answer different questions.
         first, *others = answers.values()
         if any(value != first for value in others):
-            text = "; ".join(f"{each.name}: {value}" for each, value in answers.items())
+            texts = []
+            for each, value in answers.items():
+                texts.append(f"{each.name}: {value}")
+            function = target.split(":")[1]
             raise UsageError(
-                f"The nodes do not agree about {target.split(':')[1]}: {text}. Give all nodes the "
+                f"The nodes do not agree about {function}: {'; '.join(texts)}. Give all nodes the "
                 "same data and suites."
             )
         return first
@@ -224,7 +241,8 @@ class RayLauncher(Launcher):
         cell = replace(trial.cell, suite=suite, placement=Placement(name=local))
         trial_there = replace(trial, cell=cell)
         device_there = replace(device, placement=local)
-        address, port = self._get(held[0].name, held[0].actor.meeting_place.remote())
+        first = held[0]
+        address, port = self._get(first.name, first.actor.meeting_place.remote())
         nodes = [each.node for each in held]
         ranks = []
         for number, each in enumerate(held):
@@ -237,16 +255,20 @@ class RayLauncher(Launcher):
                     address=address,
                     port=port,
                 )
+            arguments = (trial_there, device_there, meeting)
             rank = Rank(
                 name=each.name,
-                run=partial(self._run_rank, each, (trial_there, device_there, meeting)),
+                run=partial(self._run_rank, each, arguments),
                 halt=partial(self._halt, each),
             )
             ranks.append(rank)
         return ranks
 
     def _run_rank(
-        self, held: Accelerator, arguments: tuple[Any, ...], on_message: OnMessage
+        self,
+        held: Accelerator,
+        arguments: tuple[Any, ...],
+        on_message: OnMessage,
     ) -> Ending:
         """Run a rank by the actor on an accelerator, and pass its records on.
 
@@ -361,9 +383,10 @@ def _require_room(placement: Placement, nodes: Mapping[str, Sequence[dict[str, f
     for node in nodes.get(kind, ()):
         room += int(node.get("GPU") or node[RESOURCE + kind])
     if room < count:
+        types = ", ".join(sorted(nodes))
         raise UsageError(
             f"{placement.name} takes {count} {kind}, and the cluster has {room}. Its types are: "
-            f"{', '.join(sorted(nodes))}."
+            f"{types}."
         )
 
 
@@ -419,7 +442,9 @@ class AcceleratorActor(LocalLauncher):
         """Describe the accelerator: the only GPU that this process sees, or the node's CPU."""
         import ray
 
-        return self.survey(("0",) if ray.get_gpu_ids() else ("cpu",))
+        if ray.get_gpu_ids():
+            return self.survey(("0",))
+        return self.survey(("cpu",))
 
     def meeting_place(self) -> tuple[str, int]:
         """Return the node's address and a free port, at which the ranks of a trial may meet."""
@@ -428,7 +453,10 @@ class AcceleratorActor(LocalLauncher):
         return str(ray.util.get_node_ip_address()), free_port()
 
     def stream(
-        self, trial: Trial, device: Device, rendezvous: Rendezvous | None
+        self,
+        trial: Trial,
+        device: Device,
+        rendezvous: Rendezvous | None,
     ) -> Iterator[Message | Ending]:
         """Run the accelerator's rank of a trial; yield its records, and its ending last."""
         messages: SimpleQueue[Message | Ending] = SimpleQueue()

@@ -86,7 +86,9 @@ def fields_of(record: type, *, part: bool = False) -> Iterator[Field]:
     """
     hints = get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
-        kind, column, words = hints[field.name], Column(), ()
+        kind = hints[field.name]
+        column = Column()
+        words = ()
         required = not part
         if get_origin(kind) in (Union, types.UnionType):  # with None
             (kind,) = set(get_args(kind)) - {types.NoneType}

@@ -8,7 +8,7 @@ quantity has its unit in its name; unknown is None.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol
@@ -35,8 +35,9 @@ Positive = Annotated[float, Column(sign="> 0")]
 Signed = Annotated[float, Column(sign="")]
 SignedBytes = Annotated[int, Column(sign="")]
 Diverging = Annotated[float, Column(sign="", may_diverge=True)]
-Derived = Annotated[float, Column(sign="", stored=False)]
-DerivedCount = Annotated[int, Column(sign="", stored=False)]
+# What follows from stored rows is None in the record that a trial sends.
+Derived = Annotated[float, Column(sign="", stored=False)] | None
+DerivedCount = Annotated[int, Column(sign="", stored=False)] | None
 Status = Literal[
     "ok", "unconverged", "oom", "unsupported", "nonfinite", "invalid", "timeout", "failed"
 ]
@@ -496,3 +497,5 @@ class Detail(Protocol):
 # What a process of a trial sends before its ending: its progress, its details, and a result for
 # each arm.
 Message = Progress | TrialResult | Detail
+# Sends one of them to the process that started the trial.
+Send = Callable[[Message], None]

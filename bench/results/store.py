@@ -185,7 +185,8 @@ class Store:
 
 
 def _identity(trial: Trial, device: Device, result: TrialResult) -> Identity:
-    cell, key = trial.cell, PHASES[trial.phase].key
+    cell = trial.cell
+    key = PHASES[trial.phase].key
     (arm,) = (each for each in trial.arms if each.name == result.arm)
     return Identity(
         trial=trial.id,

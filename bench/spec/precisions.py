@@ -117,7 +117,8 @@ BASELINE = "fp32"
 LARGEST = 2.0**127
 # The oldest torchao with all that is taken from it to convert layers, and the oldest torch that it
 # loads its compiled kernels with (``torchao/__init__.py``).
-TORCHAO, TORCH_OF_TORCHAO = "0.18", "2.11"
+TORCHAO = "0.18"
+TORCH_OF_TORCHAO = "2.11"
 # What the sizes of float8 products must be multiples of (torch._scaled_mm). Gradients of weights
 # are products over the rows of a batch.
 FLOAT8_MULTIPLE = 16

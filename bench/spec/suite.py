@@ -65,7 +65,8 @@ class Data:
         either = "given, or else target_shape for regression"
         require(is_either, "Data.classes", either, self.classes)
         require(self.steps_per_epoch > 0, "Data.steps_per_epoch", "1 or more", self.steps_per_epoch)
-        share, shares = self.validation_share, "a share such as 0.2, from 0 and below 1"
+        share = self.validation_share
+        shares = "a share such as 0.2, from 0 and below 1"
         require(0 <= share < 1, "Data.validation_share", shares, share)
 
     @property

@@ -210,7 +210,7 @@ def parse_techniques(text: str) -> tuple[str, ...]:
 
 def techniques(names: tuple[str, ...], base: Techniques = PLAIN) -> Techniques:
     """Return the techniques that canonical names switch on, on top of ``base``."""
-    changed: dict[str, bool | int | str] = {}
+    changed = {}
     for word in names:
         name, _, value = word.partition("=")
         setting: bool | int | str = value or True
@@ -261,7 +261,8 @@ class ArmSpec:
 
         It is on fp32 where its precision failed and fp32 did not.
         """
-        dropped, precisions = set(), set()
+        dropped = set()
+        precisions = set()
         for step in failed:
             if step.techniques:
                 dropped.add(step.techniques[-1])

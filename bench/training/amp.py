@@ -55,7 +55,9 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     if precision.autocast is None:
         return nullcontext()  # entering a disabled autocast costs 5 µs a step
     return torch.autocast(
-        device.type, dtype=getattr(torch, precision.autocast), cache_enabled=precision.cache
+        device.type,
+        dtype=getattr(torch, precision.autocast),
+        cache_enabled=precision.cache,
     )
 
 
@@ -162,7 +164,12 @@ class Weights:
     def _narrow_inputs(self, _model: nn.Module, inputs: tuple[Any, ...]) -> Any:
         return cast(inputs, self._dtype)
 
-    def _widen_outputs(self, _model: nn.Module, _inputs: tuple[Any, ...], outputs: Any) -> Any:
+    def _widen_outputs(
+        self,
+        _model: nn.Module,
+        _inputs: tuple[Any, ...],
+        outputs: Any,
+    ) -> Any:
         return cast(outputs, torch.float32)
 
     def _widen_gradient(self, weight: Tensor) -> None:

@@ -18,7 +18,7 @@ from bench.data.batch import Batch, first_dimension, tensors
 from bench.devices.backend import backend_of, device_at
 from bench.measure.operations import flops_by_module, observe
 from bench.planning import suite_registry
-from bench.results.records import Message, Operations, Progress, Status, Switches, TrialResult
+from bench.results.records import Operations, Progress, Send, Status, Switches, TrialResult
 from bench.spec.precisions import (
     Precision,
     parse_precision,
@@ -55,7 +55,11 @@ class Context:
     """Those of all arms; the ablation's steps have their own."""
 
     def build(
-        self, name: str, *, techniques: Techniques | None = None, steps: int | None = None
+        self,
+        name: str,
+        *,
+        techniques: Techniques | None = None,
+        steps: int | None = None,
     ) -> BuiltArm:
         """Set the process to the precision called ``name`` and build its arm.
 
@@ -91,7 +95,8 @@ class Context:
             return self.trial.cell.batch_size
         # A suite's own batches may differ in size.
         count = self.suite.count or first_dimension
-        return sum(distributed.gathered(sum(map(count, batches)) / len(batches)))
+        samples = sum(map(count, batches))
+        return sum(distributed.gathered(samples / len(batches)))
 
     @property
     def shard(self) -> Shard:
@@ -106,11 +111,18 @@ class Context:
         if self.suite.batches is None:
             opened = partial(open_batches, self.data, cell.data)
         return opened(
-            batch_size=cell.batch_size, device=self.device, seed=self.trial.seed, shard=self.shard
+            batch_size=cell.batch_size,
+            device=self.device,
+            seed=self.trial.seed,
+            shard=self.shard,
         )
 
     def resident_batches(
-        self, count: int, *, batch_size: int | None = None, device: torch.device | None = None
+        self,
+        count: int,
+        *,
+        batch_size: int | None = None,
+        device: torch.device | None = None,
     ) -> list[Batch]:
         """Return this process's part of the first batches of training, or of random ones.
 
@@ -133,7 +145,9 @@ class Context:
 def open_context(trial: Trial) -> Context:
     """Load the trial's suite and name its device, without touching the device."""
     suite = suite_registry.load(trial.cell.suite)
-    data = replace(suite.data, classes=trial.cell.classes) if trial.cell.classes else suite.data
+    data = suite.data
+    if trial.cell.classes:
+        data = replace(suite.data, classes=trial.cell.classes)
     device = device_at(trial.cell.placement.device_of(distributed.rank()))
     return Context(
         trial=trial,
@@ -146,9 +160,10 @@ def open_context(trial: Trial) -> Context:
 
 def by_shape(batches: Sequence[Batch]) -> list[Batch]:
     """Return one of the batches for each combination of their tensors' shapes."""
-    shapes: dict[tuple[torch.Size, ...], Batch] = {}
+    shapes = {}
     for batch in batches:
-        shapes[tuple(tensor.shape for tensor in tensors(batch))] = batch
+        shape = tuple(tensor.shape for tensor in tensors(batch))
+        shapes[shape] = batch
     return list(shapes.values())
 
 
@@ -192,7 +207,8 @@ class TrainingRunner:
 
     def run_steps(self, steps: int) -> None:
         """Queue that many steps."""
-        arm, batches = self.arm, self.batches
+        arm = self.arm
+        batches = self.batches
         for _ in range(steps):
             self.loss = None  # and its graph with it, before the next is made
             self.loss = arm.step(arm, next(batches))
@@ -257,10 +273,8 @@ class TrainingRunner:
         try:
             return flops_by_module(observable.compute)
         except Exception as error:  # a model that cannot be observed; that it trains is known
-            print(
-                f"{self.name}: the modules of its products are unknown: {type(error).__name__}: "
-                f"{error}"
-            )
+            kind = type(error).__name__
+            print(f"{self.name}: the modules of its products are unknown: {kind}: {error}")
             return Counter()
         finally:
             self.arm.zero_grad()
@@ -289,7 +303,8 @@ class TrainingRunner:
             measured: other fields of the result, such as ``row``.
         """
         precision = self.arm.precision
-        before, after = _fp32_of(self.wanted or switches), _fp32_of(switches)
+        before = _fp32_of(self.wanted or switches)
+        after = _fp32_of(switches)
         # A training that diverged says nothing about its arithmetic.
         if before != after and status != "nonfinite":
             status = "invalid"
@@ -299,12 +314,18 @@ class TrainingRunner:
             if missed:
                 status = "invalid"
             types = unexpected_types_in_words(
-                precision.name, operations.compute_dtypes, operations.other_modules
+                precision.name,
+                operations.compute_dtypes,
+                operations.other_modules,
             )
             detail = "; ".join(filter(None, (missed, types, detail)))
         fields = {"arm": self.name, "compile_s": self.compile_s} | measured
         return TrialResult(
-            status=status, detail=detail, switches=switches, operations=operations, **fields
+            status=status,
+            detail=detail,
+            switches=switches,
+            operations=operations,
+            **fields,
         )
 
     def observable(self) -> TrainingRunner:
@@ -313,7 +334,7 @@ class TrainingRunner:
         plain = replace(self.arm, forward=self.arm.model, graph=None)
         return replace(self, arm=plain)
 
-    def compile(self, context: Context, send: Callable[[Message], None]) -> None:
+    def compile(self, context: Context, send: Send) -> None:
         """Let the newly built arm compile before anything is observed or timed.
 
         It keeps the seconds that this takes. It runs over a batch of each shape, from an empty
@@ -325,7 +346,9 @@ class TrainingRunner:
             return
         send(Progress(text=f"{self.name}: compiling", silence_s=COMPILING_S))
         self.activate()
-        batches = context.resident_batches(1 if context.suite.batches is None else BATCHES)
+        # Random batches all have one shape.
+        count = 1 if context.suite.batches is None else BATCHES
+        batches = context.resident_batches(count)
         # Batch norm counts the batches of this, too.
         buffers = [(buffer, buffer.clone()) for buffer in self.arm.model.buffers()]
         self.compile_s = 0.0
@@ -345,7 +368,9 @@ class TrainingRunner:
 
 
 def _fp32_of(switches: Switches) -> str:
-    matmul, conv, rnn = switches.fp32_matmul, switches.fp32_conv, switches.fp32_rnn
+    matmul = switches.fp32_matmul
+    conv = switches.fp32_conv
+    rnn = switches.fp32_rnn
     return f"matmul {matmul}, conv {conv}, rnn {rnn}"
 
 

@@ -25,6 +25,8 @@ from bench.training import distributed
 from bench.training.step import BuiltArm
 
 CPU = torch.device("cpu")
+# Tensors and plain values by name, which load without running code.
+State = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,12 @@ class Checkpoint:
     """The trial's id."""
     epochs: tuple[EpochResult, ...]
     model: dict[str, Tensor]
-    optimizers: dict[str, Any]
+    optimizers: State
     """The state of each, by its name."""
-    schedules: tuple[dict[str, Any], ...]
-    scaler: dict[str, Any]
+    schedules: tuple[State, ...]
+    scaler: State
     """Empty where the precision does not scale the loss."""
-    generators: tuple[dict[str, Any], ...]
+    generators: tuple[State, ...]
     """States of each rank's random generators."""
 
     @staticmethod
@@ -51,14 +53,17 @@ class Checkpoint:
 
         All ranks must call this; they have the same weights.
         """
+        optimizers = {name: each.state_dict() for name, each in arm.optimizers.items()}
+        schedules = [schedule.state_dict() for schedule in arm.schedules]
+        generators = generator_states(arm.device)
         return Checkpoint(
             trial=trial,
             epochs=tuple(epochs),
             model=arm.weights.state_dict(),
-            optimizers={name: each.state_dict() for name, each in arm.optimizers.items()},
-            schedules=tuple(schedule.state_dict() for schedule in arm.schedules),
+            optimizers=optimizers,
+            schedules=tuple(schedules),
             scaler=arm.scaler.state_dict(),
-            generators=distributed.gathered(generator_states(arm.device)),
+            generators=distributed.gathered(generators),
         )
 
     def restore(self, arm: BuiltArm) -> None:
@@ -89,14 +94,14 @@ class Checkpoint:
             torch.save(state, draft)
 
 
-def generator_states(device: torch.device) -> dict[str, Any]:
+def generator_states(device: torch.device) -> State:
     """Return the states of torch's, Python's and NumPy's global generators.
 
     A user's suite may draw from any of them, in its weights, its dropout or its loss. They are
     values that load without running code.
     """
     name, key, *rest = cast(tuple[Any, ...], np.random.get_state())
-    states: dict[str, Any] = {
+    states: State = {
         "python": random.getstate(),
         "numpy": (name, key.tolist(), *rest),
     }
@@ -105,7 +110,7 @@ def generator_states(device: torch.device) -> dict[str, Any]:
     return states
 
 
-def restore_generators(states: dict[str, Any], device: torch.device) -> None:
+def restore_generators(states: State, device: torch.device) -> None:
     """Restore what ``generator_states`` returned."""
     for each in (CPU, device):
         # A training may continue on another kind of device, whose generator is left as it is.
@@ -120,8 +125,10 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     try:
         # Refuses all but tensors and plain values, which cannot run code.
         state = torch.load(path, map_location="cpu", weights_only=True)
-        epochs = tuple(EpochResult(**epoch) for epoch in state.pop("epochs"))
-        return Checkpoint(**state, epochs=epochs)
+        epochs = []
+        for epoch in state.pop("epochs"):
+            epochs.append(EpochResult(**epoch))
+        return Checkpoint(**state, epochs=tuple(epochs))
     except FileNotFoundError:
         return None
     except Exception as error:  # a damaged file raises nearly anything

@@ -10,7 +10,6 @@ Source: torchao.float8 (per-tensor and row-wise scaling).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,11 @@ from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import Precision
 
 
-def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] = ()) -> Conversion:
+def convert(
+    model: nn.Module,
+    precision: Precision,
+    stay: Collection[nn.Module] = (),
+) -> Conversion:
     """Let torchao convert the linear layers that fit, in place; return what became of each.
 
     The modules that ``stay`` are not converted.
@@ -29,8 +32,8 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         UnsupportedError: none fits, so that the arm would be its autocast's and no more; or the
             library refuses.
     """
-    fitting: dict[str, nn.Linear] = {}
-    kept: dict[str, str] = {}
+    fitting = {}
+    kept = {}
     for name, layer in model.named_modules():
         if not isinstance(layer, nn.Linear):
             continue
@@ -40,12 +43,13 @@ def convert(model: nn.Module, precision: Precision, stay: Collection[nn.Module] 
         else:
             fitting[name] = layer
     if not fitting:
-        reasons = "; ".join(f"{name}: {why}" for name, why in kept.items()) or "it has none"
+        reasons = [f"{name}: {why}" for name, why in kept.items()]
+        text = "; ".join(reasons) or "it has none"
         raise UnsupportedError(
-            f"{precision.name} converts none of the model's linear layers ({reasons})"
+            f"{precision.name} converts none of the model's linear layers ({text})"
         )
     twin = _float8_twins(precision)
-    twins: dict[Any, nn.Module] = {}
+    twins = {}
     for layer in fitting.values():
         # A new module is in training mode, whatever its model is in.
         twins[layer] = twin(layer).train(layer.training)

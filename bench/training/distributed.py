@@ -59,7 +59,9 @@ def ranks() -> int:
 
 def rank() -> int:
     """Return this process's rank."""
-    return distributed.get_rank() if ranks() > 1 else 0
+    if ranks() > 1:
+        return distributed.get_rank()
+    return 0
 
 
 def clock() -> Callable[[], int]:
@@ -103,7 +105,9 @@ def from_first(value: Value) -> Value:
 def total(readings: Sequence[float | None]) -> float | None:
     """Return the sum, or None where one of them is unknown."""
     known = [reading for reading in readings if reading is not None]
-    return sum(known) if known and len(known) == len(readings) else None
+    if known and len(known) == len(readings):
+        return sum(known)
+    return None
 
 
 def summed(values: Sequence[float]) -> list[float]:
@@ -130,7 +134,9 @@ def parallel(model: nn.Module, device: torch.device) -> Callable[..., Any]:
     Every rank starts from rank 0's weights.
     """
     # A model on the CPU must have none.
-    device_ids = [device] if backend_of(device).is_gpu else None
+    device_ids = None
+    if backend_of(device).is_gpu:
+        device_ids = [device]
     return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
 
 

@@ -27,7 +27,12 @@ META = torch.device("meta")
 
 def _first_batch(suite: Suite, batch_size: int) -> Batch:
     (batch,) = first_batches(
-        suite, suite.data, batch_size=batch_size, count=1, device=torch.device("cpu"), seed=0
+        suite,
+        suite.data,
+        batch_size=batch_size,
+        count=1,
+        device=torch.device("cpu"),
+        seed=0,
     )
     return batch
 
@@ -58,7 +63,9 @@ def training_flops_per_sample(suite: Suite) -> float | None:
         # too, it reports why.
         return None
     flops = observed.flops_per_step
-    return None if flops is None else flops / samples
+    if flops is None:
+        return None
+    return flops / samples
 
 
 def footprint(ref: SuiteRef) -> Footprint:
@@ -96,7 +103,9 @@ def footprint(ref: SuiteRef) -> Footprint:
     signal.alarm(COUNTING_S)
     peak = memory.tensor_bytes(step, META, modules=[model], optimizers=optimizers)
     signal.alarm(0)
-    sample_bytes = (peak["tracked_peak_bytes"] - kept_bytes) / size if peak else None
+    sample_bytes = None
+    if peak:
+        sample_bytes = (peak["tracked_peak_bytes"] - kept_bytes) / size
     return Footprint(memory.model_bytes(model), kept_bytes + gradient_bytes, sample_bytes)
 
 

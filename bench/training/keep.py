@@ -21,7 +21,11 @@ from bench.spec.errors import UnsupportedError, UsageError, nearest
 from bench.spec.precisions import Precision
 
 
-def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozenset[nn.Module]:
+def keep(
+    model: nn.Module,
+    precision: Precision,
+    device: torch.device,
+) -> frozenset[nn.Module]:
     """Let the modules that a precision keeps run in fp32, in place.
 
     Returns them and all that they hold.
@@ -31,7 +35,9 @@ def keep(model: nn.Module, precision: Precision, device: torch.device) -> frozen
         UnsupportedError: the forward of one of them has been replaced, so that a class cannot wrap
             it.
     """
-    roots = matching(model, precision.keep.split("+")) if precision.keep else {}
+    roots = {}
+    if precision.keep:
+        roots = matching(model, precision.keep.split("+"))
     parts = set[nn.Module]()
     for name, module in roots.items():
         if "forward" in vars(module):
@@ -84,4 +90,6 @@ def _kept(plain: type[nn.Module]) -> type[nn.Module]:
 
 def lies_in(name: str, other: str) -> bool:
     """Return whether one module lies within another, by their names."""
-    return name != other and (not other or name.startswith(f"{other}."))
+    if not other:  # the whole model
+        return name != other
+    return name.startswith(f"{other}.")

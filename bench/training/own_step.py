@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from bench.data.batch import Batch
 from bench.measure.memory import updated
@@ -32,9 +33,9 @@ class Training:
         self._updating = False
         self._asked = 0
         """Optimizer steps, in the training step in progress."""
-        self._stepped = set[torch.optim.Optimizer]()
+        self._stepped = set[Optimizer]()
         """With the scale as it is."""
-        self._used = set[torch.optim.Optimizer]()
+        self._used = set[Optimizer]()
         """Whose gradients have been used, and go before others are added."""
 
     @property
@@ -46,7 +47,7 @@ class Training:
         return self._arm.forward
 
     @property
-    def optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
+    def optimizers(self) -> Mapping[str, Optimizer]:
         """The suite's optimizers by their names."""
         return self._arm.optimizers
 
@@ -136,7 +137,7 @@ class Training:
         self._stepped.update(chosen)
         self._asked += len(chosen)
 
-    def _chosen(self, optimizer: str | None) -> list[torch.optim.Optimizer]:
+    def _chosen(self, optimizer: str | None) -> list[Optimizer]:
         optimizers = self._arm.optimizers
         if optimizer is None:
             return [*optimizers.values()]
@@ -166,7 +167,7 @@ class Training:
         self._learns = False
         return self._run(arm, batch)
 
-    def refuse_unscaled(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    def refuse_unscaled(self, optimizers: Mapping[str, Optimizer]) -> None:
         """Let an optimizer's step that a suite's step takes past the GradScaler be refused."""
 
         def refuse(*_: Any) -> None:
@@ -182,7 +183,8 @@ class Training:
             optimizer.register_step_pre_hook(refuse)
 
     def _run(self, arm: BuiltArm, batch: Batch) -> Tensor:
-        self._arm, self._updating = arm, False
+        self._arm = arm
+        self._updating = False
         # A step that only calls ``backward`` would add to the gradients of the last batch.
         arm.zero_grad()
         self._used.clear()
@@ -198,7 +200,9 @@ class Training:
 
 
 def take_steps(
-    arm: BuiltArm, optimizers: Collection[torch.optim.Optimizer], clip: float | None
+    arm: BuiltArm,
+    optimizers: Collection[Optimizer],
+    clip: float | None,
 ) -> None:
     """Let optimizers step, after the gradients of their weights are clipped to a norm, if any."""
     if clip is not None:

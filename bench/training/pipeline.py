@@ -12,7 +12,11 @@ from bench.data.transfer import prefetched
 from bench.training.step import BuiltArm
 
 
-def from_host(arm: BuiltArm, batches: Sequence[Batch], stack: ExitStack) -> Iterator[Batch]:
+def from_host(
+    arm: BuiltArm,
+    batches: Sequence[Batch],
+    stack: ExitStack,
+) -> Iterator[Batch]:
     """Return batches that lie in host memory on the arm's device, in turn and again and again.
 
     Without techniques each is copied from pageable memory when it is asked for. ``non-blocking``

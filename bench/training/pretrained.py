@@ -21,7 +21,10 @@ from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.step import build_model
 
-NONE, PUBLISHED = "none", ("imagenet", "pretrained")
+NONE = "none"
+PUBLISHED = ("imagenet", "pretrained")
+# Tensors by the names that a model has for them.
+StateDict = dict[str, Tensor]
 
 
 def fetch(ref: SuiteRef) -> None:
@@ -61,7 +64,7 @@ def pretrained(build: Callable[..., nn.Module], weights: str, data: Data) -> nn.
     return model
 
 
-def _download(name: str) -> dict[str, Tensor]:
+def _download(name: str) -> StateDict:
     from torchvision import models
 
     api: Any = models  # its exports are not marked for mypy
@@ -69,19 +72,21 @@ def _download(name: str) -> dict[str, Tensor]:
     folder = Path(torch.hub.get_dir()) / "checkpoints"
     try:
         with connection_timeout():
-            state: dict[str, Tensor] = entry.get_state_dict(progress=False, check_hash=True)
+            state: StateDict = entry.get_state_dict(progress=False, check_hash=True)
     except FAILURES as error:
+        reason = getattr(error, "reason", error)
+        file = entry.url.rpartition("/")[2]
         raise UsageError(
             f"The ImageNet weights of {name} are not in '{folder}' and could not be downloaded "
-            f"from {entry.url} ({getattr(error, 'reason', error)}). Put "
-            f"{entry.url.rsplit('/', 1)[-1]} there, or give --weights PATH or --weights none."
+            f"from {entry.url} ({reason}). Put {file} there, or give --weights PATH or --weights "
+            "none."
         ) from error
     return state
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read(path: Path) -> StateDict:
     try:
-        state: dict[str, Tensor] = dict(torch.load(path, map_location="cpu", weights_only=True))
+        state: StateDict = dict(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError:
         raise UsageError(
             f"There is no weights file '{path}'. Give --weights PATH, or --weights none."
@@ -95,12 +100,15 @@ def _read(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
+def _load(model: nn.Module, state: StateDict, where: str) -> None:
     """Load ``state``; the model keeps its own head if that has other shapes."""
     # The head is the last layer that has weights.
     *_, (last_weight, _) = model.named_parameters()
     head = last_weight.rpartition(".")[0] + "."
-    own_head = {name: value for name, value in model.state_dict().items() if name.startswith(head)}
+    own_head = {}
+    for name, value in model.state_dict().items():
+        if name.startswith(head):
+            own_head[name] = value
     # A head for other classes has other shapes.
     for name, value in own_head.items():
         if name not in state or state[name].shape != value.shape:
@@ -109,7 +117,9 @@ def _load(model: nn.Module, state: dict[str, Tensor], where: str) -> None:
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        problems = " ".join(line.strip() for line in str(error).splitlines()[1:4])
+        # After a headline, a line for each problem.
+        lines = str(error).splitlines()[1:4]
+        problems = " ".join(line.strip() for line in lines)
         raise UsageError(
             f"The weights of {where} are not those of this model: {problems}"
         ) from error

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.overrides import TorchFunctionMode
 
@@ -60,13 +61,13 @@ class TakenSteps:
         self._skipped = 0
         self._found_inf = list[Tensor]()
 
-    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+    def watch(self, optimizer: Optimizer) -> None:
         """Count the steps that reach an optimizer."""
         # Without a GradScaler no step is skipped, and a hook costs some microseconds a step.
         if self._can_skip:
             optimizer.register_step_post_hook(self._reached)
 
-    def _reached(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _reached(self, optimizer: Optimizer, *_: Any) -> None:
         self._skipped -= 1
         found_inf = getattr(optimizer, "found_inf", None)
         if found_inf is not None:
@@ -103,7 +104,7 @@ class BuiltArm:
     computes its own."""
     count: Callable[[Batch], int]
     """Returns the samples of a batch."""
-    optimizers: dict[str, torch.optim.Optimizer]
+    optimizers: dict[str, Optimizer]
     """By the suite's names; one alone is called optimizer."""
     scaler: torch.amp.GradScaler
     """A disabled one passes losses and steps on."""
@@ -133,11 +134,11 @@ class BuiltArm:
     """The CUDA graph that computes the gradients, where one is used."""
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer:
+    def optimizer(self) -> Optimizer:
         """The first of the optimizers."""
         return next(iter(self.optimizers.values()))
 
-    def zero_grad(self, optimizers: Iterable[torch.optim.Optimizer] | None = None) -> None:
+    def zero_grad(self, optimizers: Iterable[Optimizer] | None = None) -> None:
         """Drop the gradients of some optimizers' weights; None is all of the arm's."""
         for optimizer in self.optimizers.values() if optimizers is None else optimizers:
             optimizer.zero_grad(set_to_none=self.techniques.set_to_none)
@@ -155,7 +156,9 @@ class BuiltArm:
     @property
     def loss_scale(self) -> float | None:
         """The GradScaler's scale; None where the precision has none."""
-        return self.scaler.get_scale() if self.scaler.is_enabled() else None
+        if self.scaler.is_enabled():
+            return self.scaler.get_scale()
+        return None
 
     def autocast(self) -> AbstractContextManager[None]:
         """Return a new region in which the forward pass and the loss run under the precision."""
@@ -163,7 +166,9 @@ class BuiltArm:
 
     def arranged(self, batch: Batch) -> Batch:
         """Return a batch in the layout of the model's weights."""
-        return channels_last(batch) if self.techniques.channels_last else batch
+        if self.techniques.channels_last:
+            return channels_last(batch)
+        return batch
 
 
 def build_arm(
@@ -222,10 +227,12 @@ def build_arm(
         # One that averages the weights, as schedule-free ones do, has two modes.
         if hasattr(optimizer, "train"):
             optimizer.train()
-    step, gradients = training_step, leave_gradients
+    step = training_step
+    gradients = leave_gradients
     if suite.step:
         training = Training(suite.step)
-        step, gradients = training.train, training.gradients
+        step = training.train
+        gradients = training.gradients
         # Without scaling, an optimizer's own .step() is as good as training.step.
         if scaler.is_enabled():
             training.refuse_unscaled(optimizers)
@@ -260,7 +267,9 @@ def build_arm(
 
 
 def _build_schedules(
-    suite: Suite, optimizers: Mapping[str, torch.optim.Optimizer], steps: int | None
+    suite: Suite,
+    optimizers: Mapping[str, Optimizer],
+    steps: int | None,
 ) -> list[torch.optim.lr_scheduler.LRScheduler]:
     schedules = []
     if suite.schedule and steps:
@@ -275,7 +284,11 @@ def _build_schedules(
 
 
 def _forward(
-    suite: Suite, model: nn.Module, device: torch.device, techniques: Techniques, seed: int
+    suite: Suite,
+    model: nn.Module,
+    device: torch.device,
+    techniques: Techniques,
+    seed: int,
 ) -> Any:
     if distributed.ranks() > 1:
         # Dropout must differ between the parts of a batch, so each rank goes on from a seed of its
@@ -284,7 +297,9 @@ def _forward(
         return distributed.parallel(model, device)
     if not techniques.compile:
         return model
-    mode = techniques.compile if isinstance(techniques.compile, str) else None
+    mode = None
+    if isinstance(techniques.compile, str):
+        mode = techniques.compile
     forward = partial(compiled, mode=mode, one_shape=suite.batches is None)
     # A suite with several models calls each by itself.
     if isinstance(model, nn.ModuleDict):
@@ -349,7 +364,9 @@ def build_loss(suite: Suite, data: Data) -> nn.Module:
         return build()
     if data.tokens:
         return TokenLoss()
-    return nn.MSELoss() if data.classes is None else nn.CrossEntropyLoss()
+    if data.classes is None:
+        return nn.MSELoss()
+    return nn.CrossEntropyLoss()
 
 
 class TokenLoss(nn.CrossEntropyLoss):
@@ -455,13 +472,14 @@ def train_epoch(arm: BuiltArm, batches: Iterator[Batch]) -> Epoch:
 
     The clock covers loading and training, and stops when the device is done.
     """
-    losses: list[Tensor] = []
+    losses = []
     wait_ns = samples = 0
     taken = arm.taken.count
     # What is queued already is not this epoch's.
     backend_of(arm.device).synchronize()
     clock = distributed.clock()
-    start, wait_start = clock(), time.perf_counter_ns()
+    start = clock()
+    wait_start = time.perf_counter_ns()
     for batch in batches:
         wait_ns += time.perf_counter_ns() - wait_start
         # Losses stay on the device: reading one would wait for it in every step.
@@ -508,7 +526,13 @@ class CrossEntropies(TorchFunctionMode):
         self.seen: list[tuple[Tensor, Tensor]] = []
         """Scores and targets."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Note the first two arguments of a cross entropy, and call ``func``."""
         if func is nn.functional.cross_entropy:
             self.seen.append(args[:2])
@@ -550,7 +574,9 @@ def evaluate(arm: BuiltArm, batches: Iterator[Batch]) -> tuple[float, float | No
             "There is no batch to test on: let batches('test', …) return None where there are none."
         )
     # An accuracy is of all samples, or there is none.
-    accuracy_pct = 100 * hits / samples if classes == samples else None
+    accuracy_pct = None
+    if classes == samples:
+        accuracy_pct = 100 * hits / samples
     return loss_sum / samples, accuracy_pct
 
 
@@ -574,7 +600,11 @@ def _are_classes(scores: Any, targets: Any, size: int) -> bool:
 
 
 @torch.no_grad()
-def evaluate_by(suite: Suite, arm: BuiltArm, batches: Iterator[Batch]) -> dict[str, float | None]:
+def evaluate_by(
+    suite: Suite,
+    arm: BuiltArm,
+    batches: Iterator[Batch],
+) -> dict[str, float | None]:
     """Return the figures of a suite's own ``evaluate`` under the arm's precision.
 
     None is one that is not finite. What is no dict of figures is the one that parity is judged on.
@@ -588,7 +618,9 @@ def evaluate_by(suite: Suite, arm: BuiltArm, batches: Iterator[Batch]) -> dict[s
         # A metric of torchmetrics.
         if hasattr(output, "compute"):
             output = output.compute()
-    judged = suite.quality.name if suite.quality else "evaluate"
+    judged = "evaluate"
+    if suite.quality:
+        judged = suite.quality.name
     # One number without a name is the figure that parity is judged on.
     if not isinstance(output, Mapping):
         output = {judged: output}
@@ -606,4 +638,6 @@ def _figure(name: str, value: Any) -> float | None:
         raise UsageError(
             f"evaluate's figure {name!r} is a {type(value).__name__}, not one number."
         ) from error
-    return number if math.isfinite(number) else None
+    if math.isfinite(number):
+        return number
+    return None

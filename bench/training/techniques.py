@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -48,7 +49,10 @@ WARM_UP = 3
 
 
 def require_supported(
-    techniques: Techniques, suite: Suite, data: Data, device: torch.device
+    techniques: Techniques,
+    suite: Suite,
+    data: Data,
+    device: torch.device,
 ) -> None:
     """Refuse techniques that a suite or device cannot have, before its model is built.
 
@@ -81,7 +85,7 @@ def refused(error: BaseException) -> str | None:
     return None
 
 
-def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def fused(optimizer: Optimizer) -> Optimizer:
     """Return a copy of an optimizer, before its first step, with torch's own ``fused=True``.
 
     Raises:
@@ -96,7 +100,7 @@ def fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     # Torch refuses an optimizer that is both.
     groups = [{**group, "fused": True, "foreach": None} for group in optimizer.param_groups]
     try:
-        copy: torch.optim.Optimizer = kind(groups, lr=groups[0]["lr"], fused=True)
+        copy: Optimizer = kind(groups, lr=groups[0]["lr"], fused=True)
     except (RuntimeError, ValueError) as error:
         raise UnsupportedError(
             f"fused-optimizer: {kind.__name__} says: {first_line(error)}"
@@ -124,7 +128,10 @@ def _initialise_momentum(optimizer: torch.optim.SGD) -> None:
 
 
 def compiled(
-    model: nn.Module, mode: str | None = None, *, one_shape: bool = True
+    model: nn.Module,
+    mode: str | None = None,
+    *,
+    one_shape: bool = True,
 ) -> Callable[..., Any]:
     """Return the model's forward pass, which torch.compile compiles at its first call.
 
@@ -134,7 +141,9 @@ def compiled(
     config: Any = torch._dynamo.config
     # In torch 2.7 and later this is another name of recompile_limit.
     config.cache_size_limit = COMPILED_ARMS
-    dynamic = False if one_shape else None
+    dynamic = None
+    if one_shape:
+        dynamic = False
     forward: Callable[..., Any] = torch.compile(model, dynamic=dynamic, mode=mode)
     return forward
 
@@ -143,7 +152,9 @@ def compilations() -> int:
     """Return how many graphs torch.compile has compiled in this process."""
     # Not imported before something is compiled: importing it takes seconds.
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
-    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
+    if dynamo:
+        return int(dynamo.counters["stats"]["unique_graphs"])
+    return 0
 
 
 def fresh_compiler_cache() -> AbstractContextManager[None]:
@@ -220,11 +231,13 @@ def _uncounted(norms: Sequence[_BatchNorm]) -> Iterator[None]:
     held = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     try:
         for norm in norms:
-            norm.momentum, norm.num_batches_tracked = 0.0, None
+            norm.momentum = 0.0
+            norm.num_batches_tracked = None
         yield
     finally:
         for norm, momentum, tracked in held:
-            norm.momentum, norm.num_batches_tracked = momentum, tracked
+            norm.momentum = momentum
+            norm.num_batches_tracked = tracked
 
 
 class GraphedStep:

@@ -13,7 +13,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -26,7 +25,7 @@ from bench import phases
 from bench.data import prepare
 from bench.devices.backend import device_at
 from bench.results.endings import Ending
-from bench.results.records import Device, Message, TrialResult, utc_now
+from bench.results.records import Device, Message, Send, TrialResult, utc_now
 from bench.spec import lifetime
 from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError, first_line
@@ -91,7 +90,7 @@ def run_trial(
     device: Device,
     workspace: Path | None,
     rendezvous: Rendezvous | None,
-    send: Callable[[Message], None],
+    send: Send,
 ) -> None:
     """Run one trial and send its records.
 

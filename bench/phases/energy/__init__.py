@@ -20,7 +20,7 @@ class Energy:
     energy_j_per_step: float | None = None
     """Energy that the board drew for a step, gross; of several devices, here and in the next three
     rows, the sum of their boards'."""
-    energy_net_j_per_step: Derived | None = None
+    energy_net_j_per_step: Derived = None
     """Energy of a step less what the board draws idle."""
     idle_power_w: float | None = None
     """Power before the first step, with nothing running."""

@@ -7,7 +7,6 @@ while the others run the steps that it says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -18,7 +17,7 @@ from bench.measure.disturbance import open_watch
 from bench.measure.warmup import warm_up
 from bench.phases.energy import Energy, stream
 from bench.phases.energy.stream import Done
-from bench.results.records import Device, Message, Progress, Status
+from bench.results.records import Device, Progress, Send, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -31,7 +30,7 @@ WARM_UP_S = 2.0
 SILENCE_S = 100.0
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Measure the energy of the trial's only precision and send its result."""
     is_first = distributed.rank() == 0
     with ExitStack() as stack:
@@ -81,9 +80,11 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         window, idle, name=device.name, limit_w=device.power_limit_w, disturbed=disturbed
     )
     if not finite:
-        status, detail = "nonfinite", "the loss became NaN or Inf while energy was measured"
+        status = "nonfinite"
+        detail = "the loss became NaN or Inf while energy was measured"
     elif is_recompiled:
-        status, detail = "invalid", "recompiled while energy was measured, so compiling is in it"
+        status = "invalid"
+        detail = "recompiled while energy was measured, so compiling is in it"
     samples_per_s = context.samples_per_step(batches) / window.step_s
     row = Energy(
         energy_source=window.source,

@@ -62,7 +62,8 @@ class Stream:
     """A load kept busy, and how many of its steps are done."""
 
     def __init__(self, load: Load, burst: int) -> None:
-        self._load, self._burst = load, burst
+        self._load = load
+        self._burst = burst
         self._queued: deque[Done] = deque()
         self.done = 0
         """How many steps were done when a burst was last seen to end."""
@@ -88,7 +89,8 @@ class Stream:
         Returns:
             How many seconds and how many steps it was.
         """
-        begin_s, begin = self.at_s, self.done
+        begin_s = self.at_s
+        begin = self.done
         while self.at_s - begin_s < seconds or self.done - begin < FEWEST_STEPS:
             meanwhile()
             self.advance()
@@ -184,7 +186,8 @@ def doubt(
     for when, stretch in (("while steps ran", None if is_long else window), ("idle", idle)):
         if stretch is None or stretch.source != "counter" or not stretch.sampled_w:
             continue
-        counted_w, sampled_w = stretch.power_w, stretch.sampled_w
+        counted_w = stretch.power_w
+        sampled_w = stretch.sampled_w
         if abs(counted_w / sampled_w - 1) > DISAGREE:
             powers = f"rose by {counted_w:.3g} W and its power read {sampled_w:.3g} W"
             causes.append(f"{when} its counter {powers}")
@@ -241,7 +244,8 @@ def _mean_power_w(
     for begin, end in zip(first, last, strict=True):
         if begin is None or end is None:
             return None
-        seconds, joules = end[0] - begin[0], end[1] - begin[1]
+        seconds = end[0] - begin[0]
+        joules = end[1] - begin[1]
         if joules < 0:  # the counter has wrapped
             return None
         sum_w += joules / seconds

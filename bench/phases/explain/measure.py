@@ -11,7 +11,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from bench.phases.explain.observe import (
     watch_finite,
 )
 from bench.phases.explain.trace import decompose, work_of
-from bench.results.records import Device, Message, Progress, Status
+from bench.results.records import Device, Progress, Send, Status
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -53,14 +53,15 @@ WARM_UP_S = 2.0
 # A block of plain or of profiled steps takes about as long.
 WINDOW_S = 0.5
 # Steps of a block; the warm-up has at least the fewest.
-FEWEST_STEPS, MOST_STEPS = 2, 40
+FEWEST_STEPS = 2
+MOST_STEPS = 40
 # Fewest steps on batches as they are loaded: the first may have been loaded before.
 LOADER_STEPS = 5
 # Names of types in traces.
 IN_TRACES = {torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half"}
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Explain the trial's precisions; send the figures, then a result for each."""
     context = open_context(trial)
     use_precision(trial.arm_names[0], context.device)
@@ -93,7 +94,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         status: Status = "invalid" if disturbed else "ok"
         detail = disturbed
         if not runner.finite():
-            status, detail = "nonfinite", "the loss became NaN or Inf"
+            status = "nonfinite"
+            detail = "the loss became NaN or Inf"
         switches = runner.switches_after_a_step()
         send(runner.result(status, detail, switches=switches, operations=runner.operations()))
 
@@ -102,7 +104,10 @@ class _Arm:
     """An arm of the trial, and what its steps took."""
 
     def __init__(
-        self, context: Context, runner: TrainingRunner, send: Callable[[Message], None]
+        self,
+        context: Context,
+        runner: TrainingRunner,
+        send: Send,
     ) -> None:
         """Warm up."""
         self.context = context

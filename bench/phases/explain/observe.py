@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim import Optimizer
 from torch.profiler import ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -72,18 +73,22 @@ class ModuleStack:
     @property
     def innermost(self) -> str:
         """The name of the innermost module; empty outside of all."""
-        return self._running[-1][0] if self._running else ""
+        if self._running:
+            return self._running[-1][0]
+        return ""
 
     def name(self, module: nn.Module) -> str:
         """Return a module's name within the outermost one, which has the name of its class."""
         if module not in self._names:
             for path, each in module.named_modules():
                 parts = [part for part in path.split(".") if part not in WRAPPERS]
-                self._names.setdefault(each, ".".join(parts) or type(each).__name__)
+                name = ".".join(parts) or type(each).__name__
+                self._names.setdefault(each, name)
         return self._names[module]
 
     def _begin(self, module: nn.Module, _inputs: object) -> None:
-        name, mark = self.name(module), None
+        name = self.name(module)
+        mark = None
         if self.marked:
             mark = record_function(MODULE + name)
             mark.__enter__()
@@ -145,7 +150,13 @@ class PeakHolders(TorchDispatchMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.modules.__exit__(*error)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         """Do an operator, and note the storages that it makes."""
         before = 0
         if self._device == "cuda":
@@ -153,21 +164,28 @@ class PeakHolders(TorchDispatchMode):
             before = torch.cuda.memory_allocated()
         result = func(*args, **(kwargs or {}))
         tensors = _tensors(result)
-        name, module = func.overloadpacket.__name__, self._module()
-        shape = _shape(tensors[0]) if tensors else ""
+        name = func.overloadpacket.__name__
+        module = self._module()
+        shape = ""
+        if tensors:
+            shape = _shape(tensors[0])
         group = name, module, shape
         if self._device == "cuda":
             kept = max(0, torch.cuda.memory_allocated() - before)
             inside = torch.cuda.max_memory_allocated() - before - kept
             operands = _tensors((args, kwargs))
-            outside = sum(tensor.nbytes for tensor in (*operands, *tensors))
+            outside = 0
+            for tensor in (*operands, *tensors):
+                outside += tensor.nbytes
             if inside > UNFOLDED * outside:
                 self._noted["unfolded"] |= Counter({group: inside})
         if name in CASTS and isinstance(args[0], Tensor):
-            self._note_copy(group, args[0], tensors[0])
-            self._note_widening(group, args[0], tensors[0])
+            source = args[0]
+            self._note_copy(group, source, tensors[0])
+            self._note_widening(group, source, tensors[0])
         for tensor in tensors:
-            self._see(tensor, (name, module, _shape(tensor)))
+            shape = _shape(tensor)
+            self._see(tensor, (name, module, shape))
         return result
 
     def rows(self) -> Iterator[Row]:
@@ -182,11 +200,14 @@ class PeakHolders(TorchDispatchMode):
     def _module(self) -> str:
         """Return the module of the operator that runs, and note it for its backward pass."""
         node = torch._C._current_autograd_node()
-        if node is not None and not self.modules.innermost:
-            return self._module_of.get(node._sequence_nr(), "")
+        innermost = self.modules.innermost
+        if node is not None and not innermost:
+            number = node._sequence_nr()
+            return self._module_of.get(number, "")
         # The node that records the operator was made just before, and took the last number.
-        self._module_of[torch._C._autograd._get_sequence_nr() - 1] = self.modules.innermost
-        return self.modules.innermost
+        number = torch._C._autograd._get_sequence_nr() - 1
+        self._module_of[number] = innermost
+        return innermost
 
     def _note_copy(self, group: Group, source: Tensor, result: Tensor) -> None:
         """Note a copy of a view of less memory, and a tensor that is cast more than once."""
@@ -194,14 +215,16 @@ class PeakHolders(TorchDispatchMode):
         if 2 * stored.nbytes() // source.element_size() < result.numel():
             self._noted["expanded"][group] += result.nbytes
         if source.dtype != result.dtype:
-            self._casts[stored._cdata] += 1
-            times = self._casts[stored._cdata]
+            key = stored._cdata
+            self._casts[key] += 1
+            times = self._casts[key]
             if times > 1:
                 self._noted["repeated"] |= Counter({group: times})
 
     def _note_widening(self, group: Group, source: Tensor, result: Tensor) -> None:
         """Note a cast to a wider type in the forward pass once a later one narrows again."""
-        if not (source.is_floating_point() and result.is_floating_point()):
+        are_floats = source.is_floating_point() and result.is_floating_point()
+        if not are_floats:
             return
         if torch._C._current_autograd_node() is not None:
             # what was widened last, such as the output for the loss, led to no narrow work
@@ -217,12 +240,13 @@ class PeakHolders(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         size = storage.nbytes()
-        if storage._cdata in self._known or not size:
+        key = storage._cdata
+        if key in self._known or not size:
             return
-        self._known.add(storage._cdata)
+        self._known.add(key)
         self._alive[group] += size
         self._bytes += size
-        weakref.finalize(storage, self._forget, storage._cdata, group, size)
+        weakref.finalize(storage, self._forget, key, group, size)
         if self._bytes > self.peak_bytes:
             self.peak_bytes = self._bytes
             self.running = group[:2]
@@ -236,19 +260,23 @@ class PeakHolders(TorchDispatchMode):
 
 
 def held_before(
-    modules: Iterable[nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+    modules: Iterable[nn.Module], optimizers: Iterable[Optimizer]
 ) -> dict[str, list[Tensor]]:
     """Return the tensors that are there before a step, by what they are."""
-    parameters: list[Tensor] = []
+    parameters = []
     for module in modules:
         parameters += [*module.parameters(), *module.buffers()]
-    state: list[Tensor] = []
+    state = []
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             parameters += group["params"]
         state += _tensors(list(optimizer.state.values()))
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {"parameters": parameters, "optimizer state": state, "gradients": gradients}
+    return {
+        "parameters": parameters,
+        "optimizer state": state,
+        "gradients": gradients,
+    }
 
 
 class LoopObserver:
@@ -259,7 +287,12 @@ class LoopObserver:
     """
 
     def __init__(
-        self, trace: str, recorded: Sequence[Mapping[str, Any]], *, plain: int, profiled: int
+        self,
+        trace: str,
+        recorded: Sequence[Mapping[str, Any]],
+        *,
+        plain: int,
+        profiled: int,
     ) -> None:
         """Begin.
 
@@ -270,16 +303,20 @@ class LoopObserver:
             profiled: steps that are profiled then.
         """
         self.rows: list[Row] = []
-        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._course = self._observe(trace, recorded, plain, profiled)
 
-    def ended(self, optimizer: torch.optim.Optimizer) -> None:
+    def ended(self, optimizer: Optimizer) -> None:
         """Go on after a step of an optimizer."""
         self._optimizers.add(optimizer)
         next(self._course, None)
 
     def _observe(
-        self, trace: str, recorded: Sequence[Mapping[str, Any]], plain: int, profiled: int
+        self,
+        trace: str,
+        recorded: Sequence[Mapping[str, Any]],
+        plain: int,
+        profiled: int,
     ) -> Iterator[None]:
         """Yield until the next optimizer's step has ended."""
         for _ in range(plain):
@@ -301,13 +338,14 @@ class LoopObserver:
         if is_compiled:
             return
         optimizers = list(self._optimizers)
-        device = torch.device(optimizers[0].param_groups[0]["params"][0].device)
+        first_group = optimizers[0].param_groups[0]
+        device = torch.device(first_group["params"][0].device)
         holders = PeakHolders(device, held_before(modules.known, optimizers))
         with holders:
             for _ in optimizers:
                 yield
         self.rows += holders.rows()
-        if not all(math.isfinite(loss) for loss in recorded[-1]["losses"]):
+        if not all(map(math.isfinite, recorded[-1]["losses"])):
             with watch_finite() as rows:
                 for _ in optimizers:
                     yield
@@ -366,7 +404,10 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _is_finite(values: Any) -> bool:
     for tensor in _tensors(values):
-        if tensor.is_floating_point() and not torch.isfinite(tensor.detach()).all():
+        if not tensor.is_floating_point():
+            continue
+        is_finite = torch.isfinite(tensor.detach())
+        if not is_finite.all():
             return False
     return True
 
@@ -378,4 +419,10 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _row(kind: str, name: str, module: str, detail: str, value: float) -> Row:
-    return {"kind": kind, "name": name, "module": module, "detail": detail, "value": value}
+    return {
+        "kind": kind,
+        "name": name,
+        "module": module,
+        "detail": detail,
+        "value": value,
+    }

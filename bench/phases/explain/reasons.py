@@ -34,7 +34,8 @@ WIDE = ("float", "double", "c10::complex<float>")
 LARGE = 0.05
 # MiB, and share of fp32's memory, by which the peak grows outside tensors before that is a reason:
 # a process' resident set scatters by some MiB.
-OUTSIDE_MIB, OUTSIDE = 5, 0.1
+OUTSIDE_MIB = 5
+OUTSIDE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,14 @@ def explanations(figures: pd.DataFrame) -> list[Explanation]:
             continue
         for arm in steps.values():
             why = reasons(baseline, arm)
-            explained.append(Explanation(cell=cell, baseline=baseline, arm=arm, reasons=why))
+            explained.append(
+                Explanation(
+                    cell=cell,
+                    baseline=baseline,
+                    arm=arm,
+                    reasons=why,
+                )
+            )
     return explained
 
 
@@ -424,7 +432,9 @@ def _longest(operators: pd.DataFrame) -> str:
     parts = []
     for place, value in ms[ms > LARGE * ms.sum()].nlargest(NAMED).items():
         parts.append(f"{place} ({number(value, 2)} ms)")
-    return f", most of all {', '.join(parts)}" if parts else ""
+    if parts:
+        return f", most of all {', '.join(parts)}"
+    return ""
 
 
 def _added(kind: str, baseline: Step, arm: Step) -> str:
@@ -463,7 +473,9 @@ def _misaligned(sizes: str) -> str:
         size = int(digits)
         if size > 8 and size % 8:
             largest = max(largest, size)
-    return f" with a size of {largest}, no multiple of 8" if largest else ""
+    if largest:
+        return f" with a size of {largest}, no multiple of 8"
+    return ""
 
 
 def reasons(baseline: Step, arm: Step) -> list[Rule]:

@@ -10,7 +10,7 @@ import pandas as pd
 from bench.phases.explain import CLASSES
 from bench.phases.explain.reasons import NAMED, Explanation, Step, explanations, side_by_side
 from bench.report.figures import chart
-from bench.report.figures.chart import WORK, Axis, Bar, Chart, Mark, Panel
+from bench.report.figures.chart import WORK, Axis, Bar, Chart, Panel
 from bench.report.format import (
     at_batch,
     capital,
@@ -51,9 +51,10 @@ def explained(runs: Runs) -> list[Explanation]:
     rows = runs.details["explain_figures"]
     if rows.empty:
         return []
-    trials = runs.trials[runs.trials["status"].isin(MEASURED)]
+    is_measured = runs.trials["status"].isin(MEASURED)
+    trials = runs.trials[is_measured]
     of_arm = ["run", *PAIR]
-    measured = trials.loc[trials["phase"] == "explain", of_arm].drop_duplicates()
+    measured = trials[trials["phase"] == "explain"][of_arm].drop_duplicates()
     peaks = trials[trials["phase"] == "memory"]
     # As the memory phase's table: of a CPU the resident set, which torch's allocator does not show.
     peak_bytes = peaks["peak_allocated_bytes"].fillna(peaks["peak_resident_bytes"])
@@ -83,13 +84,16 @@ def findings(runs: Runs) -> list[Findings]:
     """Return the findings of each recipe, or why there are none although they were asked for."""
     by_workload: dict[str, list[Explanation]] = {}
     for explanation in explained(runs):
-        by_workload.setdefault(explanation.cell["workload"], []).append(explanation)
+        workload = explanation.cell["workload"]
+        by_workload.setdefault(workload, []).append(explanation)
     if not by_workload:
         return _unexplained(runs.trials)
     groups = []
-    for name, workload in zip(slugs([*by_workload]), by_workload, strict=True):
-        answers, tables = [], []
-        for explanation in by_workload[workload]:
+    files = slugs([*by_workload])
+    for file, (workload, of_workload) in zip(files, by_workload.items(), strict=True):
+        answers = []
+        tables = []
+        for explanation in of_workload:
             classes = time_by_class(explanation)
             answer = Finding(
                 subject=explanation.subject,
@@ -103,7 +107,7 @@ def findings(runs: Runs) -> list[Findings]:
             heading=HEADING,
             title=workload,
             findings=answers,
-            charts=[chart_of(f"{name}-why", by_workload[workload])],
+            charts=[chart_of(f"{file}-why", of_workload)],
             tables=tables,
         )
         groups.append(group)
@@ -111,7 +115,8 @@ def findings(runs: Runs) -> list[Findings]:
 
 
 def _unexplained(trials: pd.DataFrame) -> list[Findings]:
-    rows = trials[(trials["phase"] == "explain") & (trials["status"] != "failed")]
+    rows = trials[trials["phase"] == "explain"]
+    rows = rows[rows["status"] != "failed"]
     if rows.empty:
         return []
     reason = f"it takes {BASELINE} and another precision"
@@ -127,7 +132,10 @@ def time_by_class(explanation: Explanation) -> Table:
     """Return the time of one precision's step by class of work, and of the baseline's."""
     times = []
     for step in (explanation.baseline, explanation.arm):
-        rest_ms = {PROFILER: step.timed_ms - step.profiled_ms, "the step": step.timed_ms}
+        rest_ms = {
+            PROFILER: step.timed_ms - step.profiled_ms,
+            "the step": step.timed_ms,
+        }
         times.append(pd.concat([step.ms, pd.Series(rest_ms)]))
     rows = side_by_side(*times)
     is_there = (rows["before"] != 0) | (rows["after"] != 0)
@@ -194,32 +202,39 @@ def sentences(explanation: Explanation) -> Iterator[str]:
 
 def _largest_part(explanation: Explanation) -> str:
     """Say what the precision's step spends most time in, where no rule found a cause."""
-    baseline, arm = explanation.baseline, explanation.arm
+    baseline = explanation.baseline
+    arm = explanation.arm
     work = max(CLASSES, key=lambda work: arm.ms[work])
+    ms = arm.ms[work]
+    baseline_ms = baseline.ms[work]
     return (
         f"Nothing was found that holds it back. The largest part of its step is {work}: "
-        f"{arm.pct(arm.ms[work]):.0f} %, {number(arm.ms[work], 3)} ms, and "
-        f"{number(baseline.ms[work], 3)} ms in fp32."
+        f"{arm.pct(ms):.0f} %, {number(ms, 3)} ms, and {number(baseline_ms, 3)} ms in fp32."
     )
 
 
 def _memory(explanation: Explanation) -> str:
     """Say how the peak of the tensors changed, where it is reached, and by what it rose or fell."""
-    was, now = explanation.baseline.peak_bytes, explanation.arm.peak_bytes
-    unit, size = memory_unit(max(was, now))
+    was = explanation.baseline.peak_bytes
+    now = explanation.arm.peak_bytes
+    larger = max(was, now)
+    unit, size = memory_unit(larger)
     text = f"At the peak of a step its tensors hold {number(now / size, 3)} {unit}"
-    if abs(now - was) < SAME * was:
+    difference = now - was
+    if abs(difference) < SAME * was:
         text += f", as in fp32 within {percent(SAME)}"
     else:
-        text += f", and {number(was / size, 3)} {unit} in fp32 ({change((now - was) / was)})"
+        baseline = number(was / size, 3)
+        text += f", and {baseline} {unit} in fp32 ({change(difference / was)})"
     parts = []
     largest = explanation.changed("held", by_size=False).head(NAMED)
     for part in records(largest):
         change_bytes = part["change"]
-        if abs(change_bytes) < SAME * max(was, now):
+        if abs(change_bytes) < SAME * larger:
             continue
         sign = "+" if change_bytes > 0 else ""
-        parts.append(f"{part['name']} {sign}{number(change_bytes / size, 3)} {unit}")
+        amount = number(change_bytes / size, 3)
+        parts.append(f"{part['name']} {sign}{amount} {unit}")
     if parts:
         text += f": {'; '.join(parts)}"
     return f"{text}. The peak comes at {explanation.arm.peak_at}."
@@ -239,7 +254,8 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
     for title, steps in cells.items():
         largest = max(step.peak_bytes for step in steps)
         unit, size = memory_unit(largest)
-        times, memory = {}, {}
+        times = {}
+        memory = {}
         for step in steps:
             times[step.precision] = step.ms.reindex([*PARTS], fill_value=0.0)
             memory[step.precision] = _held(step) / size
@@ -260,7 +276,8 @@ def chart_of(name: str, explained: Sequence[Explanation]) -> Chart:
 def _held(step: Step) -> pd.Series[float]:
     """Return the bytes of each part at the peak; without a class, such as views, is the rest."""
     held = step.of("held")
-    parts = held["work"].where(held["work"] != "", held["name"])
+    has_class = held["work"] != ""
+    parts = held["work"].where(has_class, held["name"])
     by_part = held["value"].groupby(parts).sum()
     amounts = by_part.reindex([*PARTS], fill_value=0.0)
     amounts[REST] += step.peak_bytes - amounts.sum()
@@ -269,7 +286,7 @@ def _held(step: Step) -> pd.Series[float]:
 
 def _panel(title: str, unit: str, steps: dict[str, pd.Series[float]]) -> Panel:
     """Describe a stacked bar of parts for each precision."""
-    marks: list[Mark] = []
+    marks = []
     longest = 0.0
     for place, parts in enumerate(steps.values()):
         start = 0.0
@@ -277,7 +294,12 @@ def _panel(title: str, unit: str, steps: dict[str, pd.Series[float]]) -> Panel:
             end = start + value
             tint = PARTS[str(part)]
             # Bars are 0.7 of a row high, so that those of two rows do not touch.
-            bar = Bar(x=(start, end), low=place + 0.15, high=place + 0.85, tint=tint)
+            bar = Bar(
+                x=(start, end),
+                low=place + 0.15,
+                high=place + 0.85,
+                tint=tint,
+            )
             marks.append(bar)
             start = end
         longest = max(longest, start)

@@ -11,7 +11,8 @@ from bench.phases.explain.trace import decompose, work_of
 
 # Optimizers' steps that are left as they are, and then profiled: whole iterations of 1, 2, 3, 4 or
 # 6.
-PLAIN, PROFILED = 12, 12
+PLAIN = 12
+PROFILED = 12
 # Those that a process is observed for: some around the profiled ones, and two iterations of 6 at
 # most.
 STEPS = PLAIN + PROFILED + 2 + 2 * 6
@@ -20,7 +21,12 @@ OPTIMIZER = "Optimizer.step#"
 
 
 def figures_of(
-    record: Mapping[str, Any], *, step_ms: float, wait_pct: float | None, length: int, gpu: bool
+    record: Mapping[str, Any],
+    *,
+    step_ms: float,
+    wait_pct: float | None,
+    length: int,
+    gpu: bool,
 ) -> Iterator[Row]:
     """Yield the figures of an arm, as ``Explained`` has them.
 
@@ -40,12 +46,17 @@ def figures_of(
     yield from profile
     steps = record["steps"]
     skipped = sum(step["skipped"] for step in steps)
-    yield {"kind": "step", "name": "skipped", "value": 100 * skipped / len(steps)}
+    skipped_pct = 100 * skipped / len(steps)
+    yield {"kind": "step", "name": "skipped", "value": skipped_pct}
     if wait_pct is not None:
         # A GPU may have had work meanwhile: what it waited for is idle time.
-        classes_ms = {row["name"]: row["value"] for row in profile if row["kind"] == "class"}
+        classes_ms = {}
+        for row in profile:
+            if row["kind"] == "class":
+                classes_ms[row["name"]] = row["value"]
         if gpu:
-            wait_pct = min(wait_pct, 100 * classes_ms["idle"] / sum(classes_ms.values()))
+            idle_pct = 100 * classes_ms["idle"] / sum(classes_ms.values())
+            wait_pct = min(wait_pct, idle_pct)
         yield {"kind": "step", "name": "waiting", "value": wait_pct}
     for row in record["observed"]:
         yield {**row, "work": work_of(row)}
@@ -60,7 +71,7 @@ def _marked(events: Sequence[dict[str, Any]], length: int) -> list[dict[str, Any
     """
     ends = []
     for event in events:
-        if event.get("ph") == "X" and event["name"].startswith(OPTIMIZER):
+        if (event.get("ph") == "X") and event["name"].startswith(OPTIMIZER):
             ends.append(event["ts"] + event["dur"])
     ends.sort()
     ends = ends[::length]

@@ -180,7 +180,8 @@ class _Event:
             self.module = parent.module
             self.whole = parent.whole or self.whole
             if self.decided is None and parent.decided is not None:
-                self.deciding, self.decided = parent.deciding, parent.decided
+                self.deciding = parent.deciding
+                self.decided = parent.decided
 
     @property
     def work(self) -> WorkClass | None:
@@ -267,19 +268,24 @@ def decompose(
         operators_us[segment.columns] += took_us
         if segment.operator is not None and segment.operator.is_recomputed:
             recomputed_us += took_us
-    longest = sorted(operators_us.items(), key=itemgetter(1), reverse=True)[:OPERATORS_KEPT]
+    longest_first = sorted(operators_us.items(), key=itemgetter(1), reverse=True)
 
     per_step = 1e3 * len(marks)  # µs of all steps to ms of one
     waited_us = _scaling_wait_us(host, spans)
-    kernels = len(segments) / len(marks) if gpu else 0.0
-    rows: list[Row] = [
-        {"kind": "step", "name": "kernels", "value": kernels},
-        {"kind": "step", "name": "recomputed", "value": recomputed_us / per_step},
-        {"kind": "step", "name": "scaling wait", "value": waited_us / per_step},
-    ]
+    kernels = 0.0
+    if gpu:
+        kernels = len(segments) / len(marks)
+    figures = {
+        "kernels": kernels,
+        "recomputed": recomputed_us / per_step,
+        "scaling wait": waited_us / per_step,
+    }
+    rows = []
+    for name, value in figures.items():
+        rows.append({"kind": "step", "name": name, "value": value})
     for work, us in classes_us.items():
         rows.append({"kind": "class", "name": work, "value": us / per_step})
-    for columns, us in longest:
+    for columns, us in longest_first[:OPERATORS_KEPT]:
         operator = dict(zip(COLUMNS, columns, strict=True))
         rows.append({"kind": "operator", **operator, "value": us / per_step})
     return rows
@@ -287,7 +293,7 @@ def decompose(
 
 def _host_events(events: Iterable[Mapping[str, Any]]) -> list[_Event]:
     """Return operators and ranges of the host by their start, each with what is around it."""
-    host: list[_Event] = []
+    host = []
     threads: dict[Any, list[_Event]] = {}
     modules: dict[int, str] = {}
     for raw in sorted(events, key=lambda raw: (raw["ts"], -raw["dur"])):
@@ -296,7 +302,8 @@ def _host_events(events: Iterable[Mapping[str, Any]]) -> list[_Event]:
         running = threads.setdefault(raw.get("tid"), [])
         while running and raw["ts"] >= running[-1].end:
             running.pop()
-        event = _Event(raw, running[-1] if running else None)
+        parent = running[-1] if running else None
+        event = _Event(raw, parent)
         running.append(event)
         _find_module(event, modules)
         host.append(event)
@@ -343,7 +350,9 @@ def _operators(host: Iterable[_Event], matrix_types: frozenset[str]) -> Iterator
             continue
         if work == "other products" and matrix_types.intersection(event.deciding.types):
             work = "matrix units"
-        for start, end in (*event.spans, (event.resumed, max(event.resumed, event.end))):
+        # After the last operator within it; no time where that ends as late as the event.
+        last = (event.resumed, max(event.resumed, event.end))
+        for start, end in (*event.spans, last):
             yield _Segment(start, end, work or "unknown", event, event.name)
 
 
@@ -367,13 +376,17 @@ def _kernels(events: Iterable[Mapping[str, Any]], host: Iterable[_Event]) -> Ite
         if by_name == "unknown" and raw["cat"] != "kernel":
             by_name = "copies"
         work = _kernel_work(name, by_name, operator)
-        yield _Segment(raw["ts"], raw["ts"] + raw["dur"], work, operator, name)
+        start = raw["ts"]
+        end = start + raw["dur"]
+        yield _Segment(start, end, work, operator, name)
 
 
 def _kernel_work(name: str, by_name: WorkClass, operator: _Event | None) -> WorkClass:
     """Return the class of a kernel from its name, its class by that alone, and its operator."""
-    work = operator.work if operator is not None else None
-    if operator is None or work is None or by_name == "communication":
+    if operator is None or by_name == "communication":
+        return by_name
+    work = operator.work
+    if work is None:
         return by_name
     if by_name == "copies" and work not in WHOLE:
         return by_name
@@ -394,8 +407,8 @@ def _spans(segments: Iterable[_Segment], start: float, end: float) -> Iterator[_
     active: Counter[WorkClass] = Counter()
     for moment, change, work in sorted(edges):
         if moment > start:
-            running: WorkClass = next((each for each in CLASSES if active[each] > 0), "idle")
-            yield start, moment, running
+            running = (each for each in CLASSES if active[each] > 0)
+            yield start, moment, next(running, "idle")
             start = moment
         active[work] += change
 
@@ -414,8 +427,10 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
         return "casts and layout"
     if re.match(BOOKKEEPING, name):
         return None
-    known = name.startswith(("aten::", "torchao::", "mkldnn", "onednn"))
-    if (known and is_product(name)) or name.startswith("triton_tem"):
+    is_known = name.startswith(("aten::", "torchao::", "mkldnn", "onednn"))
+    # torch.compile's templates multiply matrices.
+    is_template = name.startswith("triton_tem")
+    if is_template or (is_known and is_product(name)):
         return "other products"
     for work, names in OPERATORS:
         if re.match(names, name):
@@ -425,8 +440,9 @@ def operator_class(name: str, types: tuple[str, ...] = ()) -> WorkClass | None:
 
 def work_of(row: Row) -> WorkClass | Literal[""]:
     """Return the class of the operator that made what is held at the peak; empty without one."""
-    work = operator_class(f"aten::{row['name']}") if row["kind"] == "held" else None
-    return work or ""
+    if row["kind"] != "held":
+        return ""
+    return operator_class(f"aten::{row['name']}") or ""
 
 
 @cache

@@ -28,7 +28,8 @@ MULTIPLE = 8
 MARGIN = 0.2
 # A batch whose attempt, with making random samples and four steps, is predicted to take longer is
 # not tried.
-CPU_LIMIT_S, GPU_LIMIT_S = 10.0, 120.0
+CPU_LIMIT_S = 10.0
+GPU_LIMIT_S = 120.0
 
 
 def conduct(trial: Trial, session: PhaseSession) -> None:
@@ -86,15 +87,18 @@ def search(
     while size:
         predicted = predicted_bound(size, fitted, on_gpu=device.is_gpu)
         if predicted:
-            bound, high = predicted, size
+            bound = predicted
+            high = size
             attempts.append(f"{size} not tried ({bound})")
         else:
             result = try_size(_at(trial, size))
             if result.status == "ok":
-                low, fitted[size] = size, result
+                low = size
+                fitted[size] = result
                 attempts.append(f"{size} fits")
             else:
-                high, failure = size, result.detail
+                high = size
+                failure = result.detail
                 bound = "memory" if result.status == "oom" else "error"
                 attempts.append(f"{size} {result.status}")
         if bound in ("time", "error"):
@@ -127,8 +131,10 @@ def predicted_bound(size: int, fitted: Mapping[int, TrialResult], *, on_gpu: boo
     # first is a batch of no samples, which takes nothing.
     size_before = peak_before = at = peak = 0
     for tried, attempt in fitted.items():
-        size_before, peak_before = at, peak
-        at, peak = tried, attempt.row.fit_peak_bytes or 0
+        size_before = at
+        peak_before = peak
+        at = tried
+        peak = attempt.row.fit_peak_bytes or 0
         result = attempt
     free = result.row.fit_free_bytes  # where it ran, which may be another machine
     if not on_gpu and free is not None:

@@ -5,7 +5,6 @@ It holds what the speed phase holds of one precision, so that what fits here fit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +12,7 @@ from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.measure.operations import observe
 from bench.phases.fit import Fit
-from bench.results.records import Device, Message, Progress
+from bench.results.records import Device, Progress, Send
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, enter, open_context
 from bench.training.techniques import WARM_UP
@@ -23,7 +22,7 @@ from bench.training.techniques import WARM_UP
 FIT_STEPS = 3
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, _device: Device, send: Send) -> None:
     """Train a few steps at the trial's batch size; raise what a batch that does not fit raises."""
     context = open_context(trial)
     (name,) = trial.arm_names

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bench.phases.floor import AGAIN
 from bench.phases.speed.paired import measure
-from bench.results.records import Device, Message
+from bench.results.records import Device, Send
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, open_context
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Time the trial's only arm against itself; send blocks, then the second copy's result."""
     context = open_context(trial)
     (name,) = trial.arm_names

@@ -16,14 +16,15 @@ from torch import Tensor
 from bench.data.batch import Batch
 from bench.phases.inference import Inference
 from bench.phases.speed.paired import measure
-from bench.results.records import Device, Message
+from bench.results.records import Device, Send
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE
 from bench.spec.trial import Trial
 from bench.training.arms import BATCHES, Context, TrainingRunner, open_context
 
 # Single samples that are not timed, and those that are: above the 95th percentile are ten.
-LATENCY_WARM_UP, LATENCY_SAMPLES = 10, 200
+LATENCY_WARM_UP = 10
+LATENCY_SAMPLES = 200
 
 
 @dataclass
@@ -56,7 +57,7 @@ class ForwardRunner(TrainingRunner):
         return [partial(self.forward, inputs), partial(self.forward, sample)]
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Time the trial's only precision against fp32 in this process, and send its result."""
     context = open_context(trial)
     (name,) = trial.arm_names
@@ -68,7 +69,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
     for runner in runners:
         runner.compile(context, send)
     paired = measure(context, runners, device, send, batches=batches)
-    last, runner = len(runners) - 1, runners[-1]
+    last = len(runners) - 1
+    runner = runners[-1]
     inputs = [batch[0] for batch in batches]
     p50, p95 = np.percentile(latencies_ms(runner, inputs), [50, 95])
     agreement_pct, error = agreement(runners[0], runner, inputs)
@@ -77,7 +79,8 @@ def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
         speedup, low, high = paired.comparison.logs[last].exp().ends
     status, detail = paired.judge(last)
     if not math.isfinite(error):
-        status, detail = "nonfinite", "an output is infinite or NaN"
+        status = "nonfinite"
+        detail = "an output is infinite or NaN"
     switches = runner.switches_after_a_step()
     speed = paired.speeds[last]
     row = Inference(
@@ -136,7 +139,9 @@ def agreement(
         The percentage of samples, or of tokens, whose largest output is the same one, and the
         largest difference of an output over the largest absolute output of ``baseline``.
     """
-    same, differences, sizes = [], [], []
+    same = []
+    differences = []
+    sizes = []
     # Both arms are in this process, so that switches are set before each forward pass.
     for batch in inputs:  # one at a time: a vocabulary's logits for every token are large
         baseline.activate()

@@ -30,7 +30,8 @@ def trials(question: Question) -> list[Trial]:
 
 def _mixed(question: Question) -> str:
     """Return the mixed precision to add, fp32 for none: the one named, else the device's."""
-    names, device = question.request.precisions, question.device
+    names = question.request.precisions
+    device = question.device
     if names:
         return named_mixed(names)
     best = best_mixed(device)
@@ -74,7 +75,7 @@ def build_ablation(
         steps after them.
     """
     steps = [ArmSpec(precision=BASELINE)]
-    unsupported: list[ArmSpec] = []
+    unsupported = []
     if mixed != BASELINE:
         step = ArmSpec(precision=mixed)
         if supported:

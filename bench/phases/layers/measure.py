@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.data.batch import Batch
 from bench.phases.layers import Layers, narrowing
 from bench.phases.layers.narrowing import Findings, Narrowing
-from bench.results.records import Device, Message, Numeric, Progress
+from bench.results.records import Device, Numeric, Progress, Send
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import BASELINE, Precision, keeping, parse_precision
 from bench.spec.trial import Trial
@@ -26,7 +26,7 @@ from bench.training.step import train_epoch
 WHOLE = "the model itself"
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, _device: Device, send: Send) -> None:
     """Search the modules that the trial's only precision must keep; send figures and the result."""
     context = open_context(trial)
     (name,) = trial.arm_names
@@ -86,7 +86,8 @@ def _figures(findings: Findings, patterns: Sequence[str]) -> Iterator[tuple[str,
     yield "", "limit", findings.limit
     if findings.error_kept is not None:
         yield "", "kept", findings.error_kept
-    total = sum(error**2 for error in findings.errors.values())
+    squares = [error**2 for error in findings.errors.values()]
+    total = sum(squares)
     for module, error in findings.errors.items():
         share = 1.0
         if error != math.inf:
@@ -104,7 +105,8 @@ def _narrow_type(precision: Precision) -> torch.dtype:
         UnsupportedError: the precision is not autocast alone.
     """
     unscaled = precision.autocast == "float16" and not precision.loss_scaling
-    if precision.autocast is None or precision.conversion or precision.keep or unscaled:
+    does_more = precision.conversion or precision.keep
+    if precision.autocast is None or does_more or unscaled:
         raise UnsupportedError(
             f"layers searches amp-bf16 and amp-fp16 without keep, not {precision.name}"
         )
@@ -127,7 +129,8 @@ def globs(names: Sequence[str], known: Iterable[str]) -> list[str]:
 
 def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str:
     """Return what was found, in a sentence or two."""
-    limit, after = _percent(findings.limit), _percent(findings.error_kept)
+    limit = _percent(findings.limit)
+    after = _percent(findings.error_kept)
     error = f"gradients differ from fp32's by {_percent(findings.error)}"
     if findings.raised:
         error = f"the step raises '{findings.raised}'"
@@ -136,7 +139,8 @@ def describe(findings: Findings, precision: str, patterns: Sequence[str]) -> str
     if findings.answer == "loss":
         return f"the loss itself needs fp32: {error}, and by {after} with all modules in fp32"
     if findings.answer == "diffuse":
-        worst = max(findings.errors, key=findings.errors.__getitem__) or WHOLE
+        worst = max(findings.errors, key=findings.errors.__getitem__)
+        worst = worst or WHOLE
         return f"no small set of modules is to blame: {error}; the largest part is that of {worst}"
     keep = "+".join(patterns)
     option = shlex.quote(keeping(precision, keep))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bench.measure.gradients import cast, distance, named_gradients, stop_dropping
+from bench.measure.gradients import Loss, cast, distance, named_gradients, stop_dropping
 from bench.training.keep import lies_in
 
 # Errors of gradients that are no harm, by the narrow type.
@@ -39,7 +39,8 @@ FEW = 3
 # as that of a bias before batch norm does.
 ROUNDING = 0.01
 # A loss scale begins at GradScaler's and falls by this factor while gradients overflow.
-FIRST_SCALE, SCALE_STEP = 2.0**16, 16.0
+FIRST_SCALE = 2.0**16
+SCALE_STEP = 16.0
 # Passes of a search beside one for each module, about.
 PASSES = 50
 # Operators that compute nothing.
@@ -60,7 +61,13 @@ class _OwnOperations(TorchDispatchMode):
         self._stack = stack
         self.names = set[str]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         output = func(*args, **(kwargs or {}))
         if self._stack and not VIEWS.fullmatch(func.overloadpacket.__name__):
             for leaf in tree_leaves(output):
@@ -82,7 +89,7 @@ class Narrowing:
     def __init__(
         self,
         model: nn.Module,
-        loss: Callable[[nn.Module, Any], Tensor],
+        loss: Loss,
         batches: Sequence[Any],
         dtype: torch.dtype,
     ) -> None:
@@ -134,6 +141,7 @@ class Narrowing:
         with torch.no_grad():
             for weight in model.parameters():
                 weight.mul_(1 + change * torch.randn_like(weight))
+        # The same randomness in the model for each change.
         torch.manual_seed(0)
         self._loss(model, batch).backward()
         return dict(named_gradients(model, model.parameters()))
@@ -150,7 +158,9 @@ class Narrowing:
                 self._stack.pop()
             else:
                 output = forward(*inputs, **named)
-            return cast(output, torch.float32) if parent_kept else output
+            if parent_kept:
+                return cast(output, torch.float32)
+            return output
 
         return run
 
@@ -175,7 +185,13 @@ class Narrowing:
             return leaf.to(dtype)
         return leaf
 
-    def error(self, kept: Collection[str], batch: int = 0, *, replay: bool = False) -> float:
+    def error(
+        self,
+        kept: Collection[str],
+        batch: int = 0,
+        *,
+        replay: bool = False,
+    ) -> float:
         """Return the error of the gradients with some modules kept: 0 is fp32's own.
 
         It is infinite where they are not finite, or where the step raises in the narrow type.
@@ -186,7 +202,8 @@ class Narrowing:
             replay: whether narrow modules get their inputs in the types of the run in which all are
                 narrow.
         """
-        self._kept, self._replay = set(kept), replay
+        self._kept = set(kept)
+        self._replay = replay
         scale = FIRST_SCALE if self.dtype is torch.float16 else 1.0
         while True:  # the loss scale falls until all is finite
             try:
@@ -197,7 +214,8 @@ class Narrowing:
                 self.raised = self.raised or error
                 return math.inf
             computed = (loss, *gradients.values())
-            if all(bool(tensor.isfinite().all()) for tensor in computed):
+            are_finite = [bool(tensor.isfinite().all()) for tensor in computed]
+            if all(are_finite):
                 return self.score(gradients, batch)
             if scale == 1.0 or not loss.isfinite():
                 return math.inf
@@ -240,12 +258,14 @@ class Narrowing:
         pairs = {}
         for name, exact in self.references[batch].items():
             pairs[name] = (gradients[name], exact)
+        signal = self._signal[batch]
         squares = 0.0
-        for name in self._signal[batch]:
+        for name in signal:
             # At an error of 1 nothing is left of a gradient: more is no more harm.
             error = min(distance([pairs[name]]), 1.0)
             squares += error**2
-        mean = math.sqrt(squares / max(1, len(self._signal[batch])))
+        count = max(1, len(signal))
+        mean = math.sqrt(squares / count)
         return max(mean, distance(pairs.values()))
 
     def within(self, names: Collection[str]) -> set[str]:
@@ -289,10 +309,13 @@ def raised_text(error: RuntimeError | None) -> str:
     if error is None:
         return ""
     text = " ".join(str(error).split())
-    is_function = is_decorated = False
+    is_function = False
+    is_decorated = False
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
-        if code.co_name in ("forward", "backward") and code.co_varnames[:1] == ("ctx",):
+        # The first argument of a Function's methods, by torch's convention.
+        takes_ctx = code.co_varnames[:1] == ("ctx",)
+        if takes_ctx and code.co_name in ("forward", "backward"):
             is_function = True
         if code.co_name in ("decorate_fwd", "decorate_bwd"):
             is_decorated = True
@@ -329,19 +352,30 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
     error = model.agreed(())
     if error <= enough:
         return Findings(answer="fine", error=error, limit=enough)
-    raised, model.raised = model.raised, None
+    raised = model.raised
+    model.raised = None
     outside = model.agreed(candidates)
     if model.raised is not None:
         raise model.raised
     if outside > enough:
-        return Findings(answer="loss", error=error, limit=enough, error_kept=outside)
+        return Findings(
+            answer="loss",
+            error=error,
+            limit=enough,
+            error_kept=outside,
+        )
     errors = dict[str, float]()
     for name in candidates:
         others = [other for other in candidates if other != name]
         errors[name] = model.error(others, replay=True)
         progress(len(errors) / (len(candidates) + PASSES))
     limit = limit_of(errors.values(), enough)
-    findings = Findings(answer="diffuse", error=error, limit=limit, errors=errors)
+    findings = Findings(
+        answer="diffuse",
+        error=error,
+        limit=limit,
+        errors=errors,
+    )
     findings.raised = raised_text(raised)
     if error <= limit:
         return findings
@@ -355,7 +389,8 @@ def search(model: Narrowing, progress: Callable[[float], None] = lambda _share: 
         if name in kept and not any(lies_in(name, each) for each in kept):
             findings.kept += (name,)
     findings.error_kept = model.agreed(kept)
-    if 2 * len(kept) <= len(candidates) or len(findings.kept) <= FEW:
+    is_minority = 2 * len(kept) <= len(candidates)
+    if is_minority or len(findings.kept) <= FEW:
         findings.answer = "concentrated"
     return findings
 
@@ -369,8 +404,9 @@ def _smallest(ranked: list[str], fits: Callable[[Collection[str]], bool]) -> set
     length = 1
     while length < len(ranked) and not fits(ranked[:length]):
         length *= 2
-    kept = set(ranked[:length])
-    for name in reversed(ranked[:length]):
+    start = ranked[:length]
+    kept = set(start)
+    for name in reversed(start):
         rest = kept - {name}
         if rest and fits(rest):
             kept = rest

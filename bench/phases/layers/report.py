@@ -78,7 +78,8 @@ def kept_names(numerics: pd.DataFrame) -> dict[str, str]:
     """Return the precisions that keep what was found, each with its name without the option."""
     names = {}
     for key, arm in searched(numerics).groupby(KEY, sort=False):
-        precision, patterns = str(key[-1]), kept(arm)
+        precision = str(key[-1])
+        patterns = kept(arm)
         if patterns:
             names[keeping(precision, patterns)] = precision
     return names
@@ -93,17 +94,23 @@ def answers(rows: pd.DataFrame) -> Table | None:
         for name in OF_MODEL:
             line[name] = of_model.get(name)
         line["keep"] = kept(arm)
-        line["answer"] = "".join(text for name, text in ANSWERS.items() if name in of_model)
+        line["answer"] = ""
+        for name, text in ANSWERS.items():
+            if name in of_model:
+                line["answer"] = text
         lines.append(line)
     return make_table("Which modules need fp32", lines, ANSWER_COLUMNS, ABOUT_ANSWERS)
 
 
 def worst_modules(rows: pd.DataFrame) -> Table | None:
     """Return the error and share of the ``SHOWN`` worst modules of each arm."""
-    of_modules = rows[(rows["layer"] != "") & rows["name"].isin(("error", "share"))]
+    figures = ["error", "share"]
+    is_of_module = rows["layer"] != ""
+    of_modules = rows[is_of_module & rows["name"].isin(figures)]
     names = [*KEY, "where", "layer"]
     wide = of_modules.pivot_table(index=names, columns="name", values="value", sort=False)
-    wide = wide.reindex(columns=["error", "share"]).reset_index()
+    # Both columns also where no module has a figure.
+    wide = wide.reindex(columns=figures).reset_index()
     wide = wide.sort_values("error", ascending=False, kind="stable")
     worst = wide.groupby(KEY, sort=False).head(SHOWN)
     return make_table("Modules narrow alone", records(worst), MODULE_COLUMNS, ABOUT_MODULES)
@@ -119,8 +126,9 @@ def findings(material: Material) -> Iterator[Findings]:
     """Yield what each search has found, which is the detail of its row."""
     trials = material.trials
     found = []
-    is_search = (trials["phase"] == "layers") & trials["status"].isin(MEASURED)
-    for trial in records(trials[is_search]):
+    is_measured = trials["status"].isin(MEASURED)
+    is_search = trials["phase"] == "layers"
+    for trial in records(trials[is_search & is_measured]):
         advice, _, evidence = str(trial["detail"]).partition(": ")
         subject = (
             f"{trial['workload']} on {trial['where']}, batch {trial['batch_size']:.0f}, "

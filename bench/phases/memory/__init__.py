@@ -63,7 +63,7 @@ class MemoryPeak:
 
         The sum is unknown where one's peak is.
         """
-        largest: dict[str, int | None] = {}
+        largest = {}
         for field in fields(cls):
             values = [getattr(peak, field.name) for peak in peaks]
             known = [value for value in values if value is not None]

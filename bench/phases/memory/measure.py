@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -12,7 +11,7 @@ from bench.data.batch import Batch, tensors
 from bench.devices.backend import backend_of
 from bench.measure import memory
 from bench.phases.memory import MemoryPeak
-from bench.results.records import Device, Message, Progress
+from bench.results.records import Device, Progress, Send
 from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -25,7 +24,7 @@ FEW_BATCHES = 2
 SMALL_BATCH = 2
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Measure the trial's only arm, and send its result."""
     uuid = device.uuid_of(distributed.rank(), distributed.ranks())
     driver_before, _ = memory.driver_memory_bytes(uuid)  # before anything can make a context

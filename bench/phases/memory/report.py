@@ -117,7 +117,8 @@ def _panel(workload: str, lines: list[tuple[str, Row]]) -> Panel:
     marks: list[Mark] = []
     for place, (_label, row) in enumerate(lines):
         bar = partial(Bar, low=place + 0.15, high=place + 0.85)
-        peak, end = row["peak"] / size, 0.0
+        peak = row["peak"] / size
+        end = 0.0
         for kind, column in MEMORY_KINDS.items():
             start = end
             end += row[column] / size

@@ -13,11 +13,11 @@ from bench.spec.phase import Phase
 class Numerics:
     """Columns computed from the figures of the steps."""
 
-    first_loss: Derived | None = None
+    first_loss: Derived = None
     """Loss of the first step."""
-    last_loss: Derived | None = None
+    last_loss: Derived = None
     """Loss of the last step."""
-    zero_gradients_pct: Derived | None = None
+    zero_gradients_pct: Derived = None
     """Share of the parameters' gradients that were zero."""
 
 

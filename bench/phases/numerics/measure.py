@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bench.data import Batches
 from bench.data.batch import Batch
 from bench.measure import gradients
-from bench.results.records import Device, Kind, Message, Numeric, Progress
+from bench.results.records import Device, Kind, Numeric, Progress, Send
 from bench.spec.errors import UnsupportedError
 from bench.spec.trial import Trial
 from bench.training.arms import Context, TrainingRunner, open_context
@@ -29,7 +29,12 @@ LAST = 5
 MENTIONED = 0.5
 
 
-def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: int = STEPS) -> None:
+def run(
+    trial: Trial,
+    _device: Device,
+    send: Send,
+    steps: int = STEPS,
+) -> None:
     """Train the trial's only precision for some steps; send the figures, then the result.
 
     There are fewer ``steps`` where the loss ceases to be finite.
@@ -42,13 +47,16 @@ def run(trial: Trial, _device: Device, send: Callable[[Message], None], steps: i
         )
     (name,) = trial.arm_names
     batches = context.open_batches()
-    total = max(steps, context.suite.schedule_length(trial.epochs, batches.steps_per_epoch))
+    # A schedule goes as far in these steps as it does in the training.
+    planned = context.suite.schedule_length(trial.epochs, batches.steps_per_epoch)
+    total = max(steps, planned)
     context = replace(context, data=batches.data)
     arm = context.build(name, steps=total)
     observation = _Observation(arm=arm, context=context, send=send)
     failure = observation.train(batches, steps)
     losses = observation.losses
-    first, last = losses[0], losses[-1]
+    first = losses[0]
+    last = losses[-1]
     course = f"loss {first:#.4g} in the first step, {last:#.4g} in the last of {len(losses)}"
     lost = min(observation.lost, default=0.0)
     if lost >= MENTIONED:
@@ -71,7 +79,7 @@ class _Observation:
 
     arm: BuiltArm
     context: Context
-    send: Callable[[Message], None]
+    send: Send
     largest: dict[str, tuple[float, int]] = field(default_factory=dict)
     """For each layer its largest activation so far, and the step."""
     losses: list[float] = field(default_factory=list)
@@ -82,7 +90,8 @@ class _Observation:
     def train(self, batches: Batches, steps: int) -> str:
         """Train; return which quantity ceased to be finite, and when, or an empty string."""
         failure = ""
-        counted = {0, *range(max(0, steps - LAST), steps)}
+        first_of_last = max(0, steps - LAST)
+        counted = {0, *range(first_of_last, steps)}
         endless = (batch for epoch in count(1) for batch in batches.train(epoch))
         with gradients.watch_activations(self.arm.model) as largest_activations:
             for step, batch in enumerate(islice(endless, steps)):
@@ -91,7 +100,9 @@ class _Observation:
                     largest_activations()  # forgets those of the copies
                 scale = self.arm.loss_scale
                 if step in counted:
-                    before = [weight.detach().clone() for weight in self.arm.weights.trained()]
+                    before = []
+                    for weight in self.arm.weights.trained():
+                        before.append(weight.detach().clone())
                     watched = gradients.watch_output_gradients(self.arm.model, scale or 1.0)
                     with watched as of_outputs:
                         failure = self._step(step, batch, scale, largest_activations, before)
@@ -112,7 +123,14 @@ class _Observation:
             self._send("activation", step, "largest", value, layer)
         return failure
 
-    def _send(self, kind: Kind, step: int, name: str, value: float, layer: str = "") -> None:
+    def _send(
+        self,
+        kind: Kind,
+        step: int,
+        name: str,
+        value: float,
+        layer: str = "",
+    ) -> None:
         figure = Numeric(
             trial=self.context.trial.id,
             precision=self.arm.precision.name,
@@ -146,8 +164,9 @@ class _Observation:
         is_skipped = arm.taken.count <= taken
         figures = {"loss": loss, "loss_scale": scale, "skipped": is_skipped}
         if before is not None and not is_skipped:
-            self.lost.append(gradients.lost_updates(before, arm.weights.trained()))
-            figures["lost_updates"] = self.lost[-1]
+            lost = gradients.lost_updates(before, arm.weights.trained())
+            self.lost.append(lost)
+            figures["lost_updates"] = lost
         for name, figure in figures.items():
             if figure is not None:
                 self._send("step", step, name, float(figure))
@@ -165,7 +184,8 @@ class _Observation:
             return f"the loss became {loss} at step {step}, {where}"
         if bad and scale is None:
             # The backward pass runs from the last layer to the first.
-            return f"gradients became infinite or NaN at step {step}, first in layer {bad[-1]}"
+            first = bad[-1]
+            return f"gradients became infinite or NaN at step {step}, first in layer {first}"
         return ""
 
     def _counts(self, kind: Kind, step: int, counts: list[Tensor]) -> None:

@@ -33,15 +33,23 @@ from bench.report.tables.table import (
 FP16_LARGEST = 65504.0
 # Powers of two below which float16 is subnormal, below which it rounds to zero, and from which on
 # it is infinite.
-FP16_NORMAL, FP16_ZERO, FP16_INFINITE = -14, -25, 16
+FP16_NORMAL = -14
+FP16_ZERO = -25
+FP16_INFINITE = 16
 # GradScaler's first scale, which stands for scaling where a precision has none.
 FIRST_SCALE = 2.0**16
 # For each kind of gradient, the tensors that the loss is differentiated by, as the table names
 # them.
 GRADIENTS = {"gradient": "parameters", "output_gradient": "layers' outputs"}
-BELOW, ABOVE = -1e3, 1e3
+BELOW = -1e3
+ABOVE = 1e3
 # The powers of two of bins that are not called by theirs; what is not finite lies in no range.
-POWERS = {"zero": -math.inf, "below": BELOW, "above": ABOVE, "nonfinite": math.nan}
+POWERS = {
+    "zero": -math.inf,
+    "below": BELOW,
+    "above": ABOVE,
+    "nonfinite": math.nan,
+}
 
 
 def _decibels(value: float) -> str:
@@ -99,7 +107,8 @@ def recorded(material: Material) -> pd.DataFrame:
     """Return the figures of the lowest seed of each arm, in the order of the material's rows."""
     rows = material.named(material.runs.details["numerics_figures"])
     rows = rows[rows["kind"] != "module"]  # those are another phase's
-    return rows[rows["seed"] == rows.groupby(KEY)["seed"].transform("min")]
+    lowest = rows.groupby(KEY)["seed"].transform("min")
+    return rows[rows["seed"] == lowest]
 
 
 def numerics(rows: pd.DataFrame) -> list[Table | None]:
@@ -113,8 +122,9 @@ def numerics(rows: pd.DataFrame) -> list[Table | None]:
             if of_kind.empty:
                 continue
             line: dict[Any, Any] = of_kind.iloc[0].to_dict()
+            scale = _scale(arm)
             line["of"] = of
-            line |= _float16_shares(of_kind, _scale(arm))
+            line |= _float16_shares(of_kind, scale)
             gradients.append(line)
     return [
         make_table("Numerics: the first steps", steps, STEP_COLUMNS, ABOUT_STEPS),
@@ -139,25 +149,24 @@ def _course(arm: pd.DataFrame) -> dict[Any, Any]:
     values_of = dict(list(of_steps.groupby("name")["value"]))
     if "loss" in values_of:
         losses = values_of["loss"].to_list()
+        last = losses[-1]
         line["steps"] = len(losses)
         line["first_loss"] = losses[0]
-        line["last_loss"] = losses[-1]
-        if not known(losses[-1]):
-            line["last_loss"] = "not finite"
+        line["last_loss"] = last if known(last) else "not finite"
     if "lost_updates" in values_of:
         line["lost_updates"] = values_of["lost_updates"].min()
     if "loss_scale" in values_of:
         line["loss_scale"] = _scale(arm)
-        line["skipped"] = arm.loc[arm["name"] == "skipped", "value"].sum()
+        skipped = arm[arm["name"] == "skipped"]
+        line["skipped"] = skipped["value"].sum()
     activations = arm[arm["kind"] == "activation"]
     if not activations.empty:
-        largest = activations.sort_values("value").iloc[-1]
         # A NaN is sorted behind all numbers.
-        text = "NaN"
-        if known(largest["value"]):
-            text = number(largest["value"])
+        largest = activations.sort_values("value").iloc[-1]
+        value = largest["value"]
+        text = number(value) if known(value) else "NaN"
         line["activation"] = f"{text} ({largest['layer']})"
-        line["activation_share"] = largest["value"]
+        line["activation_share"] = value
     errors = arm[arm["kind"] == "error"]
     for name, values in errors.groupby("name")["value"]:
         line[f"first_{name}_error"] = values.iloc[0]
@@ -167,7 +176,8 @@ def _course(arm: pd.DataFrame) -> dict[Any, Any]:
 
 def _float16_shares(rows: pd.DataFrame, scale: float) -> dict[str, float]:
     """Return the shares of gradients that float16 loses, with a loss scale and without, in %."""
-    rows = rows[rows["step"] == rows["step"].max()]
+    last_step = rows["step"].max()
+    rows = rows[rows["step"] == last_step]
     # The names of most bins are powers of two.
     numbers = pd.to_numeric(rows["name"], errors="coerce")
     powers = rows["name"].map(POWERS).fillna(numbers)
@@ -199,7 +209,8 @@ LOWEST = -50
 def charts(material: Material) -> Iterator[tuple[str, Chart]]:
     """Describe the histograms of each recipe, device and batch size."""
     names = ["workload", "where", "slug", "batch_size"]
-    for (workload, where, slug, batch), rows in recorded(material).groupby(names, sort=False):
+    groups = recorded(material).groupby(names, sort=False)
+    for (workload, where, slug, batch), rows in groups:
         scale = max(_scale(arm) for _, arm in chart.arms(rows))
         for kind, of in GRADIENTS.items():
             of_model = rows[rows["kind"] == kind]
@@ -207,15 +218,17 @@ def charts(material: Material) -> Iterator[tuple[str, Chart]]:
                 continue
             last_steps = of_model.groupby("precision")["step"].transform("max")
             in_last_step = of_model[of_model["step"] == last_steps]
+            ending = kind.replace("_", "-")
+            exponent = math.log2(scale)
             histogram = Chart(
-                name=f"{slug}-b{batch:.0f}-{kind.replace('_', '-')}s",
+                name=f"{slug}-b{batch:.0f}-{ending}s",
                 caption=(
                     f"{workload} on {where} at batch size {batch:.0f}: gradients of {of} by "
                     "magnitude"
                 ),
                 about="The share of all values at each power of two, and of zeros, in the last "
                 "step. Dashed: values left of it are zero in fp16 even at a loss scale of "
-                f"2^{math.log2(scale):g}.",
+                f"2^{exponent:g}.",
                 panels=[_histogram(in_last_step, scale)],
                 legend=[*chart.legend(of_model), *LEGEND],
             )
@@ -228,20 +241,35 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     Where float16 has only zero, or subnormal numbers, it is shaded.
     """
     arms = chart.arms(rows)
-    named = pd.to_numeric(rows["name"], errors="coerce").dropna().astype(int)
+    numbers = pd.to_numeric(rows["name"], errors="coerce")
+    named = numbers.dropna().astype(int)
     # The axis goes to 2^0 at least; where all values are zero there are no powers.
     highest = max([0, *named])
     powers = range(LOWEST, highest + 1)
     zero = LOWEST - 3 - len(arms)
     low, high = SHARES
     marks: list[Mark] = [
-        Bar(x=(LOWEST - 1, FP16_ZERO), low=low, high=high, tint=chart.LOST, faint=True),
-        Bar(x=(FP16_ZERO, FP16_NORMAL), low=low, high=high, tint=chart.COARSE, faint=True),
+        Bar(
+            x=(LOWEST - 1, FP16_ZERO),
+            low=low,
+            high=high,
+            tint=chart.LOST,
+            faint=True,
+        ),
+        Bar(
+            x=(FP16_ZERO, FP16_NORMAL),
+            low=low,
+            high=high,
+            tint=chart.COARSE,
+            faint=True,
+        ),
         Rule(at=FP16_ZERO - math.log2(scale), axis="x"),
     ]
     for place, (name, arm) in enumerate(arms):
         counts = arm.groupby("name")["value"].sum()
-        shares = (100 * counts / counts.sum()).clip(lower=low)
+        percent = 100 * counts / counts.sum()
+        # What is less stands on the axis, which is logarithmic.
+        shares = percent.clip(lower=low)
         line = []
         for power in powers:
             # A bin without any values interrupts the line.
@@ -254,11 +282,25 @@ def _histogram(rows: pd.DataFrame, scale: float) -> Panel:
     ticks = [(middle, "zero")]
     for power in range(-40, powers.stop, 10):
         ticks.append((power, f"2^{power}".replace("-", "−")))
-    percents = [(10.0**power, f"{10.0**power:g}") for power in range(-3, 3)]
+    percents = []
+    for power in range(-3, 3):
+        value = 10.0**power
+        percents.append((value, f"{value:g}"))
     return Panel(
         title="",
-        x=Axis(label="magnitude", ticks=ticks, low=zero - 1.5, high=powers.stop + 0.5),
-        y=Axis(label="share of all values (%)", scale="log", ticks=percents, low=low, high=high),
+        x=Axis(
+            label="magnitude",
+            ticks=ticks,
+            low=zero - 1.5,
+            high=powers.stop + 0.5,
+        ),
+        y=Axis(
+            label="share of all values (%)",
+            scale="log",
+            ticks=percents,
+            low=low,
+            high=high,
+        ),
         marks=marks,
     )
 

@@ -37,25 +37,25 @@ class Speed:
     """Samples in a step, of all devices; of a script a step is one."""
     tokens_per_sample: int | None = None
     """Length of a sample, where samples are sequences of tokens."""
-    block_steps: DerivedCount | None = None
+    block_steps: DerivedCount = None
     """Steps timed in each block."""
     paired: bool = True
     """Whether baseline and precision were measured together in one process."""
-    rounds: DerivedCount | None = None
+    rounds: DerivedCount = None
     """Groups of blocks, each with two blocks of every arm in an order that cancels drift (with two
     arms ABBA or BAAB)."""
-    step_ms: Derived | None = None
+    step_ms: Derived = None
     """Median over blocks of the time per step."""
-    samples_per_s: Derived | None = None
+    samples_per_s: Derived = None
     """Throughput of the step, on data already on the device."""
-    tokens_per_s: Derived | None = None
+    tokens_per_s: Derived = None
     """Tokens a second, where samples are sequences of them."""
-    log_speedup: Derived | None = None
+    log_speedup: Derived = None
     """Logarithm of the baseline's time over this precision's, a trimmed mean over the rounds of
     this process; empty for the baseline and where not paired."""
-    log_speedup_error: Derived | None = None
+    log_speedup_error: Derived = None
     """Its standard error over the rounds; empty of a single one."""
-    skipped_steps: DerivedCount | None = None
+    skipped_steps: DerivedCount = None
     """Optimizer steps that the GradScaler skipped, in the switch warm-up or timed."""
     host_ratio: float | None = None
     """GPU: host time to queue one step over its time on the GPU, of several GPUs the largest; near
@@ -72,7 +72,7 @@ class Speed:
     """CPU: share of the machine's cores that other programs took while timing."""
     switches_per_s: float | None = None
     """How often a second the system took a core from the process while timing (`ru_nivcsw`)."""
-    tflops: Derived | None = None
+    tflops: Derived = None
     """`flops_per_step` over the time of a step."""
     script_wait_pct: float | None = None
     """Of a script: share of a step in which it waited for its DataLoader."""
@@ -106,7 +106,8 @@ def derive(rows: Any, details: Any, label: str = "") -> Any:
 
 def describe(result: TrialResult) -> str:
     """Return an arm's line on the terminal; without a time, its status with the detail."""
-    speed, name = result.row, result.arm
+    speed = result.row
+    name = result.arm
     if speed.step_ms is None:
         return ": ".join(filter(None, (f"{name} {result.status}", result.detail)))
     line = f"{name} {speed.step_ms:.4g} ms"

@@ -18,7 +18,8 @@ def conduct(trial: Trial, session: PhaseSession) -> None:
 
     They are measured apart if they fail or do not fit together.
     """
-    reason, why = "", "do not fit together"
+    reason = ""
+    why = "do not fit together"
     final: Collection[str] = ()
     if "oom" not in session.statuses(trial).values():
         together = session.attempt(trial)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ import torch
 from bench.data.batch import Batch
 from bench.devices.backend import backend_of
 from bench.phases.speed.paired import measure
-from bench.results.records import Device, Message, Operations, Progress
+from bench.results.records import Device, Operations, Progress, Send
 from bench.spec.techniques import ArmSpec
 from bench.spec.trial import Trial
 from bench.training import distributed
@@ -27,7 +27,7 @@ SINGLE_STEPS = 10
 LONGEST_STEP_S = 0.2
 
 
-def run(trial: Trial, device: Device, send: Callable[[Message], None]) -> None:
+def run(trial: Trial, device: Device, send: Send) -> None:
     """Time the trial's arms against the first of them; send blocks, then a result for each."""
     context = open_context(trial)
     use_precision(trial.arms[0].precision, context.device)

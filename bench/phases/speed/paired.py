@@ -10,7 +10,7 @@ import math
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from bench.measure.disturbance import open_watch
 from bench.measure.rounds import Comparison, compare
 from bench.measure.warmup import prepare
 from bench.phases.speed import Speed
-from bench.results.records import Block, Device, Message, Progress, Status, TrialResult
+from bench.results.records import Block, Device, Progress, Send, Status, TrialResult
 from bench.spec.trial import Trial
 from bench.training import distributed
 from bench.training.arms import Context, TrainingRunner, by_shape
@@ -90,7 +90,8 @@ class Paired:
             return "ok", ""
         if self.comparison.is_arm_within(protocol.process_target, arm_index):
             return "ok", ""
-        target, budget = f"{100 * protocol.process_target:g} %", f"{protocol.process_s:g} s"
+        target = f"{100 * protocol.process_target:g} %"
+        budget = f"{protocol.process_s:g} s"
         detail = f"the interval is wider than ±{target} when timing ended (budget {budget} an arm)"
         return "unconverged", detail
 
@@ -99,7 +100,7 @@ def measure(
     context: Context,
     runners: Sequence[TrainingRunner],
     device: Device,
-    send: Callable[[Message], None],
+    send: Send,
     *,
     batches: Sequence[Batch],
 ) -> Paired:
@@ -117,7 +118,8 @@ def measure(
         batches: those that each arm takes in turn; where their shapes differ, a block has all of
             them equally often.
     """
-    trial, clock = context.trial, distributed.clock()
+    trial = context.trial
+    clock = distributed.clock()
     for runner in runners:
         runner.activate()
         runner.wanted = runner.read_back()
@@ -132,7 +134,8 @@ def measure(
     # Orders of its own for each process, so that what an order favours averages out over them. A
     # cell has far fewer processes than 1000, so that none has another seed's orders.
     seed = 1000 * trial.seed + trial.replicate
-    preemptions_before, compiled_before = _preemptions(), compilations()
+    preemptions_before = _preemptions()
+    compiled_before = compilations()
     begin_s = last_s = time.monotonic()
     with open_watch(device, gather=distributed.gathered, rank=distributed.rank()) as watch:
 

@@ -32,7 +32,8 @@ def is_enough(last: Trial, measured: Measured) -> bool:
     for number in range(last.replicate + 1):
         for name, speed in _speeds(replace(last, replicate=number), measured).items():
             by_arm.setdefault(name, []).append(speed)
-    arms, timed_s = [], 0.0
+    arms = []
+    timed_s = 0.0
     for speeds in by_arm.values():
         timed_s = max(timed_s, sum(speed.timed_s for speed in speeds))
         arm = log_speedups(speeds)
@@ -93,7 +94,8 @@ def log_speedups(speeds: Sequence[Speed]) -> Processes:
     for name in EVIDENCE:
         measures[name] = [getattr(speed, name) for speed in speeds]  # None becomes NaN
     evidence = disturbed([speed.disturbance for speed in speeds], measures)
-    processes, is_disturbed = [], []
+    processes = []
+    is_disturbed = []
     for speed, is_evident in zip(speeds, evidence.tolist(), strict=True):
         gain = speed.log_gain()
         if gain is not None:

@@ -80,7 +80,7 @@ def scaling(rows: pd.DataFrame, summary: pd.DataFrame) -> Table | None:
             workload.
     """
     timed = records(summary[summary["step_ms"].notna()])
-    lines: list[Row] = []
+    lines = []
     for row in records(rows[rows["step_ms"].notna()]):
         count = len(listed(row["members"]))
         if count == 1:

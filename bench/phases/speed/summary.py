@@ -73,7 +73,9 @@ def _speeds(
     capped = is_capped.groupby(rows[ARM_NUMBER], sort=False).any()
     noise_ratio = pd.Series(noise_of_arms, dtype=float)
     table = pd.DataFrame({"noise_ratio": noise_ratio, "power_capped": capped})
-    turns, counting, judged = {}, {}, []
+    turns = {}
+    counting = {}
+    judged = []
     for arm, contrast in changes.items():
         in_turns = replace(contrast, noise=noise_of_arms[arm], shares_clock=bool(capped[arm]))
         of_alone = judged_alone(in_turns, alone.get(arm))
@@ -102,7 +104,8 @@ def _speeds(
 
 def measured_in(contrast: Contrast) -> str:
     """Return over which processes a contrast is, and how many of them count, in words."""
-    count, counted = contrast.replicates, contrast.change.n
+    count = contrast.replicates
+    counted = contrast.change.n
     if contrast.pairing == "unpaired":
         how = "alone" if contrast.metric.instead_of else "apart"
         return f"{processes(count)} {how}"

@@ -22,7 +22,8 @@ from bench.report.tables.table import (
     text_column,
 )
 
-PARAMETERS, BATCH_SIZE = "parameters", "batch_size"
+PARAMETERS = "parameters"
+BATCH_SIZE = "batch_size"
 
 
 def tables(summary: pd.DataFrame, runs: Runs) -> list[Table | None]:
@@ -62,7 +63,7 @@ def _along(suite: str, name: str, rows: pd.DataFrame) -> Table | None:
     # A sweep of batch sizes varies the cell's own, too.
     varied = {PARAMETERS, BATCH_SIZE} if name == BATCH_SIZE else {PARAMETERS}
     recipe = [column for column in CELL if column not in varied]
-    lines: list[Row] = []
+    lines = []
     for _, alike in rows.groupby([*recipe, "rest"], sort=False):
         first: dict[str, Row] = {}
         for row in records(alike):

@@ -14,35 +14,35 @@ from bench.spec.phase import Phase
 class Training:
     """Summary of a whole training run."""
 
-    epochs: DerivedCount | None = None
+    epochs: DerivedCount = None
     """Epochs trained."""
-    time_per_epoch_s: Derived | None = None
+    time_per_epoch_s: Derived = None
     """Median over epochs after the first, which warms up, of the training time, evaluation apart;
     of one epoch its own."""
-    fastest_epoch_s: Derived | None = None
+    fastest_epoch_s: Derived = None
     """The shortest of these epochs."""
-    slowest_epoch_s: Derived | None = None
+    slowest_epoch_s: Derived = None
     """The longest of them."""
     total_s: float
     """All epochs, the evaluation in the own precision included."""
-    train_samples_per_s: Derived | None = None
+    train_samples_per_s: Derived = None
     """Throughput of training, loading included."""
-    train_loss: Derived | None = None
+    train_loss: Derived = None
     """Mean training loss of the last epoch."""
-    test_loss: Derived | None = None
+    test_loss: Derived = None
     """Loss on the test set after the last epoch."""
-    test_nats: Derived | None = None
+    test_nats: Derived = None
     """The same where it is a cross entropy of classes, in nats; empty for regression."""
-    test_accuracy_pct: Derived | None = None
+    test_accuracy_pct: Derived = None
     """Accuracy on the test set after the last epoch; empty for regression."""
-    data_wait_pct: Derived | None = None
+    data_wait_pct: Derived = None
     """Share of training time that the host waited for batches."""
     checkpoint_bytes: int | None = None
     """Size of the weights that the model computes with, without an fp32 master copy."""
     data_storage: str = ""
     """Where the samples were while training: `device`; `file`, mapped from the disk and gathered
     one batch ahead; `host` memory of a suite's own batches."""
-    quality: Derived | None = None
+    quality: Derived = None
     """The suite's own figure of merit on the test set after the last epoch; empty where it has
     none."""
     quality_name: str = ""
@@ -59,9 +59,9 @@ class Training:
     regression: bool | None = None
     """Whether there is a loss on the test set that is no cross entropy of classes, and so no
     accuracy."""
-    first_loss: Derived | None = None
+    first_loss: Derived = None
     """Mean training loss of the first epoch."""
-    last_loss: Derived | None = None
+    last_loss: Derived = None
     """That of the last one."""
 
 

@@ -20,7 +20,8 @@ from bench.report.figures.chart import (
     Text,
 )
 
-LOSS, ACCURACY = "loss", "accuracy"
+LOSS = "loss"
+ACCURACY = "accuracy"
 # The columns of each row of panels, and whether they are dashed: test data are.
 COLUMNS = {
     LOSS: {"train_loss": False, "test_loss": True},
@@ -48,7 +49,13 @@ def course(epochs: pd.DataFrame, *, name: str, caption: str) -> Chart | None:
             panels.append(panel(epochs, what, "elapsed_s"))
     if not panels:
         return None
-    return Chart(name=name, caption=caption, about=ABOUT, panels=panels, legend=legend(epochs))
+    return Chart(
+        name=name,
+        caption=caption,
+        about=ABOUT,
+        panels=panels,
+        legend=legend(epochs),
+    )
 
 
 def _finite(rows: pd.DataFrame, column: str) -> bool:
@@ -61,12 +68,14 @@ def _finite(rows: pd.DataFrame, column: str) -> bool:
 def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     """Describe ``loss`` or ``accuracy`` against ``epoch`` or ``elapsed_s``."""
     if x == "epoch":
-        title, against = "epochs", Axis(label="epoch", whole=True)
+        title = "epochs"
+        against = Axis(label="epoch", whole=True)
     else:
         unit, size = chart.time_unit(rows["elapsed_s"].max())
-        title, against = "training time", Axis(label=f"training time ({unit})", low=0.0)
+        title = "training time"
+        against = Axis(label=f"training time ({unit})", low=0.0)
         rows = rows.assign(elapsed_s=rows["elapsed_s"] / size)
-    marks: list[Mark] = []
+    marks = []
     for column, dashed in COLUMNS[what].items():
         # Rows of suites without a test set have no column of it.
         if column in rows:
@@ -76,7 +85,12 @@ def panel(rows: pd.DataFrame, what: str, x: str) -> Panel:
     if what == LOSS:
         losses = rows[list(COLUMNS[LOSS])]
         y = Axis(label=LOSS, scale="log" if _falls_far(losses) else "linear")
-    return Panel(title=f"{what.capitalize()} against {title}", x=against, y=y, marks=marks)
+    return Panel(
+        title=f"{what.capitalize()} against {title}",
+        x=against,
+        y=y,
+        marks=marks,
+    )
 
 
 def _falls_far(losses: pd.DataFrame) -> bool:
@@ -84,12 +98,20 @@ def _falls_far(losses: pd.DataFrame) -> bool:
     finite = losses.replace(np.inf, np.nan).stack()
     if finite.empty:
         return False
-    least, most = finite.min(), finite.max()
+    least = finite.min()
+    most = finite.max()
     # A loss of 0 or below, such as a log-likelihood's, has no logarithm.
     return bool(least > 0 and most > LOG_FROM * least)
 
 
-def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) -> list[Mark]:
+def _line(
+    arm: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    dashed: bool,
+    precision: str,
+) -> list[Mark]:
     """Describe one precision: mean and range over its seeds, and a cross where a seed diverged."""
     diverged = _diverged(arm)
     # NaN weights have an accuracy, which means nothing.
@@ -99,11 +121,20 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     epochs = finite.groupby("epoch")
     at = epochs[x].mean()
     values = epochs[y]
-    low, high = values.min(), values.max()
+    low = values.min()
+    high = values.max()
     marks: list[Mark] = []
     # A single seed has no range.
     if (high > low).any():
-        marks.append(Bar(x=at, low=low, high=high, tint=precision, faint=True))
+        marks.append(
+            Bar(
+                x=at,
+                low=low,
+                high=high,
+                tint=precision,
+                faint=True,
+            )
+        )
     points = list(zip(at, values.mean(), strict=True))
     marks.append(Curve(points=points, tint=precision, dashed=dashed))
     # The cross stands at the last epoch that can be drawn.
@@ -111,7 +142,14 @@ def _line(arm: pd.DataFrame, x: str, y: str, *, dashed: bool, precision: str) ->
     lost_seeds = arm.loc[diverged, "seed"]
     ended = last_epochs[last_epochs["seed"].isin(lost_seeds)]
     for place, last in zip(ended[x], ended[y], strict=True):
-        marks.append(Text(x=place, y=last, text="✕", tint=precision))
+        marks.append(
+            Text(
+                x=place,
+                y=last,
+                text="✕",
+                tint=precision,
+            )
+        )
     return marks
 
 
@@ -129,7 +167,8 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
     if _finite(rows, "test_loss") or _finite(rows, "test_accuracy_pct"):
         entries.append(("test data", DASHED))
     seeds = rows.groupby("precision")["seed"].nunique()
-    fewest, most = seeds.min(), seeds.max()
+    fewest = seeds.min()
+    most = seeds.max()
     if most > 1:
         count = f"{most}"
         if fewest < most:

@@ -17,7 +17,7 @@ from bench.data import Batches
 from bench.data.batch import Batch
 from bench.data.transfer import prefetched
 from bench.phases.train import Training
-from bench.results.records import Device, EpochResult, Message, Progress, Switches
+from bench.results.records import Device, EpochResult, Progress, Send, Switches
 from bench.spec.errors import UsageError
 from bench.spec.suite import Quality, Suite
 from bench.spec.trial import Trial, kept_checkpoint
@@ -35,7 +35,10 @@ Heartbeat = Callable[[str, Iterator[Batch]], Iterator[Batch]]
 
 
 def run(
-    trial: Trial, _device: Device, send: Callable[[Message], None], checkpoint: Path | None = None
+    trial: Trial,
+    _device: Device,
+    send: Send,
+    checkpoint: Path | None = None,
 ) -> None:
     """Train the trial's only precision; send each epoch, then the result.
 
@@ -61,12 +64,13 @@ def run(
     switches = runner.read_back()
     for number in range(trained + len(rows) + 1, trial.epochs + 1):
         # It would not become finite again; a checkpoint may hold such an epoch, too.
-        if rows and not math.isfinite(rows[-1].train_loss):
+        last = rows[-1] if rows else None
+        if last and not math.isfinite(last.train_loss):
             break
         heartbeat = partial(_heartbeat, send, number, trial.epochs)
         row, switches = _epoch(number, context, runner, batches, heartbeat)
-        if rows:
-            row = replace(row, elapsed_s=rows[-1].elapsed_s + row.elapsed_s)
+        if last:
+            row = replace(row, elapsed_s=last.elapsed_s + row.elapsed_s)
         rows.append(row)
         if saves_checkpoints:
             # In all ranks: the state of each one's random generators is gathered.
@@ -93,13 +97,18 @@ def run(
 
 
 def _epoch(
-    number: int, context: Context, runner: TrainingRunner, batches: Batches, heartbeat: Heartbeat
+    number: int,
+    context: Context,
+    runner: TrainingRunner,
+    batches: Batches,
+    heartbeat: Heartbeat,
 ) -> tuple[EpochResult, Switches]:
     """Train and test one epoch; return its row, elapsed by itself, and the switches after training.
 
     They are read back before the test, in which they need not be the training's.
     """
-    trial, arm = context.trial, runner.arm
+    trial = context.trial
+    arm = runner.arm
     learning_rate = float(arm.optimizer.param_groups[0]["lr"])
     fed = batches.train(number)  # tokens are drawn here, before the clock
     if context.techniques.prefetcher:
@@ -129,7 +138,11 @@ def _epoch(
 
 
 def _heartbeat(
-    send: Callable[[Message], None], epoch: int, epochs: int, unit: str, batches: Iterator[Batch]
+    send: Send,
+    epoch: int,
+    epochs: int,
+    unit: str,
+    batches: Iterator[Batch],
 ) -> Iterator[Batch]:
     """Pass batches on, and send progress with their number every two seconds."""
     last = time.monotonic()
@@ -143,7 +156,9 @@ def _heartbeat(
 
 
 def _resume(
-    arm: BuiltArm, trial: Trial, checkpoint: Path | None
+    arm: BuiltArm,
+    trial: Trial,
+    checkpoint: Path | None,
 ) -> tuple[list[EpochResult], int, str]:
     """Restore the arm from the trial's checkpoint, or else from that of a run that it starts from.
 
@@ -154,10 +169,12 @@ def _resume(
     Raises:
         UsageError: the checkpoint that it starts from cannot be read, or is of another training.
     """
-    stored, read_failure = None, ""
+    stored = None
+    read_failure = ""
     if checkpoint is not None and distributed.rank() == 0 and checkpoint.exists():
         stored = read_checkpoint(checkpoint)
-        read_failure = "" if stored else "its checkpoint could not be read, so training began anew"
+        if stored is None:
+            read_failure = "its checkpoint could not be read, so training began anew"
     state = distributed.from_first(stored)
     if state is not None and state.trial == trial.id:
         state.restore(arm)
@@ -184,9 +201,18 @@ def _resume(
     return [], begun.epochs[-1].epoch, read_failure
 
 
-def _tested(suite: Suite, arm: BuiltArm, batches: Batches, heartbeat: Heartbeat) -> dict[str, Any]:
+def _tested(
+    suite: Suite,
+    arm: BuiltArm,
+    batches: Batches,
+    heartbeat: Heartbeat,
+) -> dict[str, Any]:
     """Return an epoch's figures from the evaluation after it, where the data have a test set."""
-    tested: dict[str, Any] = {"test_loss": None, "test_accuracy_pct": None, "test_s": None}
+    tested: dict[str, Any] = {
+        "test_loss": None,
+        "test_accuracy_pct": None,
+        "test_s": None,
+    }
     if not batches.has_test:
         return tested
     # Each rank has batch norm's statistics of its own part, and all test one model.
@@ -214,12 +240,15 @@ def _training(
     ``of_classes`` says that its loss is a cross entropy: then it can be compared where there is no
     accuracy.
     """
-    has_loss_alone = rows[-1].test_loss is not None and rows[-1].test_accuracy_pct is None
+    last = rows[-1]
+    has_loss_alone = last.test_loss is not None and last.test_accuracy_pct is None
     columns = {}
     if quality is not None:
-        columns = {f"quality_{name}": value for name, value in asdict(quality).items()}
+        for name, value in asdict(quality).items():
+            columns[f"quality_{name}"] = value
+    test_s = sum(row.test_s or 0.0 for row in rows)
     return Training(
-        total_s=rows[-1].elapsed_s + sum(row.test_s or 0.0 for row in rows),
+        total_s=last.elapsed_s + test_s,
         checkpoint_bytes=stored_bytes(arm.model),
         data_storage=batches.storage,
         entropy_nats=batches.entropy_nats,

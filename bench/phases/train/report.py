@@ -52,7 +52,11 @@ WAITING_PCT = 10.0
 # But not where training reaches this share of the step's own throughput: then the GPU had work
 # meanwhile.
 OF_THE_STEP = 0.9
-STORAGE = {"device": "device", "host": "host memory", "file": "disk"}
+STORAGE = {
+    "device": "device",
+    "host": "host memory",
+    "file": "disk",
+}
 # The columns that name what was trained.
 TRAINED = (
     DEVICE,
@@ -118,7 +122,10 @@ def _learned(rows: list[Row]) -> Table | None:
             number_column("above the entropy (nats)", "above_entropy"),
             number_column("perplexity", "perplexity"),
             number_column(
-                "test accuracy (%) ± sd", _accuracy, status="train_status", lost="lost_train"
+                "test accuracy (%) ± sd",
+                _accuracy,
+                status="train_status",
+                lost="lost_train",
             ),
             *quality_columns(rows),
             *differences,
@@ -136,7 +143,9 @@ def _learned(rows: list[Row]) -> Table | None:
 
 
 def _accuracy(row: Row) -> str:
-    spread = f" ± {decimals(row['accuracy_sd_points'])}" if known(row["accuracy_sd_points"]) else ""
+    spread = ""
+    if known(row["accuracy_sd_points"]):
+        spread = f" ± {decimals(row['accuracy_sd_points'])}"
     return f"{decimals(row['accuracy_pct'])}{spread}"
 
 
@@ -155,7 +164,10 @@ def _cost(rows: list[Row]) -> Table | None:
         *TRAINED,
         *optional_columns(
             number_column(
-                "time/epoch (s)", "time_per_epoch_s", status="train_status", lost="lost_train"
+                "time/epoch (s)",
+                "time_per_epoch_s",
+                status="train_status",
+                lost="lost_train",
             ),
             number_column("epoch speedup [95 % interval]", _epoch_speedup),
             number_column("step speedup [95 % interval]", over_fp32),
@@ -203,7 +215,8 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
     compared = summary[summary[center].notna() & summary[low].notna()]
     if compared.empty:
         return None
-    panels, labels = [], []
+    panels = []
+    labels = []
     for workload, rows in compared.groupby("workload", sort=False):
         lines = records(rows)
         names: list[str] = []
@@ -211,13 +224,21 @@ def differences(summary: pd.DataFrame, metric: Metric) -> Chart | None:
         labels.append(described.label)
         margin = described.margin
         marks: list[Mark] = [
-            Bar(x=(-margin, margin), low=0, high=len(lines), tint=chart.SOFT, faint=True),
+            Bar(
+                x=(-margin, margin),
+                low=0,
+                high=len(lines),
+                tint=chart.SOFT,
+                faint=True,
+            ),
             Rule(at=0.0, axis="x"),
         ]
         for row in lines:
             ends = row[low], row[high]
             marks += chart.estimate(row[center], *ends, len(names) + 0.5, row["precision"])
-            batch = f" batch {row['batch_size']}" if rows["batch_size"].nunique() > 1 else ""
+            batch = ""
+            if rows["batch_size"].nunique() > 1:
+                batch = f" batch {row['batch_size']}"
             names.append(f"{row['label']}{batch} {row['precision']}")
         label = titled(described.label, described.unit, f"{described.better} is better")
         panels.append(chart.rows_panel(str(workload), Axis(label=label), names, marks))

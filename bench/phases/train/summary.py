@@ -25,7 +25,9 @@ FEWEST_FOR_SPREAD = 3
 
 
 def add(
-    table: pd.DataFrame, trials: pd.DataFrame, changes: Mapping[Metric, Mapping[int, Contrast]]
+    table: pd.DataFrame,
+    trials: pd.DataFrame,
+    changes: Mapping[Metric, Mapping[int, Contrast]],
 ) -> pd.DataFrame:
     """Add the columns of ``_parities``, ``_diverged`` and ``stalled`` to the summary."""
     table = table.join([_parities(changes), _diverged(trials)])
@@ -40,8 +42,8 @@ def add(
 
 def _parities(changes: Mapping[Metric, Mapping[int, Contrast]]) -> pd.DataFrame:
     """Return the word for what each arm has learned, and how many seeds it rests on."""
-    words: dict[int, str] = {}
-    seeds: dict[int, int] = {}
+    words = {}
+    seeds = {}
     # Of several metrics of an arm the first one counts, so that it is written last.
     for metric in reversed(learned()):
         for arm, contrast in changes[metric].items():

@@ -22,11 +22,16 @@ Scale = Literal["linear", "log"]
 # The name that gives a mark its colour: a precision's name, a device's such as device-0, or one of
 # those below.
 Tint = str
-SOFT, PLAIN = "soft", "plain"
+SOFT = "soft"
+PLAIN = "plain"
 # Magnitudes that a format makes zero, and those that it holds with fewer digits.
-LOST, COARSE = "lost", "coarse"
+LOST = "lost"
+COARSE = "coarse"
 # Tints of a legend's entries that tell no colours apart but lines, bands and crosses.
-SOLID, DASHED, BAND, CROSS = "solid", "dashed", "band", "cross"
+SOLID = "solid"
+DASHED = "dashed"
+BAND = "band"
+CROSS = "cross"
 # Tints of the classes of work in a step.
 WORK: dict[WorkClass, Tint] = {work: f"work {work}" for work in get_args(WorkClass)}
 # Tints of the kinds of tensors, and their columns of memory.csv.
@@ -53,7 +58,8 @@ LOOKS = (
     ("#6a4fc3", "<"),
     ("#1f8ac0", ">"),
 )
-INK, GREY = "#24292f", "#8c959f"
+INK = "#24292f"
+GREY = "#8c959f"
 # Of tints that are no precision's and no device's.
 COLOURS = {
     SOFT: GREY,
@@ -161,10 +167,24 @@ class Panel:
     """The page leaves the panel out while this one is not among those that are shown."""
 
 
-def rows_panel(title: str, x: Axis, names: Sequence[str], marks: Sequence[Mark]) -> Panel:
+def rows_panel(
+    title: str,
+    x: Axis,
+    names: Sequence[str],
+    marks: Sequence[Mark],
+) -> Panel:
     """Return a panel with a named row for each mark or group of marks."""
-    ticks = [(place + 0.5, name) for place, name in enumerate(names)]
-    return Panel(title=title, x=x, y=Axis(ticks=ticks), marks=marks, rows=len(names))
+    ticks = []
+    for place, name in enumerate(names):
+        # In the middle of its row.
+        ticks.append((place + 0.5, name))
+    return Panel(
+        title=title,
+        x=x,
+        y=Axis(ticks=ticks),
+        marks=marks,
+        rows=len(names),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,24 +212,37 @@ def look(tint: Tint) -> tuple[str, str]:
         again, place = divmod(int(tint.removeprefix("device-")), len(LOOKS))
         color, _ = LOOKS[place]
         # Where there are more devices than colours, the second of a colour has another marker.
-        _, marker = LOOKS[(place + again) % len(LOOKS)]
+        shifted = (place + again) % len(LOOKS)
+        _, marker = LOOKS[shifted]
         return color, marker
     if tint in PRECISIONS:
-        return PRECISIONS[tint].color, PRECISIONS[tint].marker
+        precision = PRECISIONS[tint]
+        return precision.color, precision.marker
+    if tint in (SOFT, PLAIN):
+        return COLOURS[tint], "o"
     if tint in COLOURS:
-        return COLOURS[tint], "o" if tint in (SOFT, PLAIN) else "s"
-    return SPARE[sum(tint.encode()) % len(SPARE)], "v"
+        return COLOURS[tint], "s"
+    # Not Python's hash of a text, which differs between processes.
+    place = sum(tint.encode()) % len(SPARE)
+    return SPARE[place], "v"
 
 
 def class_of(tint: str) -> str:
     """Return the page's class of what has a tint, which no other tint has."""
-    return "p-" + re.sub("[^A-Za-z0-9-]", lambda sign: f"_{ord(sign[0]):x}_", tint)
+
+    def escaped(sign: re.Match[str]) -> str:
+        return f"_{ord(sign[0]):x}_"
+
+    return "p-" + re.sub("[^A-Za-z0-9-]", escaped, tint)
 
 
 def arms(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each precision, in the order of every table."""
-    names = sorted(rows["precision"].unique(), key=precision_rank)
-    return [(name, rows[rows["precision"] == name]) for name in names]
+    precisions = rows["precision"]
+    groups = []
+    for name in sorted(precisions.unique(), key=precision_rank):
+        groups.append((name, rows[precisions == name]))
+    return groups
 
 
 def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -219,7 +252,8 @@ def legend(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 def estimate(center: float, low: float, high: float, y: float, tint: Tint) -> list[Mark]:
     """Describe an estimate in a row as a dot, with its interval as a line."""
-    interval = Curve(points=[(low, y), (high, y)], tint=tint, dots=False)
+    ends = [(low, y), (high, y)]
+    interval = Curve(points=ends, tint=tint, dots=False)
     return [interval, Curve(points=[(center, y)], tint=tint)]
 
 

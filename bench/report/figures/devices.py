@@ -35,8 +35,9 @@ def charts(
     speedups are drawn to files, unless ``all`` figures are.
     """
     workloads = summary.groupby("workload", sort=False)
-    # In the order of the groups.
-    files = slugs(summary["workload"].unique().tolist())
+    # In the order of the groups, which are not sorted.
+    names = summary["workload"].unique().tolist()
+    files = slugs(names)
     tints = tints_of(summary)
     for metric in (SPEED, THROUGHPUT, MEMORY, *untabled()):
         is_speedup = metric is SPEED
@@ -74,8 +75,10 @@ def _figures(summary: pd.DataFrame, metric: Metric) -> pd.DataFrame:
         rows["value"] = rows[metric.figure]
     has_value = rows["value"].notna()
     # A precision that was measured nowhere has no line for its losses to stand on.
-    is_drawn = rows["precision"].isin(rows.loc[has_value, "precision"])
-    return rows[is_drawn & (has_value | (rows["status"] == "oom"))]
+    with_values = rows.loc[has_value, "precision"]
+    is_drawn = rows["precision"].isin(with_values)
+    is_lost = rows["status"] == "oom"
+    return rows[is_drawn & (has_value | is_lost)]
 
 
 def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
@@ -83,7 +86,11 @@ def _speedups(rows: pd.DataFrame) -> pd.DataFrame:
 
     Where fp32 does not fit, no precision has a speedup, and none is drawn as if it fitted.
     """
-    rows = rows.assign(value=rows["speedup"], low=rows["speedup_low"], high=rows["speedup_high"])
+    rows = rows.assign(
+        value=rows["speedup"],
+        low=rows["speedup_low"],
+        high=rows["speedup_high"],
+    )
     is_fp32 = rows["precision"] == BASELINE
     fp32_is_lost = is_fp32 & (rows["status"] == "oom")
     cells = [rows[name] for name in CELL]
@@ -153,7 +160,8 @@ def against_batch(
     about = []
     if is_speedup:
         about.append("Speedup over fp32, with 95 % intervals; above 1 is faster.")
-        if (rows["low"] < y.low).any() or (rows["high"] > y.high).any():
+        is_cut = (rows["low"] < y.low) | (rows["high"] > y.high)
+        if is_cut.any():
             about.append("An interval that reaches the edge goes on beyond it.")
     if rows["value"].isna().any():
         about.append("✕: that batch size did not fit in memory, in that precision or in fp32.")
@@ -186,17 +194,24 @@ def _batch_axis(rows: pd.DataFrame) -> Axis:
 
 def _in_unit(rows: pd.DataFrame, metric: Metric) -> tuple[pd.DataFrame, Axis]:
     """Return figures in a unit that suits them, with the axis that all panels share."""
-    unit, size = metric.unit, 1
+    unit = metric.unit
+    size = 1
     if unit == "bytes":
         unit, size = memory_unit(rows["value"].max())
     values = rows["value"] / size
     least = values.min()
     most = values.max()
     if most > LOG_FROM * least > 0:
-        axis = Axis(label=unit, scale="log", low=least / 1.2, high=1.2 * most)
+        axis = Axis(
+            label=unit,
+            scale="log",
+            low=least / 1.2,
+            high=1.2 * most,
+        )
     else:
         # An axis from 0 to 0 would have no length.
-        axis = Axis(label=unit, low=0.0, high=1.06 * most or 1.0)
+        high = 1.06 * most or 1.0
+        axis = Axis(label=unit, low=0.0, high=high)
     return rows.assign(value=values), axis
 
 
@@ -205,15 +220,26 @@ def _speedup_axis(rows: pd.DataFrame) -> Axis:
 
     An interval that would dwarf the figures goes on beyond it.
     """
-    lowest = max(rows["low"].min(), rows["value"].min() / 2)
-    highest = min(rows["high"].max(), 2 * rows["value"].max())
-    low = min(1.0, rows["value"].min(), lowest)
-    high = max(1.0, rows["value"].max(), highest)
+    least = rows["value"].min()
+    most = rows["value"].max()
+    lowest = max(rows["low"].min(), least / 2)
+    highest = min(rows["high"].max(), 2 * most)
+    low = min(1.0, least, lowest)
+    high = max(1.0, most, highest)
     spare = 0.08 * max(high - low, 0.1)
-    return Axis(label="speedup over fp32 (×)", low=low - spare, high=high + spare)
+    return Axis(
+        label="speedup over fp32 (×)",
+        low=low - spare,
+        high=high + spare,
+    )
 
 
-def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: bool) -> Panel:
+def _dots(
+    group: pd.DataFrame,
+    x: Axis,
+    lines: Mapping[str, Tint],
+    is_speedup: bool,
+) -> Panel:
     """Describe figures as rows, each with its interval and with its value in its name.
 
     ``group`` has ``line``, ``value``, ``low`` and ``high``; without a value it did not fit.
@@ -230,9 +256,11 @@ def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: b
             if not known(value):
                 names.append(f"{line} ✕")
                 continue
-            low, high = value, value
+            low = value
+            high = value
             if known(row["low"]):
-                low, high = max(row["low"], x.low), min(row["high"], x.high)
+                low = max(row["low"], x.low)
+                high = min(row["high"], x.high)
             # In the middle of its row.
             y = len(names) + 0.5
             marks += chart.estimate(value, low, high, y, tint)
@@ -242,7 +270,11 @@ def _dots(group: pd.DataFrame, x: Axis, lines: Mapping[str, Tint], is_speedup: b
 
 
 def _lines(
-    group: pd.DataFrame, x: Axis, y: Axis, lines: Mapping[str, Tint], is_speedup: bool
+    group: pd.DataFrame,
+    x: Axis,
+    y: Axis,
+    lines: Mapping[str, Tint],
+    is_speedup: bool,
 ) -> Panel:
     """Describe lines with their whiskers, and crosses at batch sizes that did not fit.
 
@@ -253,7 +285,8 @@ def _lines(
         marks.append(Rule(at=1.0, axis="y"))
     group = group.sort_values("batch_size")
     for line, tint in lines.items():
-        points, whiskers = [], []
+        points = []
+        whiskers = []
         for row in records(group[group["line"] == line]):
             size = row["batch_size"]
             if not known(row["value"]):
@@ -264,4 +297,9 @@ def _lines(
                 whiskers.append((size, row["low"], row["high"]))
         if points:
             marks.append(Curve(points=points, whiskers=whiskers, tint=tint))
-    return Panel(title="", x=x, y=y, marks=marks)
+    return Panel(
+        title="",
+        x=x,
+        y=y,
+        marks=marks,
+    )

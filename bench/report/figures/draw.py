@@ -50,14 +50,19 @@ from bench.results.files import replacing, write_atomically
 # Width in pixels of a panel where a figure has at most MOST_WIDE of them, and where it has more:
 # the page shows as many next to each other as it has room for, and words must be readable on a
 # telephone, too.
-WIDE, NARROW = 400, 320
+WIDE = 400
+NARROW = 320
 MOST_WIDE = 2
 # Height in pixels of a panel's frame, and of a line of a row's name.
-HEIGHT, ROW = 170, 17
+HEIGHT = 170
+ROW = 17
 # Margins above, below and right of the frame, in pixels.
-TOP, BOTTOM, RIGHT = 24, 38, 18
+TOP = 24
+BOTTOM = 38
+RIGHT = 18
 # Width of a character and height of a line, in pixels.
-CHARACTER, LINE = 6.7, 17
+CHARACTER = 6.7
+LINE = 17
 # Characters in a line of a row's name.
 LONGEST_NAME = 30
 # Width of the sign of a legend's entry, in pixels.
@@ -65,7 +70,8 @@ KEY = 16
 # A line of more points than these has a dot at some of them only; dots distinguish lines where
 # there is no colour.
 DOTS = 16
-PIXELS_PER_INCH, PNG_PIXELS_PER_INCH = 72, 120
+PIXELS_PER_INCH = 72
+PNG_PIXELS_PER_INCH = 120
 DASHES = (0, (3, 2))
 RULE_DASHES = (0, (4, 3))
 GRID = "#d1d9e0"
@@ -74,7 +80,11 @@ PALE = 0.18
 SIGNS: dict[Tint, dict[str, Any]] = {
     SOLID: {},
     DASHED: {"linestyle": DASHES},
-    CROSS: {"linestyle": "none", "marker": "x", "markeredgewidth": 1.5},
+    CROSS: {
+        "linestyle": "none",
+        "marker": "x",
+        "markeredgewidth": 1.5,
+    },
     **{tint: {"linewidth": 9, "alpha": PALE} for tint in (BAND, LOST, COARSE)},
 }
 STYLE: Any = {
@@ -136,8 +146,11 @@ def draw(chart: Chart, folder: Path) -> Markup:
         svg = io.StringIO()
         figure.savefig(svg, format="svg", metadata={"Date": None})
         if chart.in_files:
-            write_atomically(folder / f"{chart.name}.svg", svg.getvalue())
-            with replacing(folder / f"{chart.name}.png") as draft:
+            file = folder / f"{chart.name}.svg"
+            picture = folder / f"{chart.name}.png"
+            write_atomically(file, svg.getvalue())
+            # Without the version of matplotlib, equal figures are equal files.
+            with replacing(picture) as draft:
                 figure.savefig(draft, dpi=PNG_PIXELS_PER_INCH, metadata={"Software": None})
     return _page(chart, svg.getvalue(), boxes)
 
@@ -161,9 +174,12 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
     row_height = max(map(_height, chart.panels))
     width = columns * panel_width
     # Bold letters are wider.
-    caption = textwrap.fill(chart.caption, int(width / CHARACTER / 1.25))
-    top = LINE * (caption.count("\n") + 1) + 8
-    foot = top + math.ceil(count / columns) * row_height
+    characters = int(width / CHARACTER / 1.25)
+    caption = textwrap.fill(chart.caption, characters)
+    caption_lines = caption.count("\n") + 1
+    top = LINE * caption_lines + 8
+    rows = math.ceil(count / columns)
+    foot = top + rows * row_height
     places = _entries(chart)
     legend_height = 0.0
     if places:
@@ -172,12 +188,15 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
     height = foot + legend_height + 4
     size = (width / PIXELS_PER_INCH, height / PIXELS_PER_INCH)
     figure = Figure(size, dpi=PIXELS_PER_INCH)
-    figure.text(8 / width, 1 - 4 / height, caption, va="top", fontweight="bold")
+    caption_x = 8 / width
+    caption_y = 1 - 4 / height
+    figure.text(caption_x, caption_y, caption, va="top", fontweight="bold")
     boxes: list[Box] = []
     for place, panel in enumerate(chart.panels):
         row, column = divmod(place, columns)
         left = column * panel_width
-        box = (left, top + row * row_height, panel_width, _height(panel))
+        panel_top = top + row * row_height
+        box = (left, panel_top, panel_width, _height(panel))
         _panel(figure, panel, box)
         boxes.append(box)
     if chart.legend:
@@ -194,11 +213,13 @@ def _figure(chart: Chart) -> tuple[Figure, list[Box]]:
 def _entries(chart: Chart) -> list[tuple[float, float]]:
     """Return where the entries of a legend begin: one after another, as many in a line as fit."""
     places = []
-    x, y = 8.0, LINE / 2
+    x = 8.0
+    y = LINE / 2
     for text, _ in chart.legend:
         width = CHARACTER * len(text) + 2 * KEY
         if x > 8 and x + width > WIDE:
-            x, y = 8.0, y + LINE
+            x = 8.0
+            y += LINE
         places.append((x, y))
         x += width
     return places
@@ -226,14 +247,22 @@ def _entry(axes: Any, x: float, y: float, text: str, tint: Tint) -> None:
     name = class_of(tint)
     # A marker stands in the middle of the sign.
     middle = (x + end) / 2
-    axes.plot([x, middle, end], [y, y, y], markevery=[1], color=shade, gid=f".{name}", **shape)
+    axes.plot(
+        [x, middle, end],
+        [y, y, y],
+        markevery=[1],
+        color=shade,
+        gid=f".{name}",
+        **shape,
+    )
     axes.text(end + 4, y, text, va="center", gid=f".entry {name}")
 
 
 def _panel(figure: Figure, panel: Panel, box: Box) -> None:
     """Draw a panel into its place in a figure."""
     axes: Any = figure.add_axes((0, 0, 1, 1), frameon=False, gid=".panel")
-    x, y = panel.x, panel.y
+    x = panel.x
+    y = panel.y
     axes.set(xscale=x.scale, yscale=y.scale)
     axes.set(xlabel=x.label, ylabel=y.label)
     crosses: Counter[float] = Counter()
@@ -254,7 +283,8 @@ def _panel(figure: Figure, panel: Panel, box: Box) -> None:
         before += LINE
     left, top, width, height = box
     frame_width = width - before - RIGHT
-    frame = (left + before, top + TOP, frame_width, height - TOP - BOTTOM)
+    frame_height = height - TOP - BOTTOM
+    frame = (left + before, top + TOP, frame_width, frame_height)
     axes.set_position(_place(figure, frame))
     _ticks(axes.xaxis, x, int(frame_width / CHARACTER))
     # After the ticks, which may widen it.
@@ -276,8 +306,10 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
         every = 1
         if room:
             side_by_side = " ".join(names)
-            every = math.ceil((len(side_by_side) + 1) / room)
-        labels = [textwrap.fill(name, LONGEST_NAME) for name in names[::every]]
+            needed = len(side_by_side) + 1
+            every = math.ceil(needed / room)
+        shown = names[::every]
+        labels = [textwrap.fill(name, LONGEST_NAME) for name in shown]
         drawn.set_ticks(places[::every], labels)
         return
     locator: Locator
@@ -285,8 +317,12 @@ def _ticks(drawn: Any, axis: Axis, room: int = 0) -> None:
         locator = LogLocator(subs=(1, 2, 5))
     else:
         locator = MaxNLocator(6, steps=[1, 2, 5, 10], integer=axis.whole)
+
+    def written(value: float, _place: int) -> str:
+        return with_minus(f"{value:,.10g}")
+
     drawn.set_major_locator(locator)
-    drawn.set_major_formatter(lambda value, _: with_minus(f"{value:,.10g}"))
+    drawn.set_major_formatter(written)
 
 
 def _mark(axes: Any, mark: Mark, crosses: Counter[float]) -> None:
@@ -339,7 +375,9 @@ def _curve(axes: Any, curve: Curve, marker: str, shared: Any) -> None:
     axes.plot(x, y, clip_on=False, **shape, **shared)
     whiskers = []
     for at, low, high in curve.whiskers:
-        whiskers += [(at, low), (at, high), (math.nan, math.nan)]
+        whiskers += [(at, low), (at, high)]
+        # The gap before the next one.
+        whiskers.append((math.nan, math.nan))
     if whiskers:
         axes.plot(*zip(*whiskers, strict=True), **shared)
 
@@ -356,15 +394,23 @@ def _page(chart: Chart, svg: str, boxes: list[Box]) -> Markup:
     is_wide = len(chart.panels) <= MOST_WIDE
     grid = SubElement(shown, "div", {"class": "panels wide" if is_wide else "panels"})
     groups = ElementTree.fromstring(svg).iterfind(f".//{SVG}g[@id='.panel']")
-    legend = Panel(title="legend", x=Axis(), y=Axis(), marks=())
+    legend = Panel(
+        title="legend",
+        x=Axis(),
+        y=Axis(),
+        marks=(),
+    )
     # Without a legend there is no box for it.
     drawn = zip([*chart.panels, legend], boxes, groups, strict=False)
     for panel, box, group in drawn:
         parent = shown if panel is legend else grid
         view = SubElement(parent, "svg", {"class": "chart", "role": "img"})
         view.set("viewBox", "{:g} {:g} {:g} {:g}".format(*box))
+        label = chart.caption
         # The panel of one device alone may have no title.
-        view.set("aria-label", f"{chart.caption}: {panel.title}".removesuffix(": "))
+        if panel.title:
+            label += f": {panel.title}"
+        view.set("aria-label", label)
         if panel.precision:
             view.set("data-precision", panel.precision)
         view.extend(_converted(group, colours))

@@ -20,15 +20,18 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
             endings = [other.parts[-size:] for other in folders]
             if endings.count(ending) == 1:
                 break
-        name = str(Path(*ending))
-        names.append(plain(name, one_line=True))
+        # The whole path, where no part of it is its own.
+        path = Path(*ending)
+        names.append(plain(str(path), one_line=True))
     return names
 
 
 def report_name(folders: Sequence[Path]) -> str:
     """Name the report of runs after all of them; of very many after the first and their number."""
-    different = dict.fromkeys(folder.resolve() for folder in folders)
-    names = [folder.name for folder in different]
+    names = []
+    # A run that is given twice is one.
+    for folder in dict.fromkeys(map(Path.resolve, folders)):
+        names.append(folder.name)
     name = "+".join(names)
     if len(name) <= LONGEST:
         return name
@@ -38,11 +41,11 @@ def report_name(folders: Sequence[Path]) -> str:
 
 def runs_in(folders: Iterable[Path]) -> list[Path]:
     """Return the runs that folders are, each once; of another folder, the runs in it, by name."""
-    runs: list[Path] = []
+    runs = []
     for folder in folders:
-        inside: list[Path] = []
+        inside = []
         if not (folder / "run.json").is_file():
-            inside = sorted(path.parent for path in folder.glob("*/run.json"))
+            inside = sorted(file.parent for file in folder.glob("*/run.json"))
         # A folder without any is named later, in the error of reading it.
         for run in inside or [folder]:
             path = run.resolve()

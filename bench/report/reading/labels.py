@@ -48,15 +48,19 @@ def subjects(trials: pd.DataFrame) -> pd.DataFrame:
     named["where"] = _titles(named, ["device", "place", "shown_run"])
     named["label"] = _short_names(named["where"].tolist())
     # No sum of columns: they have no type where there are no rows.
-    pairs = zip(named["workload"], named["where"], strict=True)
-    named["slug"] = slugs([f"{workload}-{where}" for workload, where in pairs])
+    titles = []
+    for workload, where in zip(named["workload"], named["where"], strict=True):
+        titles.append(f"{workload}-{where}")
+    named["slug"] = slugs(titles)
     return named.drop(columns=["shown_data", "place", "shown_run"])
 
 
 def _titles(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Write each row's title from columns: a name, and what tells it from others."""
-    words = rows[names].itertuples(index=False, name=None)
-    return [titled(*of_row) for of_row in words]
+    titles = []
+    for words in rows[names].itertuples(index=False, name=None):
+        titles.append(titled(*words))
+    return titles
 
 
 def _has_several(name: str, rows: pd.DataFrame, groups: list[str]) -> pd.Series:
@@ -69,7 +73,9 @@ def placement(name: str) -> str:
     """Name a placement: cpu, GPU 0, GPUs 0+1, or a cluster's own word for it."""
     if not name[0].isdigit():
         return name
-    return f"GPU {name}" if name.isdigit() else f"GPUs {name}"
+    if name.isdigit():
+        return f"GPU {name}"
+    return f"GPUs {name}"
 
 
 def short(where: str) -> str:
@@ -79,7 +85,9 @@ def short(where: str) -> str:
 
 def _short_names(names: list[str]) -> list[str]:
     """Shorten names of devices, as far as different ones stay different."""
-    shortest = {name: BUILD.sub("", short(name)) for name in names}
+    shortest = {}
+    for name in names:
+        shortest[name] = BUILD.sub("", short(name))
     uses = Counter(shortest.values())
     shortened = []
     for name in names:
@@ -92,10 +100,11 @@ def _short_names(names: list[str]) -> list[str]:
 
 def slugs(names: list[str]) -> list[str]:
     """Turn names into those of files, of lower-case letters, digits and hyphens, no two alike."""
-    unique: list[str] = []
+    unique = []
     for name in names:
         # A name without a Latin letter or a digit, as of a suite in Chinese, leaves nothing.
-        words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        words = re.sub(r"[^a-z0-9]+", "-", name.lower())
+        words = words.strip("-")
         base = words[:LONGEST_SLUG] or "figure"
         candidate = base
         number = 0

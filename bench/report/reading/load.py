@@ -38,9 +38,21 @@ KEY = [*CELL, "precision"]
 SUBJECT = CELL[:-1]
 # The statuses of trials that did not come to their end: the rows of details that they sent before
 # are a part that has no meaning.
-STOPPED: tuple[Status, ...] = ("oom", "unsupported", "timeout", "failed")
+STOPPED: tuple[Status, ...] = (
+    "oom",
+    "unsupported",
+    "timeout",
+    "failed",
+)
 # The columns in which devices and runs must agree to be compared: the same recipe on the same data.
-WORKLOAD = ["suite", "parameters", "techniques", "data"]
+WORKLOAD = [
+    "suite",
+    "parameters",
+    "techniques",
+    "data",
+]
+# An object of run.json.
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +60,7 @@ class Run:
     """One run's run.json, under the name that the report gives it."""
 
     label: str
-    info: dict[str, Any]
+    info: Document
     folder: Path = Path()
 
     @property
@@ -56,9 +68,9 @@ class Run:
         """Whether it ended, as far as run.json tells."""
         return self.info.get("finished", "") is not None
 
-    def part(self, name: str) -> dict[str, Any]:
+    def part(self, name: str) -> Document:
         """Return an object of run.json, empty where it was not written."""
-        part: dict[str, Any] = self.info.get(name) or {}
+        part: Document = self.info.get(name) or {}
         return part
 
     def list(self, name: str) -> list[Any]:
@@ -67,14 +79,14 @@ class Run:
         return part
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Document:
         """The machine and its software."""
         return self.part("environment")
 
     @property
-    def devices(self) -> Sequence[dict[str, Any]]:
+    def devices(self) -> Sequence[Document]:
         """The devices of the machine."""
-        devices: Sequence[dict[str, Any]] = self.environment.get("devices", [])
+        devices: Sequence[Document] = self.environment.get("devices", [])
         return devices
 
 
@@ -111,16 +123,19 @@ def load(folders: list[Path]) -> Runs:
     Raises:
         UsageError: there is none, none has a finished trial, or one is no run or of another format.
     """
-    infos = {folder: plain_within(read_run(folder)) for folder in runs_in(folders)}
+    infos = {}
+    for folder in runs_in(folders):
+        # Its texts are shown to people, so without what a terminal would obey.
+        infos[folder] = plain_within(read_run(folder))
     if not infos:
         raise UsageError(
             "There is no run to report. Give at least one folder that a run wrote, such as "
             "results/NAME."
         )
     _refuse_copies(infos)
-    runs: list[Run] = []
+    runs = []
     frames_of_runs: dict[str, list[pd.DataFrame]] = defaultdict(list)
-    remarks: list[str] = []
+    remarks = []
     names_of_data: dict[str, str] = {}
     labels = name_runs([*infos])
     for (folder, info), label in zip(infos.items(), labels, strict=True):
@@ -142,16 +157,18 @@ def load(folders: list[Path]) -> Runs:
             f"The run in '{first}' has no finished trial yet, so there is nothing to report. "
             f"Finish it with --resume {first}."
         )
-    frames: dict[str, pd.DataFrame] = {}
+    frames = {}
     for name, parts in frames_of_runs.items():
         frames[name] = pd.concat(parts, ignore_index=True)
     tried = frames.pop("trials")
     telemetry = frames.pop("telemetry")
     is_step = tried["ablation"] == "yes"
+    trials = tried[~is_step]
+    ablations = tried[is_step]
     return Runs(
         runs=runs,
-        trials=tried[~is_step].reset_index(drop=True),
-        ablations=tried[is_step].reset_index(drop=True),
+        trials=trials.reset_index(drop=True),
+        ablations=ablations.reset_index(drop=True),
         details=frames,
         telemetry=telemetry,
         remarks=remarks,
@@ -173,7 +190,8 @@ def _frames_of(run: Run, names_of_data: dict[str, str]) -> tuple[dict[str, pd.Da
     rows["data"] = rows["data"].replace(names)
     reference = str(rows["reference"].iloc[0])
     rows = _with_baseline(rows, reference)
-    telemetry = read(run.folder / "telemetry.csv").drop(columns="uuid")
+    telemetry = read(run.folder / "telemetry.csv")
+    telemetry = telemetry.drop(columns="uuid")
     telemetry["run"] = run.label
     frames = {"trials": rows, "telemetry": telemetry}
     for file, frame in details.items():
@@ -244,7 +262,7 @@ def _with_cells(file: str, rows: pd.DataFrame, trials: pd.DataFrame) -> pd.DataF
         wanted = trials[~is_stopped]
     added = [name for name in ("phase", "seed", *CELL) if name not in rows]
     cells = wanted[[*PAIR, *added]].drop_duplicates(PAIR, keep="last")
-    types: dict[str, Any] = {}
+    types: Document = {}
     for name in PAIR:
         # Categories have to be alike to be merged.
         types[name] = rows[name].dtype

@@ -33,7 +33,13 @@ ABOUT = {
 # The columns that no CSV has.
 ADDED = {name: Field(name=name, kind="word") for name in ABOUT}
 # The columns that names follow from.
-ASKED = ["parameters", "techniques", "ablation", "precision", "placement"]
+ASKED = [
+    "parameters",
+    "techniques",
+    "ablation",
+    "precision",
+    "placement",
+]
 
 
 def _columns() -> dict[str, Field]:
@@ -53,7 +59,7 @@ def read_details(folder: Path) -> dict[str, pd.DataFrame]:
     Raises:
         UsageError: one is damaged, or another program's.
     """
-    details: dict[str, pd.DataFrame] = {}
+    details = {}
     for phase in MEASURING.values():
         for name in phase.details.values():
             # Phases may share a CSV, which can be large.
@@ -72,7 +78,9 @@ def check_details(folder: Path) -> None:
 
 
 def read_trials(
-    folder: Path, info: Mapping[str, Any], details: Mapping[str, pd.DataFrame]
+    folder: Path,
+    info: Mapping[str, Any],
+    details: Mapping[str, pd.DataFrame],
 ) -> pd.DataFrame:
     """Read the rows of a run's phases, in the order measured, and derive what follows from them.
 
@@ -91,7 +99,8 @@ def read_trials(
             frames.append(of_phase.assign(phase=name))
     if not frames:
         return typed(pd.DataFrame(), TRIALS)
-    rows = typed(pd.concat(frames, ignore_index=True), TRIALS)
+    rows = pd.concat(frames, ignore_index=True)
+    rows = typed(rows, TRIALS)
     # A row that somebody copied by hand is still of one process.
     rows = rows.drop_duplicates(["trial", "precision", "techniques"], keep="last")
     rows = rows.sort_values("started", kind="stable", ignore_index=True)
@@ -104,10 +113,11 @@ def _fill_unstored(rows: pd.DataFrame, details: Mapping[str, pd.DataFrame]) -> N
     """Fill the columns that no CSV stores: they follow from a phase's rows and their details."""
     for name, phase in MEASURING.items():
         is_of_phase = rows["phase"] == name
-        if phase.derive is not None and is_of_phase.any():
-            filled = phase.derive(rows[is_of_phase], details)
-            columns = [*derived(phase)]
-            rows.loc[is_of_phase, columns] = filled[columns]
+        if phase.derive is None or not is_of_phase.any():
+            continue
+        filled = phase.derive(rows[is_of_phase], details)
+        columns = [*derived(phase)]
+        rows.loc[is_of_phase, columns] = filled[columns]
 
 
 def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
@@ -116,12 +126,16 @@ def _with_names(rows: pd.DataFrame, info: Mapping[str, Any]) -> pd.DataFrame:
     Those with the kind of the device, its members and the asked width of the interval come, too.
     """
     devices = info.get("environment", {}).get("devices", [])
-    kinds = {device["placement"]: device["kind"] for device in devices}
+    kinds = {}
+    for device in devices:
+        kinds[device["placement"]] = device["kind"]
     # The different values are far fewer than the rows.
     number = rows.groupby(ASKED, sort=False, dropna=False).ngroup()
     different = rows[ASKED].drop_duplicates()
-    names = pd.DataFrame([_names(row, kinds) for row in records(different)], dtype=object)
-    named = rows.assign(**names.loc[number].set_axis(rows.index))
+    names_of_different = [_names(row, kinds) for row in records(different)]
+    names = pd.DataFrame(names_of_different, dtype=object)
+    names_of_rows = names.loc[number].set_axis(rows.index)
+    named = rows.assign(**names_of_rows)
     request = info.get("request", {})
     script = request.get("script") or {}
     # Others are compared with the first arm of a training script, else with the baseline.
@@ -138,16 +152,21 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
 
     ``kinds`` are those of devices by placement.
     """
-    place, techniques, precision = row["placement"], row["techniques"], row["precision"]
+    place = row["placement"]
+    techniques = row["techniques"]
+    precision = row["precision"]
     parameters = row["parameters"] or "{}"
     words = []
     for name, value in json.loads(parameters).items():
         words.append(plain(f"{name}={value}", one_line=True))
+    # Of a run whose run.json does not name the device.
+    kind = "cpu" if place.startswith("cpu") else "cuda"
+    members = Placement(name=place).members
     names = {
         "parameters": " ".join(words),
         "parameters_json": parameters,
-        "members": LIST.join(Placement(name=place).members),
-        "device_kind": kinds.get(place, "cpu" if place.startswith("cpu") else "cuda"),
+        "members": LIST.join(members),
+        "device_kind": kinds.get(place, kind),
         "arm_precision": precision,
         "arm_techniques": "",
         "techniques": techniques,
@@ -155,7 +174,8 @@ def _names(row: Mapping[Hashable, Any], kinds: Mapping[str, str]) -> dict[str, s
     }
     if row["ablation"] == "yes":
         # The techniques of a step are its arm's, not its cell's.
-        names |= {"arm_techniques": techniques, "techniques": ""}
+        names["arm_techniques"] = techniques
+        names["techniques"] = ""
         if techniques:
             names["precision"] += LIST + techniques
     return names

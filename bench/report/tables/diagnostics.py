@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from typing import Any
 
 import pandas as pd
 
@@ -78,8 +77,8 @@ NOTE_COLUMNS = (
 def machines(runs: list[Run]) -> list[Table | None]:
     """Return the hosts and their software, and the devices, as run.json has them."""
     # A fact that run.json lacks is an empty cell.
-    hosts: list[dict[str, Any]] = []
-    devices: list[dict[str, Any]] = []
+    hosts = []
+    devices = []
     for run in runs:
         host = defaultdict(str, run.environment, run=run.label, started=run.info.get("started"))
         for name in ("removed_variables", "variables"):
@@ -129,7 +128,8 @@ def notes(trials: pd.DataFrame) -> Table | None:
     unsupported.
     """
     trials = _named(trials)
-    status, detail = trials["status"], trials["detail"]
+    status = trials["status"]
+    detail = trials["detail"]
     # The detail of these phases' rows is a result, which has a table of its own.
     detailed = [name for name, part in parts().items() if part.has_details]
     has_detail = (detail != "") & ~trials["phase"].isin(detailed)

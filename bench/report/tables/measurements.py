@@ -61,7 +61,7 @@ def by_workload(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
             line["tie"] = " ≈" if line["precision"] in answer.ties else ""
             line["is_advised"] = line["precision"] == answer.precision
             lines_of.setdefault(line["workload"], []).append(line)
-    tables: list[Table] = []
+    tables = []
     notes = [ABOUT_FIGURES]
     for workload, lines in lines_of.items():
         columns = [

@@ -204,7 +204,7 @@ def make_table(
     rows = list(rows)
     if not rows:
         return None
-    visible: dict[Column, list[str]] = {}
+    visible = {}
     marked = ""
     for column in columns:
         cells = [column.cell(row) for row in rows]
@@ -337,7 +337,8 @@ def quality_columns(rows: Sequence[Row]) -> list[Column]:
     metric = described(QUALITY, rows)
     if metric == QUALITY:
         return []
-    title, figure = metric.figure_title, metric.figure
+    title = metric.figure_title
+    figure = metric.figure
     return optional_columns(number_column(title, figure, status=metric.status, lost="lost_train"))
 
 
