@@ -15,7 +15,7 @@ from bench.training.conversions import convert
 from bench.training.step import training_step
 from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import use_suite
-from tests.training.conftest import batch, make, wide
+from tests.training.conftest import batches, make, wide
 
 if WITHOUT_TORCHAO:
     pytest.skip(WITHOUT_TORCHAO, allow_module_level=True)
@@ -70,7 +70,7 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     arm = make(name, model=wide)
-    operations = observe(lambda: training_step(arm, batch()))
+    operations = observe(lambda: training_step(arm, batches(1, size=32)[0]))
     # Forward and both gradients of each layer: torchao computes that of the first layer's input,
     # too.
     by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
@@ -101,7 +101,7 @@ def test_a_layer_of_the_users_own_is_not_converted():
     arm = make("fp8-rowwise", model=lambda _data: WithDoubled())
     assert arm.conversion.converted_layers == ("first",)
     assert arm.conversion.kept_layers["own"] == "a Doubled, which may do more than a linear layer"
-    assert training_step(arm, batch()).isfinite()
+    assert training_step(arm, batches(1, size=32)[0]).isfinite()
 
 
 def test_a_layer_in_two_places_is_converted_in_both():

@@ -9,7 +9,7 @@ from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.estimates import count_flops, footprint, training_flops_per_sample
 from bench.training.step import leave_gradients
-from tests.training.conftest import batch, make, make_suite
+from tests.training.conftest import batches, make, make_suite
 
 WIDE = """
 from torch import nn, optim
@@ -38,7 +38,7 @@ def test_a_samples_flops_counted_on_shapes_are_those_of_forward_and_both_gradien
     first, second, last = 64 * 9 * 3 * 4, 64 * 9 * 4, 256 * 5
     by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient
     arm = make(model=convolutional, data=IMAGES)
-    ran = observe(lambda: leave_gradients(arm, batch(4)))
+    ran = observe(lambda: leave_gradients(arm, batches(1, size=4)[0]))
     assert ran.flops_per_step == 4 * by_hand
     suite = make_suite(convolutional, data=IMAGES)
     assert training_flops_per_sample(suite) == by_hand
