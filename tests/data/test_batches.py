@@ -5,6 +5,7 @@ stored.
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,29 +19,17 @@ from bench.data.sampling import augmentation, order
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
+from tests.data.conftest import assert_normalised, joined
 
 CPU = torch.device("cpu")
 AUGMENTED = {"crop_padding": 2, "flip": True}
 IMAGES = Data(input_shape=(3, 8, 8), classes=10, steps_per_epoch=6)
+SYNTHETIC = DataSource(kind="synthetic")
 FEATURES = Data(input_shape=(32,), target_shape=(4, 2), steps_per_epoch=6)
-
-
-def joined(batches):
-    """Return the inputs and the labels of all batches."""
-    inputs, labels = zip(*batches, strict=True)
-    return torch.cat(inputs), torch.cat(labels)
 
 
 def epoch_of(batches, epoch):
     return joined(batches.train(epoch))
-
-
-def assert_normalised(inputs, pixels, data, atol=2e-6):
-    mean = torch.tensor(data.mean).view(3, 1, 1)
-    std = torch.tensor(data.std).view(3, 1, 1)
-    scaled = pixels.double() / 255
-    expected = (scaled - mean) / std
-    torch.testing.assert_close(inputs, expected.float(), rtol=0, atol=atol)
 
 
 def assert_equal(pair, other):
@@ -92,20 +81,20 @@ def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(
     assert batches.steps_per_epoch == len(sizes)
 
 
-@pytest.mark.parametrize("size", [(8, 8), (16, 12)])
-def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, stored, size):
+def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, stored):
+    height, width = size = (16, 12)
     batches = open_(input_shape=(3, *size), crop_padding=3, flip=True, seed=5)
     drawn = augmentation(10, 3, seed=5, epoch=1)
     assert 0 < drawn[0].sum() < 10
     taken = order(12, seed=5, epoch=1)[:10]
     pixels = stored(folder / "train")[taken]
     images = functional.interpolate(pixels.float(), size, mode="bilinear")
-    height, width = size
     expected = []
     for image, (mirrored, top, left) in zip(images, drawn.T.tolist(), strict=True):
         turned = image.flip(2) if mirrored else image
         padded = functional.pad(turned, (3, 3, 3, 3))
-        expected.append(padded[:, top : top + height, left : left + width])
+        cropped = padded[:, top : top + height, left : left + width]
+        expected.append(cropped)
     inputs, _ = epoch_of(batches, 1)
     assert_normalised(inputs, torch.stack(expected), batches.data, atol=1e-5)
     tested, _ = next(batches.test())
@@ -142,12 +131,11 @@ def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
     shards = []
     for rank in range(ranks):
         batches = open_(batch_size=4, shard=Shard(rank=rank, ranks=ranks))
-        shards += [inputs for inputs, _ in batches.test()]
+        for inputs, _ in batches.test():
+            assert 0 < len(inputs) <= math.ceil(4 / ranks)
+            shards.append(inputs)
     rows = torch.cat(shards).flatten(1)
     assert sorted(rows.tolist()) == sorted(whole.flatten(1).tolist())
-    sizes = [len(shard) for shard in shards]
-    assert max(sizes) == math.ceil(4 / ranks)
-    assert min(sizes) > 0
 
 
 @pytest.mark.parametrize("kind", ["folder", "synthetic", "markov"])
@@ -157,12 +145,12 @@ def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
         data = Data(input_shape=(4,), classes=256, tokens=True, source=kind, steps_per_epoch=2)
     source = replace(source, kind=kind)
 
-    def epoch(rank=0, ranks=1):
-        shard = Shard(rank=rank, ranks=ranks)
+    def epoch(shard):
         batches = open_batches(data, source, batch_size=6, device=CPU, seed=3, shard=shard)
         return batches.train(2)
 
-    for whole, first, second in zip(epoch(), epoch(0, 2), epoch(1, 2), strict=True):
+    shards = zip(epoch(Shard(rank=0, ranks=2)), epoch(Shard(rank=1, ranks=2)), strict=True)
+    for whole, (first, second) in zip(epoch(WHOLE), shards, strict=True):
         assert len(first[0]) == len(second[0]) == 3
         assert_equal(whole, joined([first, second]))
 
@@ -170,8 +158,8 @@ def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
 @pytest.mark.parametrize(("storage", "times"), [("device", 4.0), ("file", 3.9)])
 def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, times):
     usual = open_(**AUGMENTED)
-    image_bytes = 3 * 8 * 8
-    available = int(times * 22 * image_bytes)
+    images_bytes = 22 * 3 * 8 * 8
+    available = int(times * images_bytes)
     monkeypatch.setattr(cache, "available_bytes", lambda: available)
     batches = open_(**AUGMENTED)
     assert batches.storage == storage
@@ -229,12 +217,9 @@ def test_a_model_that_does_not_take_rgb_is_refused(data, source, kind, channels)
 
 
 def test_random_inputs_and_targets_are_normal_and_classes_uniform():
-    def random_batch(data):
-        (batch,) = random_batches(data, batch_size=2000, count=1, device=CPU, seed=0)
-        return batch
-
-    inputs, labels = random_batch(IMAGES)
-    _, targets = random_batch(FEATURES)
+    draw = partial(random_batches, batch_size=2000, count=1, device=CPU, seed=0)
+    ((inputs, labels),) = draw(IMAGES)
+    ((_, targets),) = draw(FEATURES)
     off = labels.bincount(minlength=10) - 200
     assert off.abs().max() < 75  # 5.6 standard deviations
     assert inputs.shape == (2000, 3, 8, 8)
@@ -250,20 +235,19 @@ def test_random_inputs_and_targets_are_normal_and_classes_uniform():
 def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(
     monkeypatch, fitting, steps, distinct
 ):
-    inputs_bytes, label_bytes = 4 * 3 * 8 * 8, 8
-    batch_bytes = 16 * (inputs_bytes + label_bytes)
+    inputs_bytes = 4 * 3 * 8 * 8
+    batch_bytes = 16 * (inputs_bytes + 8)  # and a label
     monkeypatch.setattr(batches_module, "POOL_BYTES", fitting * batch_bytes + 1)
     data = replace(IMAGES, steps_per_epoch=steps)
-    source = DataSource(kind="synthetic")
-    batches = open_batches(data, source, batch_size=16, device=CPU, seed=0)
+    batches = open_batches(data, SYNTHETIC, batch_size=16, device=CPU, seed=0)
 
     def epoch(number):
         return [inputs.data_ptr() for inputs, _ in batches.train(number)]
 
     first = epoch(0)
+    assert len(first) == steps
     assert len(set(first)) == distinct
-    round_and_round = first[:distinct] * steps
-    assert first == round_and_round[:steps]
+    assert first[distinct:] == first[: steps - distinct]  # round and round
     assert epoch(1) == first
 
 
