@@ -20,6 +20,7 @@ from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from tests.data.conftest import assert_normalised, joined
+from tests.training.conftest import same
 
 CPU = torch.device("cpu")
 AUGMENTED = {"crop_padding": 2, "flip": True}
@@ -30,12 +31,6 @@ FEATURES = Data(input_shape=(32,), target_shape=(4, 2), steps_per_epoch=6)
 
 def epoch_of(batches, epoch):
     return joined(batches.train(epoch))
-
-
-def assert_equal(pair, other):
-    """Assert that both tensors of two pairs have the same bits."""
-    for first, second in zip(pair, other, strict=True):
-        assert torch.equal(first, second)
 
 
 @pytest.fixture
@@ -152,47 +147,41 @@ def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
     shards = zip(epoch(Shard(rank=0, ranks=2)), epoch(Shard(rank=1, ranks=2)), strict=True)
     for whole, (first, second) in zip(epoch(WHOLE), shards, strict=True):
         assert len(first[0]) == len(second[0]) == 3
-        assert_equal(whole, joined([first, second]))
+        assert same(whole, joined([first, second]))
 
 
-@pytest.mark.parametrize(("storage", "times"), [("device", 4.0), ("file", 3.9)])
-def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, times):
-    usual = open_(**AUGMENTED)
+@pytest.mark.parametrize(
+    ("storage", "times", "ranks"), [("device", 4.0, 1), ("file", 3.9, 1), ("file", 7.9, 2)]
+)
+def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, times, ranks):
+    shard = Shard(ranks=ranks)
+    usual = open_(shard=shard, **AUGMENTED)
     images_bytes = 22 * 3 * 8 * 8
     available = int(times * images_bytes)
     monkeypatch.setattr(cache, "available_bytes", lambda: available)
-    batches = open_(**AUGMENTED)
+    batches = open_(shard=shard, **AUGMENTED)
     assert batches.storage == storage
-    assert_equal(epoch_of(batches, 0), epoch_of(usual, 0))
-    assert_equal(joined(batches.test()), joined(usual.test()))
+    assert same(epoch_of(batches, 0), epoch_of(usual, 0))
+    assert same(joined(batches.test()), joined(usual.test()))
 
 
-def test_the_next_batch_is_gathered_by_another_thread_while_one_is_used(open_, monkeypatch):
-    gathered = threading.Semaphore(0)
+def test_images_in_a_file_are_gathered_by_a_thread_that_ends_with_the_epoch(open_, monkeypatch):
     threads = []
     take = np.take
 
     def watched(*given, **options):
         threads.append(threading.current_thread())
-        gathered.release()
         return take(*given, **options)
 
     monkeypatch.setattr(np, "take", watched)
     monkeypatch.setattr(batches_module, "fits", lambda *_: False)
     epoch = open_(batch_size=4).train(0)
     next(epoch)
-    assert gathered.acquire(timeout=10)
-    assert gathered.acquire(timeout=10)  # the second, though it was not asked for yet
-    assert threading.main_thread() not in threads
-    epoch.close()  # an epoch that is left early leaves no thread behind
-    threads[0].join(timeout=10)
-    assert not threads[0].is_alive()
-
-
-def test_several_ranks_share_the_hosts_memory(monkeypatch):
-    monkeypatch.setattr(cache, "available_bytes", lambda: 1000)
-    assert cache.fits(250, CPU, ranks=1)
-    assert not cache.fits(250, CPU, ranks=2)
+    epoch.close()  # early
+    assert threads
+    for thread in threads:
+        assert thread is not threading.main_thread()
+        assert not thread.is_alive()
 
 
 @pytest.mark.gpu
@@ -207,12 +196,10 @@ def test_a_gpu_gets_the_same_batches(open_, monkeypatch, on_device):
     assert torch.equal(there.cpu(), labels)
 
 
-@pytest.mark.parametrize(("kind", "channels"), [("folder", 1), ("cifar10", 4)])
-def test_a_model_that_does_not_take_rgb_is_refused(data, source, kind, channels):
-    message = rf"takes images of {channels} channels? and .* has images of 3 \(RGB\)"
-    data = replace(data, input_shape=(channels, 8, 8))
-    with pytest.raises(UsageError, match=message):
-        prepare(data, replace(source, kind=kind))
+def test_a_model_that_does_not_take_rgb_is_refused(data, source):
+    grey = replace(data, input_shape=(1, 8, 8))
+    with pytest.raises(UsageError, match=r"takes images of 1 channel and .* of 3 \(RGB\)"):
+        prepare(grey, source)
     assert not Path(source.directory).exists()
 
 
