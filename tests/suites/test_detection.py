@@ -18,20 +18,20 @@ BOXES = [("dog", (10, 20, 50, 60), 0), ("cat", (5, 5, 40, 30), 1)]
 """In each image: the class, the corners, and whether it is difficult."""
 
 
+OBJECT = """<object><name>{}</name><difficult>{}</difficult><bndbox>
+<xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>"""
+
+
 def voc(folder, split):
     root = folder / "VOCdevkit" / "VOC2007"
     for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (root / part).mkdir(parents=True, exist_ok=True)
+    objects = [OBJECT.format(name, hard, *box) for name, box, hard in BOXES]
+    xml = f"<annotation>{''.join(objects)}</annotation>"
     names = [f"{split}0", f"{split}1"]
     (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(names))
-    objects = ""
-    for name, (left, top, right, bottom), hard in BOXES:
-        corners = f"<xmin>{left}</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax>"
-        objects += f"<object><name>{name}</name><difficult>{hard}</difficult>"
-        objects += f"<bndbox>{corners}</bndbox></object>"
     for name in names:
         Image.new("RGB", (64, 80)).save(root / f"JPEGImages/{name}.jpg")
-        xml = f"<annotation>{objects}</annotation>"
         (root / f"Annotations/{name}.xml").write_text(xml)
 
 
@@ -48,39 +48,35 @@ def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(t
     for image in test["images"]:
         assert image.shape == (3, 80, 64)
     first, _second = test["targets"]
-    assert first["boxes"].tolist() == [list(box) for _, box, _ in BOXES]
+    assert first["boxes"].tolist() == [[10, 20, 50, 60], [5, 5, 40, 30]]
     assert first["labels"].tolist() == [12, 8]
     assert first["iscrowd"].tolist() == [0, 1]
     (train,) = epoch(tmp_path, "train")
     for target in train["targets"]:
-        assert len(target["boxes"]) == 1
-
-
-def moved(targets, by):
-    """Return detections that are surely the targets, moved by some pixels."""
-    detections = []
-    for target in targets:
-        scores = torch.ones(len(target["labels"]))
-        boxes = target["boxes"] + by
-        detections.append({"boxes": boxes, "labels": target["labels"], "scores": scores})
-    return detections
+        assert target["labels"].tolist() == [12]
 
 
 @pytest.mark.parametrize(("by", "expected"), [(0.0, 100.0), (2.0, 100.0), (100.0, 0.0)])
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
+    """Detections are surely the targets, moved by some pixels."""
     made_up = epoch("", "test")
-    answers = iter([moved(batch["targets"], by) for batch in made_up])
-    figures = _detection.evaluate(lambda _: next(answers), made_up)
+    detections = []
+    for batch in made_up:
+        for target in batch["targets"]:
+            boxes, labels = target["boxes"] + by, target["labels"]
+            detections.append({"boxes": boxes, "labels": labels, "scores": torch.ones(len(labels))})
+    answers = iter(detections)
+    figures = _detection.evaluate(lambda images: [next(answers) for _ in images], made_up)
     assert figures == {"VOC 2007 mAP": pytest.approx(expected)}
 
 
 def test_precision_is_interpolated_at_eleven_recalls():
     box = {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([1])}
     target = {**box, "iscrowd": torch.tensor([0])}
-    detection = {**box, "scores": torch.tensor([0.9])}
-    nothing = {name: value[:0] for name, value in detection.items()}
+    hit = {**box, "scores": torch.tensor([0.9])}
+    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0), "scores": torch.zeros(0)}
     batch = {"images": [None, None], "targets": [target, target]}
-    figures = _detection.evaluate(lambda _: [detection, nothing], [batch])
+    figures = _detection.evaluate(lambda images: [hit, nothing], [batch])
     # Six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1.
     assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)
 
