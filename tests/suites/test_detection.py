@@ -4,12 +4,10 @@ import pytest
 import torch
 from PIL import Image
 
-from bench.data import first_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS
-from bench.training.step import build_arm, training_step
 from suites import _detection
+from tests.suites.conftest import suite_of, take_step
 
 for package in _detection.NEEDED:
     pytest.importorskip(package, reason="pip install 'ampmeter[detection]'")
@@ -109,8 +107,5 @@ def test_a_detector_without_the_metric_names_what_installs_it_and_what_goes_with
     "name", ["ssdlite320_mobilenet_v3_large", "fasterrcnn_mobilenet_v3_large_320_fpn"]
 )
 def test_a_detector_takes_a_step(name, precision):
-    suite = suite_registry.load(suite_registry.refer(f"torchvision:{name}"))
-    cpu = torch.device("cpu")
-    (batch,) = first_batches(suite, suite.data, batch_size=2, count=1, device=cpu, seed=0)
-    arm = build_arm(suite, suite.data, PRECISIONS[precision], cpu, seed=0)
-    assert training_step(arm, batch).isfinite()
+    suite = suite_of(f"torchvision:{name}")
+    assert take_step(suite, precision).isfinite()

@@ -7,16 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.data import first_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS
 from bench.training.estimates import count_flops, footprint
 from bench.training.pretrained import fetch
-from bench.training.step import build_arm, build_model, training_step
+from bench.training.step import build_model
+from tests.suites.conftest import suite_of, take_step
 from tests.training.conftest import same
 
-CPU = torch.device("cpu")
 TEXT = {"vocab_size": 96, "hidden_size": 16, "intermediate_size": 16}
 TEXT |= {"num_hidden_layers": 1, "num_attention_heads": 2}
 LIMITED = {**TEXT, "max_position_embeddings": 24}
@@ -43,27 +41,18 @@ def folder_of(kind, folder: Path) -> str:
     return f"hf:{folder}"
 
 
-def train(word, **settings):
-    """Train a step on a batch of two, and return the suite and the loss."""
-    needs(word)
-    ref = suite_registry.refer(word, settings)
-    suite = suite_registry.load(ref)
-    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], CPU, seed=0)
-    (batch,) = first_batches(suite, suite.data, batch_size=2, count=1, device=CPU, seed=0)
-    return ref, suite, training_step(arm, batch)
-
-
 @pytest.mark.parametrize("word", ["timm:test_vit", "timm:test_resnet", "torchvision:squeezenet1_1"])
 def test_a_model_of_images_takes_a_step_at_another_size(word):
-    ref, suite, loss = train(word, image_size="64")
-    assert ref.name == suite.name == word
+    needs(word)
+    suite = suite_of(word, image_size="64")
+    assert suite.name == word
     assert suite.data.input_shape == (3, 64, 64)
-    assert loss.isfinite()
+    assert take_step(suite).isfinite()
 
 
 def test_a_models_own_data_configuration_is_used():
     needs("timm:x")
-    data = suite_registry.load(suite_registry.refer("timm:vit_base_patch16_224")).data
+    data = suite_of("timm:vit_base_patch16_224").data
     assert data.input_shape == (3, 224, 224)
     assert data.mean == (0.5, 0.5, 0.5)
     assert data.classes == 1000
@@ -80,12 +69,14 @@ def test_a_models_own_data_configuration_is_used():
     ],
 )
 def test_a_configuration_in_a_folder_is_trained_for_the_task_of_its_type(kind, task, tmp_path):
+    needs("hf:x")
     lengths = {"sequence_length": "16"} if kind == "t5" else {}
-    ref, suite, loss = train(folder_of(kind, tmp_path / kind), **lengths)
-    assert task in suite.title
+    ref = suite_registry.refer(folder_of(kind, tmp_path / kind), lengths)
     assert ref.name == f"hf:{kind}"
     assert ref.file == str(tmp_path / kind)
-    assert loss.isfinite()
+    suite = suite_registry.load(ref)
+    assert task in suite.title
+    assert take_step(suite).isfinite()
     model = build_model(suite, suite.data)
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert count_flops(ref) is not None

@@ -5,13 +5,10 @@ import math
 import pytest
 import torch
 
-from bench.data import random_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import SuiteRef
-from bench.training.step import build_arm, training_step
 from suites._schedule import cosine
+from tests.suites.conftest import suite_of, take_step
 
 CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200)
 RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
@@ -32,7 +29,6 @@ SMALL = {
     "resnet20": {},
     "intel_resnet18": {"weights": "none", "image_size": "32"},
 }
-CPU = torch.device("cpu")
 
 
 def built(suite):
@@ -58,7 +54,7 @@ def sgd():
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_a_recipe_has_its_published_figures(name):
     kind, settings, batch_size, epochs, parameters_m = RECIPES[name]
-    suite = suite_registry.load(SuiteRef(name=name))
+    suite = suite_of(name)
     assert suite.name == name
     assert suite.batch_size == batch_size
     assert suite.full_epochs == epochs
@@ -73,14 +69,13 @@ def test_a_recipe_has_its_published_figures(name):
 
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_every_setting_of_a_recipe_can_be_set(name):
-    ref = suite_registry.refer(name, {"lr": "0.7", "batch_size": "6"})
-    suite = suite_registry.load(ref)
+    suite = suite_of(name, lr="0.7", batch_size="6")
     assert built(suite).defaults["lr"] == 0.7
     assert suite.batch_size == 6
 
 
 def test_cifar_resnets_keep_the_resolution_in_their_stem():
-    suite = suite_registry.load(SuiteRef(name="resnet18"))
+    suite = suite_of("resnet18")
     with torch.device("meta"):
         model = suite.model(suite.data)
         image = torch.empty(1, 3, 32, 32)
@@ -90,14 +85,12 @@ def test_cifar_resnets_keep_the_resolution_in_their_stem():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_suite_builds_and_takes_a_step(name):
-    suite = suite_registry.load(suite_registry.refer(name, SMALL[name]))
-    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], CPU, seed=0, steps=10)
-    (batch,) = random_batches(suite.data, batch_size=2, count=1, device=CPU, seed=0)
-    assert training_step(arm, batch).isfinite()
+    suite = suite_of(name, **SMALL[name])
+    assert take_step(suite).isfinite()
 
 
 def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
-    data = suite_registry.load(SuiteRef(name="intel_resnet18")).data
+    data = suite_of("intel_resnet18").data
     assert data.input_shape == (3, 256, 256)
     assert data.classes == 6
     assert data.flip
@@ -112,8 +105,7 @@ def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
 
 
 def test_the_published_cifar_recipe_steps_once_an_epoch_and_initialises_as_torch_does():
-    ref = suite_registry.refer("resnet50", {"recipe": "published"})
-    suite = suite_registry.load(ref)
+    suite = suite_of("resnet50", recipe="published")
     assert suite.data.std == (0.2023, 0.1994, 0.2010)
     assert suite.data.keep_last
     schedule = suite.schedule(sgd(), 3 * suite.schedule_epochs)  # three steps an epoch

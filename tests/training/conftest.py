@@ -57,30 +57,22 @@ def make_suite(model=layers, optimizer=momentum, data=IMAGES, **fields):
     )
 
 
-def make(
-    precision="fp32",
-    techniques=PLAIN,
-    *,
-    model=layers,
-    optimizer=momentum,
-    data=IMAGES,
-    device=CPU,
-    seed=0,
-    steps=None,
-    clip_grad=None,
-    **fields,
-):
-    """Build an arm; ``fields`` are the suite's others."""
+def arm_of(suite, precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, steps=None):
     return build_arm(
-        make_suite(model, optimizer, data, **fields),
-        data,
+        suite,
+        suite.data,
         parse_precision(precision),
         device,
         seed=seed,
         steps=steps,
-        clip_grad=clip_grad,
         techniques=techniques,
     )
+
+
+def make(precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, steps=None, **fields):
+    """Build an arm of a small suite with these fields."""
+    suite = make_suite(**fields)
+    return arm_of(suite, precision, techniques, device=device, seed=seed, steps=steps)
 
 
 def batches(count=4, size=8):
