@@ -69,12 +69,6 @@ def test_an_archive_in_the_directory_is_used_and_then_the_cache(cifar, source, h
     assert_is(cifar, source)
 
 
-def test_the_archive_is_downloaded_and_kept(cifar, source, home, serve):
-    serve(cifar.archive)
-    assert_is(cifar, source)
-    assert (home / CIFAR10.filename).read_bytes() == cifar.archive
-
-
 def test_without_network_the_message_says_what_to_do(cifar, source, home):
     with pytest.raises(
         UsageError, match=f"is not in '{home}',? .* Put cifar-10-python.tar.gz .* --data synthetic"
@@ -90,6 +84,7 @@ def test_a_damaged_download_is_refused_and_downloaded_again_the_next_time(
         prepare(DATA, source)
     serve(cifar.archive)
     assert_is(cifar, source)
+    assert (home / CIFAR10.filename).read_bytes() == cifar.archive  # it is kept
 
 
 def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, home):

@@ -57,7 +57,9 @@ def make_suite(model=layers, optimizer=momentum, data=IMAGES, **fields):
     )
 
 
-def arm_of(suite, precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, steps=None):
+def arm_of(
+    suite, precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, steps=None, clip_grad=None
+):
     return build_arm(
         suite,
         suite.data,
@@ -65,14 +67,31 @@ def arm_of(suite, precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, ste
         device,
         seed=seed,
         steps=steps,
+        clip_grad=clip_grad,
         techniques=techniques,
     )
 
 
-def make(precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, steps=None, **fields):
+def make(
+    precision="fp32",
+    techniques=PLAIN,
+    *,
+    device=CPU,
+    seed=0,
+    steps=None,
+    clip_grad=None,
+    **fields,
+):
     """Build an arm of a small suite with these fields."""
-    suite = make_suite(**fields)
-    return arm_of(suite, precision, techniques, device=device, seed=seed, steps=steps)
+    return arm_of(
+        make_suite(**fields),
+        precision,
+        techniques,
+        device=device,
+        seed=seed,
+        steps=steps,
+        clip_grad=clip_grad,
+    )
 
 
 def batches(count=4, size=8):
