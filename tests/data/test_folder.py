@@ -19,6 +19,7 @@ from bench.spec.errors import UsageError
 
 LABELS = np.repeat([0, 1], 6)
 """Of the images to train on."""
+FIRST = "train/cat/0.png"
 
 
 def test_pixels_labels_and_counts_are_those_of_the_files(data, source, folder, stored):
@@ -56,20 +57,10 @@ def test_images_in_subfolders_count_whatever_bytes_their_names_have_and_other_fi
     ],
 )
 def test_images_of_other_modes_become_rgb(data, source, folder, *, mode, colour, expected):
-    Image.new(mode, (8, 8), colour).save(folder / "train" / "cat" / "0.png")
+    Image.new(mode, (8, 8), colour).save(folder / FIRST)
     image = load(data, source).train.images[0]
     colours = image.flatten(1).unique(dim=1)
     assert colours.flatten().tolist() == list(expected)
-
-
-def test_images_that_fit_are_kept_as_they_are_and_decoded_once_whatever_becomes_of_them(
-    data, source, monkeypatch
-):
-    data = replace(data, input_shape=(3, 20, 30))
-    prepared = prepare(data, source)
-    monkeypatch.delattr(Image, "open")
-    assert prepare(data, source) == prepared
-    assert load(data, source).train.images.shape == (12, 3, 8, 8)
 
 
 def test_runs_that_prepare_the_same_images_at_the_same_time_decode_them_once(
@@ -90,14 +81,17 @@ def test_runs_that_prepare_the_same_images_at_the_same_time_decode_them_once(
     assert len(decoded) == 1
 
 
-def test_images_larger_than_the_input_are_squashed_when_decoded(data, source, folder):
+@pytest.mark.parametrize(("wanted", "stored"), [((20, 30), (8, 8)), ((4, 6), (4, 6))])
+def test_images_that_fit_are_stored_as_they_are_and_larger_ones_are_squashed(
+    data, source, folder, wanted, stored
+):
     prepare(data, source)
-    smaller = replace(data, input_shape=(3, 4, 6))
-    first, *_ = images = load(smaller, source).train.images
-    assert len(images) == 12
-    with Image.open(folder / "train/cat/0.png") as image:
-        expected = np.array(image.resize((6, 4), Image.Resampling.BILINEAR))
-    assert first.permute(1, 2, 0).tolist() == expected.tolist()
+    images = load(replace(data, input_shape=(3, *wanted)), source).train.images
+    assert images.shape == (12, 3, *stored)
+    height, width = stored
+    with Image.open(folder / FIRST) as image:
+        expected = np.array(image.resize((width, height), Image.Resampling.BILINEAR))
+    assert images[0].permute(1, 2, 0).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("odd", ["train/cat/0.png", "test/dog/4.png"])
@@ -108,20 +102,21 @@ def test_images_of_several_sizes_are_squashed_to_the_input(data, source, folder,
     assert dataset.test.images.shape == (10, 3, 12, 10)
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_changed_added_or_removed_image_is_noticed(data, source, folder, paint, stored, *, split):
-    dogs = folder / split / "dog"
-    image, added = dogs / "3.png", dogs / "added.png"
+def test_a_changed_added_or_removed_image_is_noticed(data, source, folder, paint, stored):
+    dogs = folder / "test" / "dog"
+    image = dogs / "3.png"
+    added = dogs / "added.png"
 
     def repaint():
         before = image.stat()
         paint(image)
         os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
-    for change in (lambda: None, repaint, lambda: paint(added), added.unlink):
+    load(data, source)
+    for change in (repaint, lambda: paint(added), added.unlink):
         change()
-        dataset = load(data, source)
-        assert torch.equal(getattr(dataset, split).images, stored(folder / split))
+        images = load(data, source).test.images
+        assert torch.equal(images, stored(folder / "test"))
 
 
 def rename_images(folder):
@@ -231,9 +226,6 @@ def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, fo
     apart = held_out(LABELS, 0.34)
     assert torch.equal(dataset.train.images, whole[~apart])
     assert torch.equal(dataset.test.images, whole[apart])
-
-
-FIRST = "train/cat/0.png"
 
 
 def remove(folder):

@@ -42,34 +42,25 @@ def opened(source, *, data=DATA, seed=0):
     return open_batches(data, source, batch_size=8, device=CPU, seed=seed)
 
 
-def test_the_first_bytes_are_trained_on_the_last_tenth_is_validated_on_and_the_split_is_known(
-    source,
-):
+def test_the_first_bytes_are_trained_on_and_the_last_tenth_is_validated_on(source):
     prepared = prepare(DATA, source)
     assert prepared.train_tokens == TRAINED
     assert prepared.validation_tokens == VALIDATED
-    assert prepared.classes == BYTES
     assert prepared.train_samples is None
-    long = replace(DATA, steps_per_epoch=300)
-    inputs, targets = joined(opened(source, data=long).train(1))
+    batches = opened(source, data=replace(DATA, steps_per_epoch=300))
+    # The bytes are the vocabulary, whatever the suite has.
+    assert prepared.classes == batches.data.classes == BYTES
+    assert batches.entropy_nats is None
+    inputs, targets = joined(batches.train(1))
+    assert inputs.shape == (300 * 8, LENGTH)
+    assert inputs.dtype == targets.dtype == torch.int64
+    assert torch.equal(targets, inputs + 1)  # the next bytes
     # Both ends are reached, and not passed.
     assert inputs.min() == 0
     assert targets.max() == TRAINED - 1
-    _, targets = joined(opened(source).test())
+    _, targets = joined(batches.test())
     every_byte_once = list(range(201, 201 + 4 * LENGTH))  # of 20 bytes four windows take 17
     assert targets.flatten().tolist() == every_byte_once
-
-
-def test_targets_are_the_next_bytes_whatever_vocabulary_the_suite_has(source):
-    batches = opened(source)
-    assert batches.data.classes == BYTES
-    assert batches.entropy_nats is None
-    epoch = list(batches.train(1))
-    assert len(epoch) == batches.steps_per_epoch == 3
-    for inputs, targets in epoch:
-        assert inputs.shape == (8, LENGTH)
-        assert inputs.dtype == targets.dtype == torch.int64
-        assert torch.equal(targets, inputs + 1)
 
 
 def test_windows_follow_from_the_seed_and_the_epoch_and_those_validated_on_from_neither(source):

@@ -61,13 +61,12 @@ def test_outputs_do_not_depend_on_later_tokens():
     model = suite.model(suite.data)
     tokens = torch.randint(256, (2, 64))
     changed = tokens.clone()
-    changed[:, 40:] += 1
-    changed %= 256
+    changed[:, 40:] = 0
     with torch.no_grad():
         before = model(tokens)
         after = model(changed)
     torch.testing.assert_close(before[:, :40], after[:, :40])
-    assert not torch.allclose(before[:, 40:], after[:, 40:])
+    assert not torch.allclose(before, after)
 
 
 def test_a_preset_has_its_rate_and_batch():

@@ -18,6 +18,7 @@ from bench.training import amp
 from bench.training.step import train_epoch, training_step
 from tests.training.conftest import CPU, batches, make, norms, same, train
 
+GPU = torch.device("cuda", 0)
 NEWER = hasattr(torch.backends, "fp32_precision")
 
 
@@ -37,24 +38,26 @@ def fp32_afterwards():
 
 
 @newer
-def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on():
-    general = (torch.backends, torch.backends.cudnn, torch.backends.mkldnn)
-    for name, setting in (("tf32", "tf32"), ("fp32", "ieee"), ("amp-bf16", "ieee")):
-        amp.apply(PRECISIONS[name])
-        assert {part.fp32_precision for part in general} == {setting}
-        assert set(switches()) == {setting}
-        read = amp.read_back(PRECISIONS[name], CPU)
-        assert read.fp32_matmul == read.fp32_conv == read.fp32_rnn == setting
+@pytest.mark.parametrize(
+    ("name", "setting"), [("tf32", "tf32"), ("fp32", "ieee"), ("amp-bf16", "ieee")]
+)
+def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on(name, setting):
+    amp.apply(PRECISIONS[name])
+    for part in (torch.backends, torch.backends.cudnn, torch.backends.mkldnn):
+        assert part.fp32_precision == setting
+    assert set(switches()) == {setting}
+    read = amp.read_back(PRECISIONS[name], CPU)
+    assert read.fp32_matmul == read.fp32_conv == read.fp32_rnn == setting
 
 
 @newer
-def test_default_is_the_state_in_which_torch_comes():
-    for before in ("tf32", "fp32"):
-        amp.apply(PRECISIONS[before])
-        amp.apply(PRECISIONS["default"])
-        assert switches() == UNTOUCHED
-        assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("ieee", "tf32", "tf32")
-        assert backend_of(CPU).fp32_switches() == ("ieee", "ieee", "ieee")
+@pytest.mark.parametrize("before", ["tf32", "fp32"])
+def test_default_is_the_state_in_which_torch_comes(before):
+    amp.apply(PRECISIONS[before])
+    amp.apply(PRECISIONS["default"])
+    assert switches() == UNTOUCHED
+    assert backend_of(GPU).fp32_switches() == ("ieee", "tf32", "tf32")
+    assert backend_of(CPU).fp32_switches() == ("ieee", "ieee", "ieee")
 
 
 @newer
@@ -64,7 +67,7 @@ def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect (pytorch#179445)
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
-    assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee", "ieee")
+    assert backend_of(GPU).fp32_switches() == ("tf32", "ieee", "ieee")
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,16 @@ def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision
     if arm.scaler.is_enabled():
         scale = 2.0**15  # as after a step that overflowed
         arm.scaler.update(scale)
+    random.gauss()  # Python's generator keeps the second of a pair
     Checkpoint.of(arm, "abc", [EPOCH]).write(file)
+    drawn = random.gauss(), np.random.standard_normal()
     train(arm, DATA[4:])
     kept = read_checkpoint(file)
     assert kept.trial == "abc"
     assert kept.epochs == (EPOCH,)
     other = make(precision, seed=5)
     kept.restore(other)
+    assert (random.gauss(), np.random.standard_normal()) == drawn
     assert other.loss_scale == scale
     train(other, DATA[4:])
     assert same(arm.weights.state_dict(), other.weights.state_dict())
@@ -107,42 +110,23 @@ def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision
     assert group["lr"] == other_group["lr"] < 0.1
 
 
-def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
-    def drawn():
-        return random.gauss(), np.random.standard_normal()
-
-    arm = make(seed=3)
-    first = drawn()  # a generator of normal values keeps the second of a pair
-    Checkpoint.of(arm, "abc", []).write(tmp_path / "a.pt")
-    after = drawn()
-    other = make("amp-bf16", seed=3)
-    assert drawn() == first
-    read_checkpoint(tmp_path / "a.pt").restore(other)
-    assert drawn() == after
-
-
 @pytest.mark.parametrize("first", ["fp32", "amp-fp16", "fp16-master"])
 @pytest.mark.parametrize("second", ["fp32", "amp-fp16", "fp16-master"])
 def test_a_training_from_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
     tmp_path, tiny_trial, cpu, first, second
 ):
-    def losses(name, folder, start=None):
-        trial = replace(
-            tiny_trial,
-            phase="train",
-            epochs=4,
-            arms=arms(name),
-            start=start,
-            keep_checkpoints=True,
-        )
+    trial = replace(tiny_trial, phase="train", epochs=4, keep_checkpoints=True)
+
+    def losses(trial, folder):
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
         *epochs, _result = messages
-        kept = tmp_path / folder / kept_checkpoint(trial.id, 2)
-        return [(row.epoch, row.train_loss) for row in epochs], str(kept)
+        return [(row.epoch, row.train_loss) for row in epochs]
 
-    whole, kept = losses(first, "whole")
-    rest, _ = losses(second, "rest", start=kept)
+    begun = replace(trial, arms=arms(first))
+    whole = losses(begun, "whole")
+    kept = tmp_path / "whole" / kept_checkpoint(begun.id, 2)
+    rest = losses(replace(trial, arms=arms(second), start=str(kept)), "rest")
     tolerance = 0 if first == second else 0.03
     for expected, row in zip(whole[2:], rest, strict=True):
         assert row == pytest.approx(expected, rel=tolerance, abs=0)
@@ -156,10 +140,11 @@ def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(
     tmp_path, tiny_trial, cpu, change, sentence
 ):
     trial = replace(tiny_trial, phase="train", epochs=1, keep_checkpoints=True)
-    train_phase.run(trial, cpu, lambda _message: None, tmp_path / trial.checkpoint)
-    start = str(tmp_path / kept_checkpoint(trial.id, 1))
+    train_phase.run(trial, cpu, lambda message: None, tmp_path / trial.checkpoint)
+    kept = tmp_path / kept_checkpoint(trial.id, 1)
+    going_on = replace(trial, start=str(kept), **change)
     with pytest.raises(UsageError, match=sentence):
-        train_phase.run(replace(trial, start=start, **change), cpu, print, tmp_path / "other.pt")
+        train_phase.run(going_on, cpu, print, tmp_path / "other.pt")
 
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):

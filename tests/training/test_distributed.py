@@ -20,7 +20,7 @@ from bench.training.distributed import synchronised_norms
 from bench.training.step import evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
-from tests.rows import trial_figures
+from tests.rows import rows
 from tests.training.conftest import make, same
 
 BATCH = 8
@@ -164,20 +164,16 @@ def test_what_several_devices_cannot_do_is_known_before_a_process_starts(
 
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
-    words = "--gpus cpu,cpu+cpu --precisions fp32 --quick --epochs 1 --batch-sizes 4 --out run"
-    measured = call("--suite", tiny_file, *words.split(), "--time-budget", "0.2s", cwd=tmp_path)
+    words = "--gpus cpu,cpu+cpu --precisions fp32 --quick --phases memory,speed --time-budget 0.2s"
+    options = ("--batch-sizes", 4, "--out", "run")
+    measured = call("--suite", tiny_file, *words.split(), *options, cwd=tmp_path)
     assert measured.returncode in (0, 1), measured.stderr
-    figures = {}
-    for row in trial_figures(tmp_path / "run"):
-        figures[row["placement"], row["phase"]] = row
-    alone = figures["cpu", "speed"]
-    both = figures["cpu+cpu", "speed"]
+    alone, both = rows(tmp_path / "run", "speed.csv")
     # Of all parts of a batch, which is as large.
     for column in ("compute_dtypes", "flops_per_step"):
-        assert both[column] == alone[column]
-    assert figures["cpu+cpu", "memory"]["all_devices_bytes"] > 0
-    loss = figures["cpu", "train"]["train_loss"]
-    other = figures["cpu+cpu", "train"]["train_loss"]
-    assert other == pytest.approx(loss, rel=1e-3)
+        assert both[column] == alone[column] != ""
+    *_, memory = rows(tmp_path / "run", "memory.csv")
+    assert memory["placement"] == "cpu+cpu"
+    assert memory["all_devices_bytes"] != ""
     page = tmp_path / "reports" / "run" / "report.html"
     assert "<caption>Scaling" in page.read_text()

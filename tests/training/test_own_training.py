@@ -282,18 +282,23 @@ def test_an_optimizer_that_tests_with_other_weights_is_told_when():
     assert arm.optimizer.is_training
 
 
-def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy():
-    inputs = torch.randn(6, 8)
-    classes = torch.arange(6) % 3
+@pytest.mark.parametrize(
+    ("shape", "has_accuracy"), [((6,), True), ((6, 5), False)], ids=["classes", "tokens"]
+)
+def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shape, has_accuracy):
+    inputs = torch.randn(*shape, 8)
+    classes = torch.randint(3, shape)
 
     def loss(model, batch):
-        return nn.functional.cross_entropy(model(inputs), classes)
+        scores = model(inputs).flatten(0, -2)
+        return nn.functional.cross_entropy(scores, classes.flatten())
 
     suite = replace(SUITE, model=lambda: nn.Linear(8, 3), loss=loss, optimizer=plain_sgd(0.1))
     arm = arm_of(suite)
     _, accuracy = evaluate(arm, iter([inputs]))
-    right = arm.model(inputs).argmax(dim=1) == classes
-    assert accuracy == pytest.approx(100 * right.sum() / 6)
+    right = arm.model(inputs).argmax(dim=-1) == classes
+    expected = 100 * right.float().mean().item()
+    assert accuracy == (pytest.approx(expected) if has_accuracy else None)
 
 
 class Binary(nn.Module):
