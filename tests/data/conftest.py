@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.datasets import CIFAR10
+from torchvision.transforms.functional import normalize
 
 from bench.spec.data_source import DataSource
 from bench.spec.suite import Data
@@ -71,10 +72,8 @@ def joined(batches):
 
 
 def assert_normalised(inputs, pixels, data, atol=2e-6):
-    mean = torch.tensor(data.mean).view(3, 1, 1)
-    std = torch.tensor(data.std).view(3, 1, 1)
     scaled = pixels.double() / 255
-    expected = (scaled - mean) / std
+    expected = normalize(scaled, data.mean, data.std)
     torch.testing.assert_close(inputs, expected.float(), rtol=0, atol=atol)
 
 

@@ -54,17 +54,23 @@ def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(t
         assert target["labels"].tolist() == [12]
 
 
-@pytest.mark.parametrize(("by", "expected"), [(0.0, 100.0), (2.0, 100.0), (100.0, 0.0)])
+@pytest.mark.parametrize(("by", "expected"), [(2.0, 100.0), (100.0, 0.0)])
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
     """Detections are surely the targets, moved by some pixels."""
     made_up = epoch("", "test")
-    detections = []
+
+    def detect(images):
+        return next(answers)
+
+    answers = []
     for batch in made_up:
+        detections = []
         for target in batch["targets"]:
-            boxes, labels = target["boxes"] + by, target["labels"]
-            detections.append({"boxes": boxes, "labels": labels, "scores": torch.ones(len(labels))})
-    answers = iter(detections)
-    figures = _detection.evaluate(lambda images: [next(answers) for _ in images], made_up)
+            moved = {"boxes": target["boxes"] + by, "labels": target["labels"]}
+            detections.append({**moved, "scores": torch.ones(len(target["labels"]))})
+        answers.append(detections)
+    answers = iter(answers)
+    figures = _detection.evaluate(detect, made_up)
     assert figures == {"VOC 2007 mAP": pytest.approx(expected)}
 
 

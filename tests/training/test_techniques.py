@@ -25,7 +25,11 @@ def make(techniques=PLAIN, precision="fp32", **given):
 
 def noisy(data):
     """A block with batch norm and dropout, behind a batch norm of its own."""
-    block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Dropout(0.5))
+    block = nn.Sequential(
+        nn.Conv2d(4, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.Dropout(0.5),
+    )
     return nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.BatchNorm2d(4),
@@ -148,11 +152,8 @@ def test_a_fused_optimizer_skips_and_counts_steps_that_overflow_as_the_plain_one
 
 
 def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
-    weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))]
-    groups = [
-        {"params": weights[:1], "lr": 0.5},
-        {"params": weights[1:], "weight_decay": 0.2},
-    ]
+    weight, bias = nn.Linear(2, 2).parameters()
+    groups = [{"params": weight, "lr": 0.5}, {"params": bias, "weight_decay": 0.2}]
     optimizer = fused(torch.optim.AdamW(groups, lr=0.1))
     first, second = optimizer.param_groups
     assert (first["lr"], first["weight_decay"]) == (0.5, 0.01)
