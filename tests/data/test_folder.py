@@ -205,27 +205,23 @@ def as_intel(folder):
         (folder / split).rename(outer / f"seg_{split}")
 
 
-def test_the_intel_archives_folders_are_found_and_images_of_a_share_are_held_out(
+def test_a_share_is_held_out_and_tested_on_where_there_are_no_test_images(
     data, source, folder, paint, stored
 ):
     train = stored(folder / "train")
     test = stored(folder / "test")
     as_intel(folder)
     paint(folder / "seg_pred" / "seg_pred" / "10.png")
-    dataset = load(replace(data, validation_share=0.5), source)
-    assert dataset.classes == ("cat", "dog")
-    trained = ~held_out(LABELS, 0.5)
-    assert torch.equal(dataset.train.images, train[trained])
-    assert torch.equal(dataset.test.images, test)
-
-
-def test_without_test_images_the_held_out_ones_are_the_test_set(data, source, folder, stored):
-    shutil.rmtree(folder / "test")
-    dataset = load(replace(data, validation_share=0.34), source)
-    whole = stored(folder / "train")
+    data = replace(data, validation_share=0.34)
     apart = held_out(LABELS, 0.34)
-    assert torch.equal(dataset.train.images, whole[~apart])
-    assert torch.equal(dataset.test.images, whole[apart])
+    dataset = load(data, source)
+    assert dataset.classes == ("cat", "dog")
+    assert torch.equal(dataset.train.images, train[~apart])
+    assert torch.equal(dataset.test.images, test)
+    shutil.rmtree(folder / "seg_test")
+    dataset = load(data, source)
+    assert torch.equal(dataset.train.images, train[~apart])
+    assert torch.equal(dataset.test.images, train[apart])
 
 
 def remove(folder):

@@ -57,28 +57,22 @@ def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(t
 @pytest.mark.parametrize(("by", "expected"), [(2.0, 100.0), (100.0, 0.0)])
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
     """Detections are surely the targets, moved by some pixels."""
-    made_up = epoch("", "test")
-
-    def detect(images):
-        return next(answers)
-
-    answers = []
-    for batch in made_up:
-        detections = []
-        for target in batch["targets"]:
-            moved = {"boxes": target["boxes"] + by, "labels": target["labels"]}
-            detections.append({**moved, "scores": torch.ones(len(target["labels"]))})
-        answers.append(detections)
-    answers = iter(answers)
-    figures = _detection.evaluate(detect, made_up)
+    batch, *_ = epoch("", "test")
+    detections = []
+    for target in batch["targets"]:
+        labels = target["labels"]
+        boxes = target["boxes"] + by
+        detections.append({"boxes": boxes, "labels": labels, "scores": torch.ones(len(labels))})
+    figures = _detection.evaluate(lambda images: detections, [batch])
     assert figures == {"VOC 2007 mAP": pytest.approx(expected)}
 
 
 def test_precision_is_interpolated_at_eleven_recalls():
-    box = {"boxes": torch.tensor([[0.0, 0.0, 10.0, 10.0]]), "labels": torch.tensor([1])}
-    target = {**box, "iscrowd": torch.tensor([0])}
-    hit = {**box, "scores": torch.tensor([0.9])}
-    nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0), "scores": torch.zeros(0)}
+    boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
+    labels = torch.tensor([1])
+    target = {"boxes": boxes, "labels": labels, "iscrowd": torch.tensor([0])}
+    hit = {"boxes": boxes, "labels": labels, "scores": torch.tensor([0.9])}
+    nothing = {name: value[:0] for name, value in hit.items()}
     batch = {"images": [None, None], "targets": [target, target]}
     figures = _detection.evaluate(lambda images: [hit, nothing], [batch])
     # Six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1.

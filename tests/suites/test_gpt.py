@@ -79,11 +79,9 @@ def test_a_preset_has_its_rate_and_batch():
 def test_biases_and_norms_do_not_decay():
     suite = suite_of("gpt")
     model = suite.model(suite.data)
-    matrices, others = suite.optimizer(model.parameters()).param_groups
-    assert matrices["weight_decay"] == 0.1
-    assert others["weight_decay"] == 0.0
-    assert {weight.dim() for weight in matrices["params"]} == {2}
-    assert {weight.dim() for weight in others["params"]} == {1}
+    for group in suite.optimizer(model.parameters()).param_groups:
+        dimensions = {weight.dim() for weight in group["params"]}
+        assert (dimensions, group["weight_decay"]) in [({2}, 0.1), ({1}, 0.0)]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])

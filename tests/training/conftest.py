@@ -37,15 +37,14 @@ def layers(data):
 
 def norms(data):
     """A model with batch norm, within blocks and outside."""
-
-    def block():
-        return nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-
+    blocks = []
+    for _ in range(2):
+        conv = nn.Conv2d(4, 4, 3, padding=1)
+        blocks.append(nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU()))
     return nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.BatchNorm2d(4),
-        block(),
-        block(),
+        *blocks,
         nn.Flatten(),
         nn.Linear(144, 3),
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import Shard
+from bench.data import WHOLE, Shard
 from bench.phases.memory import MemoryPeak
 from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
@@ -48,38 +48,32 @@ def ranks(tmp_path_factory):
     return together(tmp_path_factory.mktemp("ranks"), run_rank)
 
 
-def evaluated_arm(regression):
+def build():
     def model(_data):
         return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
 
-    data = Data(input_shape=(6,), classes=3)
-    if regression:
-        data = Data(input_shape=(6,), target_shape=(3,))
-    return make(data=data, model=model)
+    return make(data=Data(input_shape=(6,), classes=3), model=model)
 
 
-def held_out(regression, counts, shard):
+def held_out(counts, shard=WHOLE):
     generator = torch.Generator().manual_seed(0)
     for count in counts:
         inputs = torch.randn(count, 6, generator=generator)
         classes = torch.randint(3, (count,), generator=generator)
-        targets = torch.randn(count, 3, generator=generator) if regression else classes
         part = shard.of(0, count)
         if part.start < part.stop:
-            yield inputs[part], targets[part]
+            yield inputs[part], classes[part]
 
 
 def evaluate_shard(shard):
-    result = {}
-    for regression in (False, True):
-        arm = evaluated_arm(regression)
-        (batch,) = held_out(regression, (BATCH,), shard)
-        training_step(arm, batch)
-        result[regression, "own statistics"] = arm.model[1].running_mean.clone()
-        distributed.share_buffers(arm.model)
-        result[regression, "state"] = arm.model.state_dict()
-        for counts in (COUNTS, (1,)):  # of a single sample, one rank sees nothing at all
-            result[regression, counts] = evaluate(arm, held_out(regression, counts, shard))
+    arm = build()
+    (batch,) = held_out((BATCH,), shard)
+    training_step(arm, batch)
+    own_mean = arm.model[1].running_mean.clone()
+    distributed.share_buffers(arm.model)
+    result = {"own mean": own_mean, "state": arm.model.state_dict()}
+    for counts in (COUNTS, (1,)):  # of a single sample one rank sees nothing at all
+        result[counts] = evaluate(arm, held_out(counts, shard))
     return result
 
 
@@ -111,22 +105,20 @@ def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
 
 
 @pytest.mark.parametrize("counts", [COUNTS, (1,)])
-@pytest.mark.parametrize("regression", [False, True])
-def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts):
-    arm = evaluated_arm(regression)
-    arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
-    loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
+def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, counts):
+    arm = build()
+    arm.model.load_state_dict(ranks[0]["evaluation"]["state"])
+    loss, accuracy = evaluate(arm, held_out(counts))
     for rank in ranks:
         # Counts are exact.
-        expected = (pytest.approx(loss, rel=1e-6), accuracy)
-        assert rank["evaluation"][regression, counts] == expected
+        assert rank["evaluation"][counts] == (pytest.approx(loss, rel=1e-6), accuracy)
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
-    local = [rank["evaluation"][False, "own statistics"] for rank in ranks]
-    assert not torch.equal(*local)
-    for rank in ranks:
-        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], local[0])
+    first, second = (rank["evaluation"] for rank in ranks)
+    assert not torch.equal(first["own mean"], second["own mean"])
+    assert same(first["state"], second["state"])
+    assert torch.equal(first["state"]["1.running_mean"], first["own mean"])
 
 
 def test_memory_of_several_nodes_is_that_of_all_their_devices():
