@@ -50,9 +50,10 @@ def ranks(tmp_path_factory):
 
 def build():
     def model(_data):
-        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 
-    return make(data=Data(input_shape=(6,), classes=3), model=model)
+    data = Data(input_shape=(6,), classes=3)
+    return make(data=data, model=model)
 
 
 def held_out(counts, shard=WHOLE):

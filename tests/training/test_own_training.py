@@ -21,6 +21,7 @@ from bench.worker.failures import failure
 from tests.training.conftest import CPU, arm_of, plain_sgd, same
 
 CLIP = 0.5
+SGD = plain_sgd(0.1)
 
 
 def own_batches(split, batch_size, seed):
@@ -72,7 +73,11 @@ SUITE = Suite(
 
 
 def losses_of(arm):
-    return [arm.step(arm, batch).item() for batch in own_batches("train", 8, 3)]
+    losses = []
+    for batch in own_batches("train", 8, 3):
+        loss = arm.step(arm, batch)
+        losses.append(loss.item())
+    return losses
 
 
 class Plain:
@@ -111,7 +116,8 @@ class Plain:
             self.optimizers[each].zero_grad()
         self.backward(loss, retain_graph)
         if clip:
-            nn.utils.clip_grad_norm_(getattr(self.model, name).parameters(), clip)
+            part = getattr(self.model, name)
+            nn.utils.clip_grad_norm_(part.parameters(), clip)
         self.step(name)
 
 
@@ -120,8 +126,9 @@ def test_the_losses_of_a_dict_two_optimizers_clipping_and_accumulation_are_a_pla
     def step(plain, batch):
         total = 0
         for samples in torch.arange(8).chunk(parts):
+            inputs = batch["x"][samples]
             targets = batch["more"]["y"][samples]
-            part = {"x": batch["x"][samples], "more": {"y": targets}}
+            part = {"x": inputs, "more": {"y": targets}}
             loss = own_loss(plain.model, part)["loss"] / parts
             loss.backward()
             total += loss.detach()
@@ -129,8 +136,8 @@ def test_the_losses_of_a_dict_two_optimizers_clipping_and_accumulation_are_a_pla
         plain.step()
         return total
 
-    expected = Plain("fp32").losses_of(step)
-    assert losses_of(arm_of(SUITE, techniques=Techniques(grad_accumulation=parts))) == expected
+    arm = arm_of(SUITE, techniques=Techniques(grad_accumulation=parts))
+    assert losses_of(arm) == Plain("fp32").losses_of(step)
 
 
 def alternating(training, batch):
@@ -205,7 +212,7 @@ def test_a_model_whose_gradients_the_scaler_refuses_is_unsupported(dtype):
     def loss(model, batch):
         return model["weight"].abs().float()
 
-    suite = replace(SUITE, model=model, loss=loss, optimizer=plain_sgd(0.1))
+    suite = replace(SUITE, model=model, loss=loss, optimizer=SGD)
     arm = arm_of(suite, "amp-fp16")
     with pytest.raises((RuntimeError, ValueError)) as raised:
         losses_of(arm)
@@ -271,8 +278,9 @@ def test_an_optimizer_that_tests_with_other_weights_is_told_when():
     losses_of(arm)
     first, second = own_batches("test", 8, 3)
     loss, _ = evaluate(arm, iter([first, second]))
-    targets = torch.stack([first["more"]["y"], second["more"]["y"]])
-    assert loss == pytest.approx(targets.square().mean().item())
+    targets = [first["more"]["y"], second["more"]["y"]]
+    expected = torch.stack(targets).square().mean()
+    assert loss == pytest.approx(expected.item())
     assert arm.optimizer.is_training
 
 
@@ -287,7 +295,7 @@ def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shap
         scores = model(inputs).flatten(0, -2)
         return nn.functional.cross_entropy(scores, classes.flatten())
 
-    suite = replace(SUITE, model=lambda: nn.Linear(8, 3), loss=loss, optimizer=plain_sgd(0.1))
+    suite = replace(SUITE, model=lambda: nn.Linear(8, 3), loss=loss, optimizer=SGD)
     arm = arm_of(suite)
     _, accuracy = evaluate(arm, iter([inputs]))
     right = arm.model(inputs).argmax(dim=-1) == classes
@@ -321,7 +329,7 @@ def test_targets_that_are_no_classes_have_a_loss_and_no_accuracy(layers, loss, t
     def model():
         return nn.Sequential(nn.Linear(8, 1), *layers)
 
-    arm = arm_of(replace(SUITE, model=model, loss=loss, optimizer=plain_sgd(0.1)))
+    arm = arm_of(replace(SUITE, model=model, loss=loss, optimizer=SGD))
     inputs = torch.randn(6, 8)
     outputs = arm.model(inputs)
     expected = arm.criterion(outputs, targets).item()
@@ -377,6 +385,15 @@ def scores_of(model, batch):
     return model(batch["x"])
 
 
+def update_by_scores(training, batch):
+    scores = scores_of(training.model, batch)
+    training.update(scores)
+
+
+def return_scores(training, batch):
+    return {"adversary": scores_of(training.model, batch)}
+
+
 FOREIGN = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
@@ -389,14 +406,8 @@ FOREIGN = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
         ({"optimizer": lambda model: [FOREIGN]}, "has no parameter of the model"),
         ({"optimizer": lambda model: None}, "returned a NoneType, which is no optimizer"),
         ({"step": lambda training, batch: training.update(None, "tail")}, "tail"),
-        (
-            {"step": lambda training, batch: training.update(scores_of(training.model, batch))},
-            "update has shape",
-        ),
-        (
-            {"step": lambda training, batch: {"adversary": scores_of(training.model, batch)}},
-            "'adversary' that step returned",
-        ),
+        ({"step": update_by_scores}, "update has shape"),
+        ({"step": return_scores}, "'adversary' that step returned"),
         ({"step": lambda training, batch: 0.5}, "step returned is a float"),
     ],
 )
@@ -443,11 +454,10 @@ Pair = namedtuple("Pair", ["first", "second"])
 
 def test_any_nesting_is_opened_cut_and_arranged():
     record = Record(image=torch.zeros(4, 2, 4, 4), weight=0.5)
-    pair = Pair(torch.arange(4), [torch.zeros(4, 2), None])
+    pair = Pair(torch.arange(4), None)
     words = UserDict(ids=torch.arange(4))
     batch = channels_last([record, pair, words])
-    _, second = cut(batch, [slice(0, 2), slice(2, 4)], 4, "a test")
-    record, pair, words = second
+    ((record, pair, words),) = cut(batch, [slice(2, 4)], 4, "a test")
     assert record.weight == 0.5
     assert record.image.shape == (2, 2, 4, 4)
     assert record.image.is_contiguous(memory_format=torch.channels_last)
@@ -460,7 +470,7 @@ def test_any_nesting_is_opened_cut_and_arranged():
     ("part", "kind"), [(torch.zeros(3, 2), r"tensor of shape \(3, 2\)"), ("a word", "str")]
 )
 def test_what_cannot_be_cut_is_refused(part, kind):
-    with pytest.raises(
-        UsageError, match=f"a test cannot cut a {kind} of the batch, which has 4 samples"
-    ):
-        cut({"x": torch.zeros(4), "table": part}, [slice(0, 2)], 4, "a test")
+    batch = {"x": torch.zeros(4), "table": part}
+    message = f"a test cannot cut a {kind} of the batch, which has 4 samples"
+    with pytest.raises(UsageError, match=message):
+        cut(batch, [slice(0, 2)], 4, "a test")
