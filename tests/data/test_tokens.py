@@ -2,7 +2,6 @@
 its samples show.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from bench.data import batches as batches_module
 from bench.data import open_batches, prepare
-from bench.data.tokens import BYTES, SYMBOLS, Chain, chain
+from bench.data.tokens import BYTES, SYMBOLS, chain
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
@@ -96,18 +95,6 @@ def test_another_text_has_another_fingerprint(source, text):
     assert prepare(DATA, source).fingerprint != first
     text.write_bytes(TEXT)
     assert prepare(DATA, source).fingerprint == first
-
-
-def entropy_of_two(share):
-    other = 1 - share
-    return -share * math.log(share) - other * math.log(other)
-
-
-def test_a_chain_of_two_symbols_has_the_entropy_of_the_textbook():
-    two = Chain(transition=np.array([[0.8, 0.2], [0.3, 0.7]]))
-    assert two.stationary == pytest.approx([0.6, 0.4], abs=1e-12)
-    expected = 0.6 * entropy_of_two(0.2) + 0.4 * entropy_of_two(0.3)
-    assert two.entropy_nats == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_chain_is_the_same_everywhere_with_a_stationary_distribution_that_stays():

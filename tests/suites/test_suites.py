@@ -89,14 +89,6 @@ def test_a_suite_builds_and_takes_a_step(name):
     assert take_step(suite).isfinite()
 
 
-def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
-    data = suite_of("intel_resnet18").data
-    assert data.input_shape == (3, 256, 256)
-    assert data.classes == 6
-    assert data.flip
-    assert data.validation_share == 0.2
-
-
 def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
     values = rates(cosine(sgd(), 40, 0.1), 40)
     assert values[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
