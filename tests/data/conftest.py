@@ -113,5 +113,6 @@ def cifar(monkeypatch, tmp_path):
     monkeypatch.setattr(CIFAR10, "test_list", [tested])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": meta})
     monkeypatch.setattr(CIFAR10, "tgz_md5", md5(fake.archive).hexdigest())
-    monkeypatch.setattr(CIFAR10, "url", (tmp_path / "nowhere" / CIFAR10.filename).as_uri())
+    nowhere = tmp_path / "nowhere" / CIFAR10.filename
+    monkeypatch.setattr(CIFAR10, "url", nowhere.as_uri())
     return fake

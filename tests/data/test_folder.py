@@ -110,9 +110,9 @@ def test_a_changed_added_or_removed_image_is_noticed(data, source, folder, paint
     added = dogs / "added.png"
 
     def repaint():
-        before = image.stat()
+        later_ns = image.stat().st_mtime_ns + 1
         paint(image)
-        os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        os.utime(image, ns=(later_ns, later_ns))
 
     load(data, source)
     for change in (repaint, lambda: paint(added), added.unlink):
@@ -181,7 +181,8 @@ def test_an_image_that_cannot_be_read_is_left_out_and_named(
     data, source, folder, monkeypatch, *, split, index, damage
 ):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40_000_000)
-    path = sorted(folder.glob(f"{split}/*/*.png"))[index]
+    paths = sorted(folder.glob(f"{split}/*/*.png"))
+    path = paths[index]
     before = getattr(load(data, source), split)
     damage(path)
     prepared = prepare(data, source)
@@ -195,8 +196,8 @@ def test_an_image_that_cannot_be_read_is_left_out_and_named(
 
 def test_a_share_of_every_class_is_held_out():
     labels = np.repeat([0, 1, 2], [50, 10, 103])
-    chosen = held_out(labels, 0.2)
-    assert np.bincount(labels[chosen]).tolist() == [10, 2, 21]
+    chosen = labels[held_out(labels, 0.2)]
+    assert np.bincount(chosen).tolist() == [10, 2, 21]
 
 
 def as_intel(folder):
@@ -247,7 +248,13 @@ def change_a_byte(folder):
 
 @pytest.mark.parametrize(
     ("change", "same"),
-    [(remove, False), (move, False), (change_a_byte, False), (as_intel, True), (change_time, True)],
+    [
+        (remove, False),
+        (move, False),
+        (change_a_byte, False),
+        (as_intel, True),
+        (change_time, True),
+    ],
 )
 def test_other_images_have_another_fingerprint(folder, change, same):
     before = fingerprint(str(folder))

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 LENGTH = 4
 DATA = Data(input_shape=(LENGTH,), classes=50_304, tokens=True, source="markov", steps_per_epoch=3)
 TRAINED, VALIDATED = 180, 20
-TEXT = bytes(range(TRAINED)) + bytes(range(200, 200 + VALIDATED))
+TEXT = bytes([*range(TRAINED), *range(200, 200 + VALIDATED)])
 """Each byte tells where it stands, and those that are validated on are above all others."""
 
 
@@ -57,9 +57,9 @@ def test_the_first_bytes_are_trained_on_and_the_last_tenth_is_validated_on(sourc
     # Both ends are reached, and not passed.
     assert inputs.min() == 0
     assert targets.max() == TRAINED - 1
-    _, targets = joined(batches.test())
-    every_byte_once = list(range(201, 201 + 4 * LENGTH))  # of 20 bytes four windows take 17
-    assert targets.flatten().tolist() == every_byte_once
+    ((_, targets),) = batches.test()
+    every_byte_once = torch.arange(201, 217)  # of 20 bytes four windows take 17
+    assert torch.equal(targets.flatten(), every_byte_once)
 
 
 def test_windows_follow_from_the_seed_and_the_epoch_and_those_validated_on_from_neither(source):
@@ -70,13 +70,14 @@ def test_windows_follow_from_the_seed_and_the_epoch_and_those_validated_on_from_
     assert same(first, epoch(1))
     assert not same(first, epoch(2))
     assert not same(first, epoch(1, seed=1))
-    validated = joined(opened(source).test())
-    assert same(validated, joined(opened(source, seed=1).test()))
+    (validated,) = opened(source).test()
+    (other,) = opened(source, seed=1).test()
+    assert same(validated, other)
 
 
 def test_of_a_long_text_evenly_spaced_windows_are_validated_on(source, monkeypatch):
     monkeypatch.setattr(batches_module, "VALIDATION_TOKENS", 2 * LENGTH)
-    inputs, _ = joined(opened(source).test())
+    ((inputs, _),) = opened(source).test()
     assert inputs[:, 0].tolist() == [200, 208]
 
 
@@ -101,6 +102,7 @@ def test_the_chain_is_the_same_everywhere_with_a_stationary_distribution_that_st
     transition = chain().transition
     stationary = chain().stationary
     assert transition.min() > 0
-    assert transition.sum(axis=1) == pytest.approx(np.ones(SYMBOLS), abs=1e-12)
+    totals = transition.sum(axis=1)
+    assert totals == pytest.approx(np.ones(SYMBOLS), abs=1e-12)
     assert stationary @ transition == pytest.approx(stationary, abs=1e-14)
     assert chain().entropy_nats == pytest.approx(3.084017019322956, abs=1e-9)

@@ -24,12 +24,16 @@ def voc(folder, split):
     root = folder / "VOCdevkit" / "VOC2007"
     for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (root / part).mkdir(parents=True, exist_ok=True)
-    objects = [OBJECT.format(name, hard, *box) for name, box, hard in BOXES]
-    xml = f"<annotation>{''.join(objects)}</annotation>"
+    objects = ""
+    for name, box, hard in BOXES:
+        objects += OBJECT.format(name, hard, *box)
+    xml = f"<annotation>{objects}</annotation>"
     names = [f"{split}0", f"{split}1"]
-    (root / f"ImageSets/Main/{split}.txt").write_text("\n".join(names))
+    listing = root / "ImageSets" / "Main" / f"{split}.txt"
+    listing.write_text("\n".join(names))
     for name in names:
-        Image.new("RGB", (64, 80)).save(root / f"JPEGImages/{name}.jpg")
+        image = Image.new("RGB", (64, 80))
+        image.save(root / f"JPEGImages/{name}.jpg")
         (root / f"Annotations/{name}.xml").write_text(xml)
 
 

@@ -71,8 +71,8 @@ def test_outputs_do_not_depend_on_later_tokens():
 
 def test_a_preset_has_its_rate_and_batch():
     suite = suite_of("gpt", preset="gpt2")
-    weight = nn.Parameter(torch.zeros(2, 2))
-    assert suite.optimizer([weight]).defaults["lr"] == 6e-4
+    optimizer = suite.optimizer([torch.zeros(2, 2)])
+    assert optimizer.defaults["lr"] == 6e-4
     assert suite.batch_size == 12
 
 

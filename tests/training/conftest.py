@@ -40,7 +40,8 @@ def norms(data):
     blocks = []
     for _ in range(2):
         conv = nn.Conv2d(4, 4, 3, padding=1)
-        blocks.append(nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU()))
+        block = nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU())
+        blocks.append(block)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.BatchNorm2d(4),

@@ -60,7 +60,12 @@ class Doubled(nn.Linear):
 
 def test_layers_that_the_hardware_could_not_multiply_and_the_users_own_are_kept_and_said_to_be():
     def model(_data):
-        return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), Doubled(32, 32), nn.Linear(32, 3))
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(192, 32),
+            Doubled(32, 32),
+            nn.Linear(32, 3),
+        )
 
     arm = make("fp8-tensorwise", model=model)
     assert arm.conversion.converted_layers == ("1",)

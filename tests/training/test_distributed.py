@@ -50,7 +50,11 @@ def ranks(tmp_path_factory):
 
 def build():
     def model(_data):
-        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        return nn.Sequential(
+            nn.Linear(6, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 3),
+        )
 
     data = Data(input_shape=(6,), classes=3)
     return make(data=data, model=model)

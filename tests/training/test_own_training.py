@@ -322,7 +322,11 @@ WEIGHTED = (torch.zeros(6, 1), torch.ones(6, 1))
 
 @pytest.mark.parametrize(
     ("layers", "loss", "targets"),
-    [([], Binary, CLASSES), ([nn.Flatten(0)], Binary, CLASSES), ([], Weighted, WEIGHTED)],
+    [
+        ([], Binary, CLASSES),
+        ([nn.Flatten(0)], Binary, CLASSES),
+        ([], Weighted, WEIGHTED),
+    ],
     ids=["one score", "no dimension of scores", "several tensors"],
 )
 def test_targets_that_are_no_classes_have_a_loss_and_no_accuracy(layers, loss, targets):

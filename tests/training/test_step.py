@@ -63,7 +63,11 @@ def plateau(optimizer, steps):
 
 @pytest.mark.parametrize(
     ("schedule", "every", "factor"),
-    [(halving, "step", 0.5**6), (halving, "epoch", 0.5**2), (plateau, "epoch", 0.1)],
+    [
+        (halving, "step", 0.5**6),
+        (halving, "epoch", 0.5**2),
+        (plateau, "epoch", 0.1),
+    ],
 )
 def test_a_schedule_goes_on_after_each_step_or_epoch_and_on_a_plateau_by_the_loss(
     schedule, every, factor
