@@ -84,12 +84,10 @@ def test_biases_and_norms_do_not_decay():
         assert (dimensions, group["weight_decay"]) in [({2}, 0.1), ({1}, 0.0)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp-bf16"])
-def test_the_loss_falls_within_a_few_steps(precision):
+def test_the_loss_falls_within_a_few_steps():
     suite = suite_of("gpt", lr="3e-3", batches="5")
     batches = markov(suite.data, batch_size=4)
-    arm = arm_of(suite, precision)
-    first, *_, last = train(arm, batches.train(1))
+    first, *_, last = train(arm_of(suite, "amp-bf16"), batches.train(1))
     assert first == pytest.approx(math.log(256), rel=0.05)
     assert last < first - 0.1
 

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import re
 
 import pytest
 import torch
@@ -77,16 +76,10 @@ def test_a_copy_of_the_model_keeps_its_own_modules():
         assert arm.model(INPUTS).any()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "says"),
-    [
-        ("haed", "no module of the model is called 'haed'. Did you mean 'head'?"),
-        ("bod", "is called 'bod'."),
-    ],
-)
-def test_a_pattern_without_a_match_is_refused_with_the_nearest_name(pattern, says):
-    with pytest.raises(UsageError, match=re.escape(says)):
-        build(f"amp-bf16:keep={pattern}")
+def test_a_pattern_without_a_match_is_refused_with_the_nearest_name():
+    message = r"no module of the model is called 'haed'\. Did you mean 'head'\?"
+    with pytest.raises(UsageError, match=message):
+        build("amp-bf16:keep=haed")
 
 
 def test_a_weight_that_a_kept_module_shares_is_cast_for_the_other():

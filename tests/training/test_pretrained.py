@@ -66,7 +66,7 @@ def test_weights_of_another_model_are_refused_by_name(kept):
         build(kept)
 
 
-@pytest.mark.parametrize("content", [nn.Linear(2, 2), [1, 2], None])
+@pytest.mark.parametrize("content", [nn.Linear(2, 2), None])
 def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
     path = tmp_path / "x.pt"
     path.write_text("not tensors")
