@@ -82,24 +82,24 @@ def test_an_epoch_may_end_with_the_samples_that_are_left_if_each_rank_has_some(
 
 
 def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, stored):
-    height, width = size = (16, 12)
-    batches = open_(input_shape=(3, *size), crop_padding=3, flip=True, seed=5)
+    shape = (3, 16, 12)
+    batches = open_(input_shape=shape, crop_padding=3, flip=True, seed=5)
     inputs, _ = epoch_of(batches, 1)
     taken = order(12, seed=5, epoch=1)
     drawn = augmentation(10, 3, seed=5, epoch=1)
     assert set(drawn[0].tolist()) == {0, 1}
     pixels = stored(folder / "train")[taken]
-    images = functional.interpolate(pixels.float(), size, mode="bilinear")
+    images = functional.interpolate(pixels.float(), (16, 12), mode="bilinear")
     images = functional.pad(images, (3, 3, 3, 3))
     for number, (mirrored, top, left) in enumerate(drawn.T.tolist()):
         image = images[number]
         if mirrored:
             image = image.flip(2)
-        rows = image[:, top : top + height]
-        expected = rows[..., left : left + width]
+        rows = image[:, top : top + 16]
+        expected = rows[..., left : left + 12]
         assert_normalised(inputs[number], expected, batches.data, atol=1e-5)
     tested, _ = next(batches.test())
-    assert tested.shape == (5, 3, *size)
+    assert tested.shape == (5, *shape)
 
 
 def test_an_epoch_follows_from_seed_and_number_and_leaves_the_global_generator_alone(open_):

@@ -17,8 +17,6 @@ from bench.data.folder import fingerprint, held_out
 from bench.data.prepare import load
 from bench.spec.errors import UsageError
 
-LABELS = np.repeat([0, 1], 6)
-"""Of the images to train on."""
 FIRST = "train/cat/0.png"
 
 
@@ -216,7 +214,7 @@ def test_a_share_is_held_out_and_tested_on_where_there_are_no_test_images(
     as_intel(folder)
     paint(folder / "seg_pred" / "seg_pred" / "10.png")
     data = replace(data, validation_share=0.34)
-    apart = held_out(LABELS, 0.34)
+    apart = held_out(np.repeat([0, 1], 6), 0.34)
     dataset = load(data, source)
     assert dataset.classes == ("cat", "dog")
     assert torch.equal(dataset.train.images, train[~apart])

@@ -57,19 +57,9 @@ def make_suite(model=layers, optimizer=momentum, data=IMAGES, **fields):
     )
 
 
-def arm_of(
-    suite, precision="fp32", techniques=PLAIN, *, device=CPU, seed=0, steps=None, clip_grad=None
-):
-    return build_arm(
-        suite,
-        suite.data,
-        parse_precision(precision),
-        device,
-        seed=seed,
-        steps=steps,
-        clip_grad=clip_grad,
-        techniques=techniques,
-    )
+def arm_of(suite, precision="fp32", *, device=CPU, seed=0, **options):
+    parsed = parse_precision(precision)
+    return build_arm(suite, suite.data, parsed, device, seed=seed, **options)
 
 
 def make(
@@ -86,11 +76,11 @@ def make(
     return arm_of(
         make_suite(**fields),
         precision,
-        techniques,
         device=device,
         seed=seed,
         steps=steps,
         clip_grad=clip_grad,
+        techniques=techniques,
     )
 
 

@@ -29,7 +29,6 @@ def build(weights, classes=2):
 @pytest.fixture
 def kept(tmp_path):
     path = tmp_path / "kept.pt"
-    torch.manual_seed(2)
     torch.save(resnet18(5).state_dict(), path)
     return path
 
