@@ -45,11 +45,9 @@ def test_the_first_bytes_are_trained_on_and_the_last_tenth_is_validated_on(sourc
     prepared = prepare(DATA, source)
     assert prepared.train_tokens == TRAINED
     assert prepared.validation_tokens == VALIDATED
-    assert prepared.train_samples is None
     batches = opened(source, data=replace(DATA, steps_per_epoch=300))
     # The bytes are the vocabulary, whatever the suite has.
     assert prepared.classes == batches.data.classes == BYTES
-    assert batches.entropy_nats is None
     inputs, targets = joined(batches.train(1))
     assert inputs.shape == (300 * 8, LENGTH)
     assert inputs.dtype == targets.dtype == torch.int64
