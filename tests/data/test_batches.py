@@ -161,7 +161,12 @@ def test_the_ranks_shards_of_a_training_batch_are_the_batch(data, source, kind):
 
 
 @pytest.mark.parametrize(
-    ("storage", "times", "ranks"), [("device", 4.0, 1), ("file", 3.9, 1), ("file", 7.9, 2)]
+    ("storage", "times", "ranks"),
+    [
+        ("device", 4.0, 1),
+        ("file", 3.9, 1),
+        ("file", 7.9, 2),
+    ],
 )
 def test_images_give_the_same_batches_wherever_they_are(open_, monkeypatch, storage, times, ranks):
     shard = Shard(ranks=ranks)
@@ -230,7 +235,13 @@ def test_random_inputs_and_targets_are_normal_and_classes_uniform():
 
 
 @pytest.mark.parametrize(
-    ("fitting", "steps", "distinct"), [(4, 6, 4), (9, 6, 6), (0, 6, 2), (0, 1, 1)]
+    ("fitting", "steps", "distinct"),
+    [
+        (4, 6, 4),
+        (9, 6, 6),
+        (0, 6, 2),
+        (0, 1, 1),
+    ],
 )
 def test_the_pool_holds_what_fits_but_at_least_two_and_at_most_an_epoch(
     monkeypatch, fitting, steps, distinct

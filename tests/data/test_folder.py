@@ -78,7 +78,13 @@ def test_runs_that_prepare_the_same_images_at_the_same_time_decode_them_once(
     assert len(decoded) == 1
 
 
-@pytest.mark.parametrize(("wanted", "stored"), [((20, 30), (8, 8)), ((4, 6), (4, 6))])
+@pytest.mark.parametrize(
+    ("wanted", "stored"),
+    [
+        ((20, 30), (8, 8)),
+        ((4, 6), (4, 6)),
+    ],
+)
 def test_images_that_fit_are_stored_as_they_are_and_larger_ones_are_squashed(
     data, source, folder, wanted, stored
 ):

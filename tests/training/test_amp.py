@@ -72,7 +72,11 @@ def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
 
 @pytest.mark.parametrize(
     ("name", "in_matmul", "in_cudnn"),
-    [("tf32", "tf32", "tf32"), ("default", "ieee", "tf32"), ("fp32", "ieee", "ieee")],
+    [
+        ("tf32", "tf32", "tf32"),
+        ("default", "ieee", "tf32"),
+        ("fp32", "ieee", "ieee"),
+    ],
 )
 def test_the_older_interface_is_used_where_there_is_no_newer_one(
     monkeypatch, name, in_matmul, in_cudnn
@@ -164,7 +168,13 @@ def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, 
     assert arm.loss_scale == after
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("fp16", torch.float16),
+        ("bf16", torch.bfloat16),
+    ],
+)
 def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
     arm = make(name, model=norms)
     in_loss = set()

@@ -102,7 +102,10 @@ class Activated(nn.BatchNorm2d):
 
 @pytest.mark.parametrize(
     ("layer", "reason"),
-    [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")],
+    [
+        (Activated(3), "not a Activated"),
+        (nn.LayerNorm(3), "Sequential has none"),
+    ],
 )
 def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
     with pytest.raises(UnsupportedError, match=reason):

@@ -175,7 +175,11 @@ OWN = replace(SUITE, loss=None, step=alternating, clip_grad=None)
 
 @pytest.mark.parametrize(
     ("step", "precision"),
-    [(alternating, "fp32"), (penalising, "fp32"), (penalising, "amp-fp16")],
+    [
+        (alternating, "fp32"),
+        (penalising, "fp32"),
+        (penalising, "amp-fp16"),
+    ],
 )
 def test_a_suites_own_step_is_a_plain_loop(step, precision):
     plain = Plain(precision)
@@ -285,7 +289,12 @@ def test_an_optimizer_that_tests_with_other_weights_is_told_when():
 
 
 @pytest.mark.parametrize(
-    ("shape", "has_accuracy"), [((6,), True), ((6, 5), False)], ids=["classes", "tokens"]
+    ("shape", "has_accuracy"),
+    [
+        ((6,), True),
+        ((6, 5), False),
+    ],
+    ids=["classes", "tokens"],
 )
 def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy(shape, has_accuracy):
     inputs = torch.randn(*shape, 8)
@@ -471,7 +480,11 @@ def test_any_nesting_is_opened_cut_and_arranged():
 
 
 @pytest.mark.parametrize(
-    ("part", "kind"), [(torch.zeros(3, 2), r"tensor of shape \(3, 2\)"), ("a word", "str")]
+    ("part", "kind"),
+    [
+        (torch.zeros(3, 2), r"tensor of shape \(3, 2\)"),
+        ("a word", "str"),
+    ],
 )
 def test_what_cannot_be_cut_is_refused(part, kind):
     batch = {"x": torch.zeros(4), "table": part}

@@ -213,7 +213,11 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names(names, kind, p
 
 @pytest.mark.parametrize(
     ("name", "modes"),
-    [("compile", [None]), ("compile=max-autotune", ["max-autotune"]), ("channels-last", [])],
+    [
+        ("compile", [None]),
+        ("compile=max-autotune", ["max-autotune"]),
+        ("channels-last", []),
+    ],
 )
 def test_torchs_compiler_is_given_the_mode(monkeypatch, name, modes):
     given = []
