@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.datasets import CIFAR10
+from torchvision.transforms.functional import normalize
 
 from bench.spec.data_source import DataSource
 from bench.spec.suite import Data
@@ -64,6 +65,18 @@ def stored():
     return read
 
 
+def joined(batches):
+    """Return the inputs and the targets of all batches."""
+    inputs, targets = zip(*batches, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def assert_normalised(inputs, pixels, data, atol=2e-6):
+    scaled = pixels.double() / 255
+    expected = normalize(scaled, data.mean, data.std)
+    torch.testing.assert_close(inputs, expected.float(), rtol=0, atol=atol)
+
+
 class FakeCifar:
     """The archive of a CIFAR-10 of 50 training and 10 test images."""
 
@@ -71,12 +84,13 @@ class FakeCifar:
         random = np.random.default_rng(3)
         self.pixels = random.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
         self.labels = random.integers(0, 10, 60).tolist()
-        names = {"label_names": [f"class {label}" for label in range(10)]}
-        self.members = {"batches.meta": pickle.dumps(names)}
-        files = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-        for index, name in enumerate(files):
-            part = slice(10 * index, 10 * index + 10)
-            content = {"data": self.pixels[part].reshape(10, -1), "labels": self.labels[part]}
+        classes = [f"class {label}" for label in range(10)]
+        self.members = {"batches.meta": pickle.dumps({"label_names": classes})}
+        for number in range(6):
+            part = slice(10 * number, 10 * number + 10)
+            pixels = self.pixels[part].reshape(10, -1)
+            content = {"data": pixels, "labels": self.labels[part]}
+            name = f"data_batch_{number + 1}" if number < 5 else "test_batch"
             self.members[name] = pickle.dumps(content)
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -91,11 +105,14 @@ class FakeCifar:
 def cifar(monkeypatch, tmp_path):
     """Let torchvision take the fake's checksums for its own, and find nothing at its address."""
     fake = FakeCifar()
-    sums = {name: md5(content).hexdigest() for name, content in fake.members.items()}
-    trained = [[name, sums[name]] for name in sums if name.startswith("data_")]
+    sums = []
+    for name, content in fake.members.items():
+        sums.append([name, md5(content).hexdigest()])
+    (_, meta), *trained, tested = sums
     monkeypatch.setattr(CIFAR10, "train_list", trained)
-    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", sums["test_batch"]]])
-    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": sums["batches.meta"]})
+    monkeypatch.setattr(CIFAR10, "test_list", [tested])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": meta})
     monkeypatch.setattr(CIFAR10, "tgz_md5", md5(fake.archive).hexdigest())
-    monkeypatch.setattr(CIFAR10, "url", (tmp_path / "nowhere" / CIFAR10.filename).as_uri())
+    nowhere = tmp_path / "nowhere" / CIFAR10.filename
+    monkeypatch.setattr(CIFAR10, "url", nowhere.as_uri())
     return fake

@@ -18,7 +18,7 @@ from bench.run.prepare import TRAIN_SAMPLES
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from tests.data.test_batches import assert_normalised
+from tests.data.conftest import assert_normalised, joined
 
 DATA = Data(input_shape=(3, 32, 32), classes=7, source="cifar10")
 CPU = torch.device("cpu")
@@ -35,57 +35,38 @@ def source(home):
 
 
 @pytest.fixture
-def archived(cifar, home):
-    """The archive in the directory."""
-    home.mkdir()
-    archive = home / CIFAR10.filename
-    archive.write_bytes(cifar.archive)
-    return archive
-
-
-@pytest.fixture
-def extracted(cifar, home):
-    """torchvision's own folder, with the archive's files."""
-    folder = home / CIFAR10.base_folder
-    folder.mkdir(parents=True)
-    for name, content in cifar.members.items():
-        (folder / name).write_bytes(content)
-    return folder
-
-
-@pytest.fixture
 def serve(monkeypatch):
     """Return a function that lets every download return these bytes."""
 
     class Response(io.BytesIO):
         url, length = None, 1
 
-    return lambda content: monkeypatch.setattr(
-        urllib.request, "urlopen", lambda *_, **__: Response(content)
-    )
+    def served(content):
+        monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: Response(content))
+
+    return served
 
 
 def assert_is(cifar, source):
     """Check counts, and every test image and label after normalisation."""
     prepared = prepare(DATA, source)
-    assert (prepared.train_samples, prepared.classes) == (50, 10)
+    assert prepared.train_samples == 50
+    assert prepared.classes == 10
     batches = open_batches(DATA, source, batch_size=4, device=CPU, seed=0)
-    images, labels = (torch.cat(parts) for parts in zip(*batches.test(), strict=True))
-    assert_normalised(images, torch.from_numpy(cifar.pixels[50:]), DATA)
+    images, labels = joined(batches.test())
+    pixels = torch.from_numpy(cifar.pixels[50:])
+    assert_normalised(images, pixels, DATA)
     assert labels.tolist() == cifar.labels[50:]
 
 
-def test_an_archive_in_the_directory_is_used_and_then_the_cache(cifar, source, archived):
+def test_an_archive_in_the_directory_is_used_and_then_the_cache(cifar, source, home):
+    home.mkdir()
+    archive = home / CIFAR10.filename
+    archive.write_bytes(cifar.archive)
     assert_is(cifar, source)
-    archived.unlink()
-    shutil.rmtree(archived.parent / CIFAR10.base_folder)
+    archive.unlink()
+    shutil.rmtree(home / CIFAR10.base_folder)
     assert_is(cifar, source)
-
-
-def test_the_archive_is_downloaded_and_kept(cifar, source, home, serve):
-    serve(cifar.archive)
-    assert_is(cifar, source)
-    assert (home / CIFAR10.filename).read_bytes() == cifar.archive
 
 
 def test_without_network_the_message_says_what_to_do(cifar, source, home):
@@ -103,23 +84,28 @@ def test_a_damaged_download_is_refused_and_downloaded_again_the_next_time(
         prepare(DATA, source)
     serve(cifar.archive)
     assert_is(cifar, source)
+    assert (home / CIFAR10.filename).read_bytes() == cifar.archive  # it is kept
 
 
-def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, extracted):
-    (extracted / "data_batch_3").write_bytes(cifar.members["data_batch_2"])
+def test_files_whose_checksum_is_wrong_are_never_opened(cifar, source, home):
+    folder = home / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+    cifar.members["data_batch_3"] = cifar.members["data_batch_2"]
+    for name, content in cifar.members.items():
+        (folder / name).write_bytes(content)
     with pytest.raises(UsageError, match="could not be downloaded"):
         prepare(DATA, source)
 
 
 def test_the_digits_are_all_there_with_their_mean_and_deviation_and_a_plan_knows_how_many():
-    digits, data = load_digits(), load_suite(refer("digits")).data
-    pixels = digits.train.images[:, 0].double() / 255
-    assert (pixels.mean().item(), pixels.std().item()) == pytest.approx(
-        (data.mean[0], data.std[0]), abs=5e-3
-    )
+    digits = load_digits()
+    data = load_suite(refer("digits")).data
+    pixels = digits.train.images[:, 0] / 255
+    assert abs(pixels.mean() - data.mean[0]) < 5e-3
+    assert abs(pixels.std() - data.std[0]) < 5e-3
     prepared = prepare(data, DataSource(kind="digits"))
     assert prepared.train_samples == TRAIN_SAMPLES["digits"] == len(pixels)
     labels = torch.cat([digits.train.labels, digits.test.labels])
-    counts = " ".join(map(str, torch.bincount(labels).tolist()))
-    assert counts == "178 182 177 183 181 182 181 179 174 180"  # scikit-learn's own
+    counts = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's own
+    assert labels.bincount().tolist() == counts
     assert digits.test.images.shape == (597, 3, 8, 8)

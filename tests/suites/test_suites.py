@@ -4,16 +4,11 @@ import math
 
 import pytest
 import torch
-from torchvision.models import resnet18
 
-from bench.data import random_batches
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
-from bench.spec.precisions import PRECISIONS
-from bench.spec.trial import SuiteRef
-from bench.training.step import build_arm, training_step
-from suites._cifar import cifar_stem, default_initialisation
 from suites._schedule import cosine
+from tests.suites.conftest import suite_of, take_step
 
 CIFAR_SGD = ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, 128, 200)
 RECIPES = {  # optimizer, its settings, batch size, epochs, million parameters
@@ -34,12 +29,9 @@ SMALL = {
     "resnet20": {},
     "intel_resnet18": {"weights": "none", "image_size": "32"},
 }
-CPU = torch.device("cpu")
 
 
-def built(suite):
-    """Return a suite's optimizer, of a weight."""
-    return suite.optimizer([torch.nn.Parameter(torch.zeros(1))])
+WEIGHTS = [torch.zeros(1, requires_grad=True)]
 
 
 def rates(schedule, steps):
@@ -53,18 +45,18 @@ def rates(schedule, steps):
     return [*values, optimizer.param_groups[0]["lr"]]
 
 
-def plain_sgd(lr):
-    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+def sgd():
+    return torch.optim.SGD(WEIGHTS, lr=2.0)
 
 
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_a_recipe_has_its_published_figures(name):
     kind, settings, batch_size, epochs, parameters_m = RECIPES[name]
-    suite = suite_registry.load(SuiteRef(name=name))
+    suite = suite_of(name)
     assert suite.name == name
     assert suite.batch_size == batch_size
     assert suite.full_epochs == epochs
-    optimizer = built(suite)
+    optimizer = suite.optimizer(WEIGHTS)
     assert type(optimizer).__name__ == kind
     assert optimizer.defaults | settings == optimizer.defaults
     with torch.device("meta"):
@@ -75,13 +67,13 @@ def test_a_recipe_has_its_published_figures(name):
 
 @pytest.mark.parametrize("name", suite_registry.names())
 def test_every_setting_of_a_recipe_can_be_set(name):
-    suite = suite_registry.load(suite_registry.refer(name, {"lr": "0.7", "batch_size": "6"}))
-    assert built(suite).defaults["lr"] == 0.7
+    suite = suite_of(name, lr="0.7", batch_size="6")
+    assert suite.optimizer(WEIGHTS).defaults["lr"] == 0.7
     assert suite.batch_size == 6
 
 
 def test_cifar_resnets_keep_the_resolution_in_their_stem():
-    suite = suite_registry.load(SuiteRef(name="resnet18"))
+    suite = suite_of("resnet18")
     with torch.device("meta"):
         model = suite.model(suite.data)
         image = torch.empty(1, 3, 32, 32)
@@ -91,41 +83,28 @@ def test_cifar_resnets_keep_the_resolution_in_their_stem():
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_suite_builds_and_takes_a_step(name):
-    suite = suite_registry.load(suite_registry.refer(name, SMALL[name]))
-    arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], CPU, seed=0, steps=10)
-    (batch,) = random_batches(suite.data, batch_size=2, count=1, device=CPU, seed=0)
-    assert training_step(arm, batch).isfinite()
-
-
-def test_the_intel_recipe_is_of_six_classes_at_256_with_a_fifth_set_apart():
-    data = suite_registry.load(SuiteRef(name="intel_resnet18")).data
-    assert data.input_shape == (3, 256, 256)
-    assert data.classes == 6
-    assert data.flip
-    assert data.validation_share == 0.2
+    suite = suite_of(name, **SMALL[name])
+    assert take_step(suite).isfinite()
 
 
 def test_the_rate_rises_for_the_warm_up_and_falls_along_a_cosine():
-    schedule = cosine(plain_sgd(2.0), 40, 0.1)
-    values = rates(schedule, 40)
+    values = rates(cosine(sgd(), 40, 0.1), 40)
     assert values[:5] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0])
     assert values[4 + 18] == pytest.approx(1.0)
     assert values[-1] == pytest.approx(0.0)
 
 
 def test_the_published_cifar_recipe_steps_once_an_epoch_and_initialises_as_torch_does():
-    suite = suite_registry.load(suite_registry.refer("resnet50", {"recipe": "published"}))
+    suite = suite_of("resnet50", recipe="published")
     assert suite.data.std == (0.2023, 0.1994, 0.2010)
     assert suite.data.keep_last
-    schedule = suite.schedule(plain_sgd(0.1), 3 * suite.schedule_epochs)  # three steps an epoch
+    schedule = suite.schedule(sgd(), 3 * suite.schedule_epochs)  # three steps an epoch
     for step, rate in enumerate(rates(schedule, 11)):
         angle = math.pi * (step // 3) / 200
-        expected = 0.05 * (1 + math.cos(angle))
-        assert rate == pytest.approx(expected, abs=1e-9)
-    torch.manual_seed(0)
-    model = default_initialisation(cifar_stem(resnet18(num_classes=10)))
-    weight = model.layer4[1].conv2.weight
-    assert weight.abs().max() <= (512 * 9) ** -0.5  # uniform; torchvision's are normal and larger
+        assert rate == pytest.approx(1 + math.cos(angle), abs=1e-9)
+    model = suite.model(suite.data)
+    largest = model.layer4[1].conv2.weight.abs().max()
+    assert largest <= (512 * 9) ** -0.5  # uniform; torchvision's are normal and larger
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,15 @@ def layers(data):
 
 def norms(data):
     """A model with batch norm, within blocks and outside."""
-
-    def block():
-        return nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-
+    blocks = []
+    for _ in range(2):
+        conv = nn.Conv2d(4, 4, 3, padding=1)
+        block = nn.Sequential(conv, nn.BatchNorm2d(4), nn.ReLU())
+        blocks.append(block)
     return nn.Sequential(
         nn.Conv2d(3, 4, 3),
         nn.BatchNorm2d(4),
-        block(),
-        block(),
+        *blocks,
         nn.Flatten(),
         nn.Linear(144, 3),
     )
@@ -57,25 +57,26 @@ def make_suite(model=layers, optimizer=momentum, data=IMAGES, **fields):
     )
 
 
+def arm_of(suite, precision="fp32", *, device=CPU, seed=0, **options):
+    parsed = parse_precision(precision)
+    return build_arm(suite, suite.data, parsed, device, seed=seed, **options)
+
+
 def make(
     precision="fp32",
     techniques=PLAIN,
     *,
-    model=layers,
-    optimizer=momentum,
-    data=IMAGES,
     device=CPU,
     seed=0,
     steps=None,
     clip_grad=None,
     **fields,
 ):
-    """Build an arm; ``fields`` are the suite's others."""
-    return build_arm(
-        make_suite(model, optimizer, data, **fields),
-        data,
-        parse_precision(precision),
-        device,
+    """Build an arm of a small suite with these fields."""
+    return arm_of(
+        make_suite(**fields),
+        precision,
+        device=device,
         seed=seed,
         steps=steps,
         clip_grad=clip_grad,
@@ -83,12 +84,12 @@ def make(
     )
 
 
-def batches(count=4, shape=(3, 8, 8)):
+def batches(count=4, size=8):
     rng = torch.Generator().manual_seed(1)
     made = []
     for _ in range(count):
-        inputs = torch.randn(8, *shape, generator=rng)
-        targets = torch.randint(0, 3, (8,), generator=rng)
+        inputs = torch.randn(size, 3, 8, 8, generator=rng)
+        targets = torch.randint(0, 3, (size,), generator=rng)
         made.append((inputs, targets))
     return made
 
@@ -103,12 +104,6 @@ def wide(_data=None):
         nn.Linear(64, 32, bias=False),
         nn.Linear(32, 3),
     )
-
-
-def batch(size=32):
-    rng = torch.Generator().manual_seed(1)
-    inputs = torch.randn(size, 3, 8, 8, generator=rng)
-    return inputs, torch.randint(0, 3, (size,), generator=rng)
 
 
 def compiled_s(arm, data, size):
@@ -129,20 +124,19 @@ def train(arm, data):
 
 
 def weights(arm):
-    return torch.cat([weight.detach().flatten() for weight in arm.model.parameters()])
+    return nn.utils.parameters_to_vector(arm.model.parameters()).detach()
 
 
 def state(arm):
     """Return all that was learned, batch norm's statistics and counters included."""
-    return torch.cat([value.double().flatten() for value in arm.model.state_dict().values()])
+    values = [value.double().flatten() for value in arm.model.state_dict().values()]
+    return torch.cat(values)
 
 
 def same(first, other):
-    """Return whether all tensors of two sequences, or two dicts with equal keys, have the same
-    bits.
-    """
-    if isinstance(first, dict):
-        if list(first) != list(other):
-            return False
-        first, other = list(first.values()), list(other.values())
-    return len(first) == len(other) and all(map(torch.equal, first, other))
+    """Return whether the tensors of two sequences, or of two dicts, have the same bits."""
+    try:
+        torch.testing.assert_close(first, other, rtol=0, atol=0)
+    except AssertionError:
+        return False
+    return True

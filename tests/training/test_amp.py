@@ -16,10 +16,9 @@ from bench.measure.memory import tensor_bytes
 from bench.spec.precisions import PRECISIONS, parse_precision
 from bench.training import amp
 from bench.training.step import train_epoch, training_step
-from tests.training import conftest
-from tests.training.conftest import CPU, same, train
+from tests.training.conftest import CPU, batches, make, norms, same, train
 
-PIXELS = (1, 6, 6)
+GPU = torch.device("cuda", 0)
 NEWER = hasattr(torch.backends, "fp32_precision")
 
 
@@ -39,32 +38,26 @@ def fp32_afterwards():
 
 
 @newer
-def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on():
-    general = (torch.backends, torch.backends.cudnn, torch.backends.mkldnn)
-    for name, setting in (("tf32", "tf32"), ("fp32", "ieee"), ("amp-bf16", "ieee")):
-        amp.apply(PRECISIONS[name])
-        assert {part.fp32_precision for part in general} == {setting}
-        assert set(switches()) == {setting}
-        read = amp.read_back(PRECISIONS[name], CPU)
-        assert read.fp32_matmul == read.fp32_conv == read.fp32_rnn == setting
+@pytest.mark.parametrize(
+    ("name", "setting"), [("tf32", "tf32"), ("fp32", "ieee"), ("amp-bf16", "ieee")]
+)
+def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on(name, setting):
+    amp.apply(PRECISIONS[name])
+    for part in (torch.backends, torch.backends.cudnn, torch.backends.mkldnn):
+        assert part.fp32_precision == setting
+    assert set(switches()) == {setting}
+    read = amp.read_back(PRECISIONS[name], CPU)
+    assert read.fp32_matmul == read.fp32_conv == read.fp32_rnn == setting
 
 
 @newer
-def test_default_is_the_state_in_which_torch_comes():
-    for before in ("tf32", "fp32"):
-        amp.apply(PRECISIONS[before])
-        amp.apply(PRECISIONS["default"])
-        assert switches() == UNTOUCHED
-        assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("ieee", "tf32", "tf32")
-        assert backend_of(CPU).fp32_switches() == ("ieee", "ieee", "ieee")
-
-
-def test_cudnn_tries_its_algorithms_at_every_precision_but_torchs_own():
-    for name in ("fp32", "default", "tf32"):
-        amp.apply(PRECISIONS[name])
-        assert amp.read_back(PRECISIONS[name], CPU).cudnn_benchmark is (name != "default")
-    torch.backends.cudnn.benchmark = False  # as a model may
-    assert amp.read_back(PRECISIONS["amp-fp16"], CPU).cudnn_benchmark is False
+@pytest.mark.parametrize("before", ["tf32", "fp32"])
+def test_default_is_the_state_in_which_torch_comes(before):
+    amp.apply(PRECISIONS[before])
+    amp.apply(PRECISIONS["default"])
+    assert switches() == UNTOUCHED
+    assert backend_of(GPU).fp32_switches() == ("ieee", "tf32", "tf32")
+    assert backend_of(CPU).fp32_switches() == ("ieee", "ieee", "ieee")
 
 
 @newer
@@ -74,36 +67,38 @@ def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     torch.backends.fp32_precision = "tf32"  # as a model may; it has no effect (pytorch#179445)
     assert amp.read_back(PRECISIONS["fp32"], CPU).fp32_matmul == "bf16"
-    assert backend_of(torch.device("cuda", 0)).fp32_switches() == ("tf32", "ieee", "ieee")
+    assert backend_of(GPU).fp32_switches() == ("tf32", "ieee", "ieee")
 
 
-def test_the_older_interface_is_used_where_there_is_no_newer_one(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "in_matmul", "in_cudnn"),
+    [
+        ("tf32", "tf32", "tf32"),
+        ("default", "ieee", "tf32"),
+        ("fp32", "ieee", "ieee"),
+    ],
+)
+def test_the_older_interface_is_used_where_there_is_no_newer_one(
+    monkeypatch, name, in_matmul, in_cudnn
+):
     cudnn = SimpleNamespace(allow_tf32=None)
     matmul = SimpleNamespace(allow_tf32=None)
     backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul), cudnn=cudnn)
     monkeypatch.setattr(capabilities, "_backends", backends)
-    for name, in_matmul, in_cudnn in (
-        ("tf32", "tf32", "tf32"),
-        ("default", "ieee", "tf32"),
-        ("fp32", "ieee", "ieee"),
-    ):
-        amp.apply(PRECISIONS[name])
-        assert matmul.allow_tf32 is (in_matmul == "tf32")
-        assert cudnn.allow_tf32 is (in_cudnn == "tf32")
-        assert backend_of(CPU).fp32_switches() == (in_matmul, in_cudnn, in_cudnn)
+    amp.apply(PRECISIONS[name])
+    assert matmul.allow_tf32 is (in_matmul == "tf32")
+    assert cudnn.allow_tf32 is (in_cudnn == "tf32")
+    assert backend_of(CPU).fp32_switches() == (in_matmul, in_cudnn, in_cudnn)
 
 
-def test_only_fp16_precisions_scale_their_loss_and_with_torchs_own_defaults():
+def test_only_fp16_precisions_scale_their_loss_with_torchs_own_defaults_unless_others_are_named():
     usual = torch.amp.GradScaler("cpu").state_dict()
     for name, precision in PRECISIONS.items():
         scales = name in ("amp-fp16", "fp16-master")
-        assert amp.grad_scaler(precision, CPU).state_dict() == (usual if scales else {})
-
-
-def test_options_reach_the_scaler():
-    changed = parse_precision("amp-fp16:growth_interval=5,init_scale=1024")
-    scaler = amp.grad_scaler(changed, CPU)
-    assert (scaler.get_scale(), scaler.get_growth_interval()) == (1024, 5)
+        expected = usual if scales else {}
+        assert amp.grad_scaler(precision, CPU).state_dict() == expected
+    named = parse_precision("amp-fp16:growth_interval=5")
+    assert amp.grad_scaler(named, CPU).get_growth_interval() == 5
 
 
 def test_autocast_caches_its_copies_of_weights_unless_told_not_to():
@@ -112,30 +107,8 @@ def test_autocast_caches_its_copies_of_weights_unless_told_not_to():
             assert torch.is_autocast_cache_enabled() is kept
 
 
-def layers(_data=None):
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.LayerNorm(64),
-        nn.Linear(64, 3),
-    )
-
-
-def make(name, model=layers, **given):
-    return conftest.make(name, model=model, **given)
-
-
-def batches(count=4):
-    return conftest.batches(count, PIXELS)
-
-
-@pytest.mark.parametrize(
-    ("name", "scale"), [("fp16-master:scale=128", 128), ("fp16-master", 2**16)]
-)
-def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
-    arm = make(name)
+def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper():
+    arm = make("fp16-master:scale=128", model=norms)
     (batch,) = batches(1)
     conv, norm, *_ = arm.model
     seen = {}
@@ -158,11 +131,14 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     assert seen["loss"] == (torch.float32, torch.float32)  # 3: loss in fp32
     assert seen["backward"] == seen["raw"].dtype == torch.float16  # 5: backward in fp16
     # 4, 6 and 7: times the scale, to fp32, and divided by the scale.
-    gradient = seen["raw"].float() / scale
-    plain = make("fp32")
+    gradient = seen["raw"].float() / 128
+    plain = make("fp32", model=norms)
     training_step(plain, batch)
-    assert torch.allclose(gradient, plain.model[0].weight.grad, rtol=0.05, atol=1e-3)
-    assert torch.equal(master, before.sub(gradient, alpha=0.1))  # 8: the fp32 master is updated
+    expected = plain.model[0].weight.grad
+    torch.testing.assert_close(gradient, expected, rtol=0.05, atol=1e-3)
+    # 8: the fp32 master is updated.
+    moved = before.sub(gradient, alpha=0.1)
+    assert torch.equal(master, moved)
     assert torch.equal(conv.weight, master.half())
     assert norm.weight.dtype == norm.running_var.dtype == torch.float32
     assert conv.weight.grad is None  # what was widened is not kept twice
@@ -178,24 +154,29 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper(name, scale):
     ],
 )
 def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, clip_grad, after):
-    arm = make(name, clip_grad=clip_grad)
+    arm = make(name, model=norms, clip_grad=clip_grad)
     ((inputs, targets),) = batches(1)
     trained = [*arm.weights.trained(), *arm.model.parameters()]
     before = [weight.detach().clone() for weight in trained]
-
-    def skipped_steps(inputs):
-        return train_epoch(arm, iter([(inputs, targets)])).skipped_steps
-
-    assert skipped_steps(inputs * 1e30) == 1
+    overflow = (inputs * 1e30, targets)
+    epoch = train_epoch(arm, iter([overflow]))
+    assert epoch.skipped_steps == 1
     assert same(before, trained)
-    assert skipped_steps(inputs) == 0
+    epoch = train_epoch(arm, iter([(inputs, targets)]))
+    assert epoch.skipped_steps == 0
     assert not same(before, trained)
     assert arm.loss_scale == after
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("fp16", torch.float16),
+        ("bf16", torch.bfloat16),
+    ],
+)
 def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
-    arm = make(name)
+    arm = make(name, model=norms)
     in_loss = set()
 
     def keep_types(_module, inputs, loss):
@@ -203,28 +184,34 @@ def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
 
     arm.criterion.register_forward_hook(keep_types)
     train(arm, batches(2))
-    values = list(arm.model.state_dict().values())
-    for moment in arm.optimizer.state.values():
-        values.append(moment["momentum_buffer"])
-    assert {value.dtype for value in values} == {dtype, torch.int64}  # batch norm's counter
     assert in_loss == {torch.float32}
+    for moment in arm.optimizer.state.values():
+        assert moment["momentum_buffer"].dtype == dtype
+    for key, value in arm.model.state_dict().items():
+        is_counter = key.endswith("num_batches_tracked")
+        assert value.dtype == (torch.int64 if is_counter else dtype)
+
+
+class Twice(nn.Module):
+    """Uses a weight twice, with a bias that is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(192, 192, bias=False)
+        self.two = nn.Linear(192, 192)
+        self.two.weight = self.one.weight
+        self.two.bias.requires_grad_(False)
+
+    def forward(self, inputs):
+        hidden = self.one(inputs.flatten(1))
+        return self.two(hidden)
 
 
 def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one = nn.Linear(36, 36, bias=False)
-            self.two = nn.Linear(36, 36)
-            self.two.weight = self.one.weight
-            self.two.bias.requires_grad_(False)
-
-        def forward(self, inputs):
-            return self.two(self.one(inputs.flatten(1)))
-
-    arm = make("fp16-master", model=lambda _data: Twice())
+    arm = make("fp16-master", model=lambda data: Twice())
     weight, bias = arm.weights.trained()
-    weight_before, bias_before = weight.detach().clone(), bias.detach().clone()
+    weight_before = weight.detach().clone()
+    bias_before = bias.detach().clone()
     train(arm, batches(2))
     assert not torch.equal(weight, weight_before)
     assert torch.equal(bias, bias_before)
@@ -233,12 +220,13 @@ def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
 
 def test_masters_count_as_parameters_in_memory():
     def counted(name):
-        arm = make(name)
-        train(arm, batches(1))
+        arm = make(name, model=norms)
         step = partial(train, arm, batches(1))
+        step()
         return tensor_bytes(step, CPU, modules=[arm.model], optimizers=[arm.optimizer])
 
-    plain, master = counted("fp16"), counted("fp16-master")
+    plain = counted("fp16")
+    master = counted("fp16-master")
     # 6 bytes a weight and not 2, but for batch norm.
     assert master["parameter_bytes"] > 2.5 * plain["parameter_bytes"]
     assert master["gradient_bytes"] == 2 * plain["gradient_bytes"]

@@ -13,26 +13,19 @@ import pytest
 import torch
 from torch import nn
 
-from bench.cli.display import Display
-from bench.launch.local import LocalLauncher
-from bench.measure.sampler import Sampler
 from bench.phases.train import measure as train_phase
 from bench.planning import suite_registry
-from bench.planning.plan import Plan
-from bench.report.reading.load import load
 from bench.results.records import EpochResult
-from bench.results.store import Store
-from bench.run.queue import run_plan
-from bench.run.session import Session
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement
 from bench.spec.suite import Data
-from bench.spec.trial import SuiteRef, kept_checkpoint
+from bench.spec.trial import kept_checkpoint
 from bench.training.checkpoint import Checkpoint, read_checkpoint
 from tests.arms import arms
+from tests.conftest import call
 from tests.phases.test_train import paint
 from tests.processes import together
-from tests.rows import trial_rows
+from tests.rows import rows, trial_rows
 from tests.training import conftest
 from tests.training.conftest import batches, make_suite, same, train
 
@@ -92,35 +85,29 @@ EPOCH = EpochResult(**dict.fromkeys(EpochResult.__dataclass_fields__, 1))
     "precision", ["fp32", "amp-fp16", "amp-bf16", "fp16-master", "fp16", "bf16"]
 )
 def test_training_resumes_from_a_checkpoint_to_the_same_bits(tmp_path, precision):
-    arm, other = make(precision), make(precision, seed=5)
+    file = tmp_path / "deep" / "a.pt"
+    arm = make(precision)
     train(arm, DATA[:4])
-    scale = 2.0**15 if arm.scaler.is_enabled() else None
-    if scale:
-        arm.scaler.update(scale)  # as after a step that overflowed
-    Checkpoint.of(arm, "abc", [EPOCH]).write(tmp_path / "deep" / "a.pt")
+    scale = None
+    if arm.scaler.is_enabled():
+        scale = 2.0**15  # as after a step that overflowed
+        arm.scaler.update(scale)
+    random.gauss()  # Python's generator keeps the second of a pair
+    Checkpoint.of(arm, "abc", [EPOCH]).write(file)
+    drawn = random.gauss(), np.random.standard_normal()
     train(arm, DATA[4:])
-    kept = read_checkpoint(tmp_path / "deep" / "a.pt")
-    kept.restore(other)
+    kept = read_checkpoint(file)
     assert kept.trial == "abc"
     assert kept.epochs == (EPOCH,)
+    other = make(precision, seed=5)
+    kept.restore(other)
+    assert (random.gauss(), np.random.standard_normal()) == drawn
     assert other.loss_scale == scale
     train(other, DATA[4:])
     assert same(arm.weights.state_dict(), other.weights.state_dict())
-    assert arm.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"] < 0.1
-
-
-def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
-    def drawn():
-        return random.gauss(), np.random.standard_normal()
-
-    arm = make(seed=3)
-    first = drawn()  # a generator of normal values keeps the second of a pair
-    Checkpoint.of(arm, "abc", []).write(tmp_path / "a.pt")
-    after = drawn()
-    other = make("amp-bf16", seed=3)
-    assert drawn() == first
-    read_checkpoint(tmp_path / "a.pt").restore(other)
-    assert drawn() == after
+    (group,) = arm.optimizer.param_groups
+    (other_group,) = other.optimizer.param_groups
+    assert group["lr"] == other_group["lr"] < 0.1
 
 
 @pytest.mark.parametrize("first", ["fp32", "amp-fp16", "fp16-master"])
@@ -128,23 +115,18 @@ def test_pythons_and_numpys_generators_are_seeded_and_restored(tmp_path):
 def test_a_training_from_another_runs_epoch_ends_as_if_it_had_not_been_interrupted(
     tmp_path, tiny_trial, cpu, first, second
 ):
-    def losses(name, folder, start=None):
-        trial = replace(
-            tiny_trial,
-            phase="train",
-            epochs=4,
-            arms=arms(name),
-            start=start,
-            keep_checkpoints=True,
-        )
+    trial = replace(tiny_trial, phase="train", epochs=4, keep_checkpoints=True)
+
+    def losses(trial, folder):
         messages = []
         train_phase.run(trial, cpu, messages.append, tmp_path / folder / trial.checkpoint)
         *epochs, _result = messages
-        kept = tmp_path / folder / kept_checkpoint(trial.id, 2)
-        return [(row.epoch, row.train_loss) for row in epochs], str(kept)
+        return [(row.epoch, row.train_loss) for row in epochs]
 
-    whole, kept = losses(first, "whole")
-    rest, _ = losses(second, "rest", start=kept)
+    begun = replace(trial, arms=arms(first))
+    whole = losses(begun, "whole")
+    kept = tmp_path / "whole" / kept_checkpoint(begun.id, 2)
+    rest = losses(replace(trial, arms=arms(second), start=str(kept)), "rest")
     tolerance = 0 if first == second else 0.03
     for expected, row in zip(whole[2:], rest, strict=True):
         assert row == pytest.approx(expected, rel=tolerance, abs=0)
@@ -158,10 +140,11 @@ def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(
     tmp_path, tiny_trial, cpu, change, sentence
 ):
     trial = replace(tiny_trial, phase="train", epochs=1, keep_checkpoints=True)
-    train_phase.run(trial, cpu, lambda _message: None, tmp_path / trial.checkpoint)
-    start = str(tmp_path / kept_checkpoint(trial.id, 1))
+    train_phase.run(trial, cpu, lambda message: None, tmp_path / trial.checkpoint)
+    kept = tmp_path / kept_checkpoint(trial.id, 1)
+    going_on = replace(trial, start=str(kept), **change)
     with pytest.raises(UsageError, match=sentence):
-        train_phase.run(replace(trial, start=start, **change), cpu, print, tmp_path / "other.pt")
+        train_phase.run(going_on, cpu, print, tmp_path / "other.pt")
 
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
@@ -173,14 +156,10 @@ def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypat
         file.write_bytes(b"PK half a file")
         raise KeyboardInterrupt
 
-    second = Checkpoint.of(arm, "second", [])
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "save", cut)
-        with pytest.raises(KeyboardInterrupt):
-            second.write(path)
+    monkeypatch.setattr(torch, "save", cut)
+    with pytest.raises(KeyboardInterrupt):
+        Checkpoint.of(arm, "second", []).write(path)
     assert read_checkpoint(path).trial == "first"
-    second.write(path)
-    assert read_checkpoint(path).trial == "second"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -194,67 +173,44 @@ class Loud:
         return os.mkdir, (self.path,)
 
 
-def test_a_damaged_file_or_one_with_code_is_not_loaded(tmp_path):
-    path, trace = tmp_path / "a.pt", tmp_path / "trace"
-    assert read_checkpoint(path) is None
-    Checkpoint.of(make(), "abc", []).write(path)
-    path.write_bytes(path.read_bytes()[:-200])
-    assert read_checkpoint(path) is None
+def test_a_file_with_code_is_not_loaded(tmp_path):
+    path = tmp_path / "a.pt"
+    trace = tmp_path / "trace"
     torch.save({"config": Loud(str(trace)), "epochs": []}, path)
     assert read_checkpoint(path) is None
     assert not trace.exists()
 
 
-@pytest.fixture
-def deadly(tiny_trial, tmp_path):
-    """A training whose process is killed in the second of three epochs, unless marked."""
-    (tmp_path / "killed.py").write_text(KILLED)
-    parameters = (("marker", str(tmp_path / "marker")),)
-    suite = SuiteRef(name="killed", file=str(tmp_path / "killed.py"), parameters=parameters)
-    cell = replace(tiny_trial.cell, suite=suite, data=paint(tmp_path))
-    return replace(tiny_trial, phase="train", epochs=3, arms=arms("amp-fp16"), cell=cell)
+def losses_in(folder):
+    """Return the epochs of a run with their training losses."""
+    return [(row["epoch"], row["train_loss"]) for row in rows(folder, "epochs.csv")]
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(
-    deadly, cpu, tmp_path
-):
-    trial = deadly
-    folder = tmp_path / "run"
-    whole = tmp_path / "whole"
+def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_checkpoint(tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    paint(tmp_path)
+    words = "--suite killed.py --set marker=marker --data folder:images --gpus cpu --phases train"
+    asked = (*words.split(), "--precisions", "amp-fp16", "--epochs", 3)
+    run, whole = tmp_path / "run", tmp_path / "whole"
 
-    def run(folder):
-        launcher = LocalLauncher()
-        launcher.workspace = folder
-        store = Store(folder)
-        store.write_run({})
-        session = Session(
-            plan=Plan(trials=(trial,)),
-            store=store,
-            devices={"cpu": cpu},
-            launcher=launcher,
-            sampler=Sampler(()),
-            display=Display(),
-        )
-        run_plan(session)
-        return (folder / trial.checkpoint).exists()
-
-    assert run(folder)
-    (killed,) = trial_rows(folder)
+    call(*asked, "--out", run, cwd=tmp_path)
+    (killed,) = trial_rows(run)
     assert killed["status"] == "failed"
     assert "SIGKILL" in killed["detail"]
-    assert not run(folder)
+    (checkpoint,) = run.glob("checkpoints/*")
+    call("--resume", run, cwd=tmp_path)
     # As if killed after the result was stored and before the checkpoint was removed.
-    (folder / "checkpoints").mkdir()
-    (folder / trial.checkpoint).touch()
-    assert not run(folder)
-    assert not (folder / "checkpoints").exists()
-    assert [row["status"] for row in trial_rows(folder)] == ["ok"]
-    run(whole)  # which is not killed
-    resumed = load([folder]).details["epochs"]
-    uninterrupted = load([whole]).details["epochs"]
-    assert list(resumed["epoch"]) == [1, 2, 3]
-    assert list(resumed["train_loss"]) == list(uninterrupted["train_loss"])
+    checkpoint.parent.mkdir()
+    checkpoint.touch()
+    call("--resume", run, cwd=tmp_path)
+    assert not checkpoint.parent.exists()
+    (resumed,) = trial_rows(run)
+    assert resumed["status"] == "ok"
+
+    call(*asked, "--out", whole, cwd=tmp_path)  # the marker is there: it is not killed
+    assert losses_in(run) == losses_in(whole)
+    assert len(losses_in(run)) == 3
 
 
 class StoppedError(Exception):
@@ -286,21 +242,20 @@ def train_twice(rank, trial, device, folder):
     whole = run("whole.pt")
     stopped = run("stopped.pt", stop_after=1)
     torch.manual_seed(99)
-    return whole, stopped, run("stopped.pt")
+    resumed = run("stopped.pt")
+    return whole, stopped, resumed
 
 
 @pytest.mark.slow
 def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cpu, tmp_path):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), data=paint(tmp_path))
     trial = replace(tiny_trial, phase="train", epochs=3, cell=cell)
-    ranks = together(tmp_path, train_twice, trial, cpu, str(tmp_path))
-    for whole, stopped, resumed in ranks:
-        assert len({loss for _, loss, _ in whole}) == 3
+    for whole, stopped, resumed in together(tmp_path, train_twice, trial, cpu, str(tmp_path)):
+        assert len(whole) == 3
         assert stopped == whole[:1]
         assert resumed == whole
-    stored = read_checkpoint(tmp_path / "whole.pt")
-    other = read_checkpoint(tmp_path / "stopped.pt")
-    assert same(stored.model, other.model)
-    first, second = stored.generators
+    whole = read_checkpoint(tmp_path / "whole.pt")
+    stopped = read_checkpoint(tmp_path / "stopped.pt")
+    assert same(whole.model, stopped.model)
+    first, second = whole.generators
     assert not torch.equal(first["cpu"], second["cpu"])
-    assert list(tmp_path.glob("*.part")) == []

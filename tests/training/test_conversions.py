@@ -8,19 +8,19 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.measure.operations import observe
-from bench.results.records import Operations
 from bench.spec.errors import UnsupportedError
 from bench.spec.precisions import PRECISIONS
 from bench.training.conversions import convert
 from bench.training.step import training_step
 from tests.libraries import WITHOUT_TORCHAO
 from tests.phases.conftest import use_suite
-from tests.training.conftest import batch, make, wide
+from tests.training.conftest import batches, make, wide
 
 if WITHOUT_TORCHAO:
     pytest.skip(WITHOUT_TORCHAO, allow_module_level=True)
 __all__ = ["use_suite"]
 CONVERTED = [name for name, precision in PRECISIONS.items() if precision.conversion]
+(BATCH,) = batches(1, size=32)
 SQNR_DB = 20.0
 """The ratio that torchao's own tests ask of a converted layer's output and gradients."""
 
@@ -44,21 +44,43 @@ def test_a_converted_layers_output_and_gradients_have_the_exactness_that_torchao
 
     exact = passes()
     convert(model, PRECISIONS[name])
-    errors = [float(compute_error(*pair)) for pair in zip(exact, passes(), strict=True)]
+    errors = []
+    for expected, rounded in zip(exact, passes(), strict=True):
+        errors.append(compute_error(expected, rounded).item())
     assert min(errors) > SQNR_DB
     assert errors[0] < 40  # or nothing was rounded
 
 
-def test_layers_that_the_hardware_could_not_multiply_are_kept_and_said_to_be():
-    conversion = make("fp8-tensorwise", model=wide).conversion
-    assert conversion.converted_layers == ("1", "4")
-    assert conversion.kept_layers == {"5": "32 to 3, not multiples of 16"}
-    assert make("amp-bf16", model=wide).conversion is None
+class Doubled(nn.Linear):
+    """A user's own layer, which does more than a linear one and takes more than a tensor."""
+
+    def forward(self, inputs, mask=None):
+        return 2 * super().forward(inputs)
+
+
+def test_layers_that_the_hardware_could_not_multiply_and_the_users_own_are_kept_and_said_to_be():
+    def model(_data):
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(192, 32),
+            Doubled(32, 32),
+            nn.Linear(32, 3),
+        )
+
+    arm = make("fp8-tensorwise", model=model)
+    assert arm.conversion.converted_layers == ("1",)
+    assert arm.conversion.kept_layers == {
+        "2": "a Doubled, which may do more than a linear layer",
+        "3": "32 to 3, not multiples of 16",
+    }
+    assert training_step(arm, BATCH).isfinite()
+    assert make("amp-bf16", model=model).conversion is None
 
 
 def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_another_name():
+    model = nn.Sequential(nn.Linear(64, 10), nn.Conv2d(16, 16, 1))
     with pytest.raises(UnsupportedError, match=r"none of .*\(0: 64 to 10, not multiples of 16\)"):
-        convert(nn.Sequential(nn.Linear(64, 10), nn.Conv2d(16, 16, 1)), PRECISIONS["fp8-rowwise"])
+        convert(model, PRECISIONS["fp8-rowwise"])
 
 
 @pytest.mark.parametrize(
@@ -70,38 +92,12 @@ def test_a_model_of_which_no_layer_fits_is_unsupported_and_not_its_autocast_by_a
 )
 def test_what_ran_has_the_types_that_products_really_saw(name, computed):
     arm = make(name, model=wide)
-    operations = observe(lambda: training_step(arm, batch()))
+    operations = observe(lambda: training_step(arm, BATCH))
     # Forward and both gradients of each layer: torchao computes that of the first layer's input,
     # too.
-    by_hand = 2 * 32 * 3 * (192 * 64 + 64 * 32 + 32 * 3)
-    assert operations == Operations(compute_dtypes=computed, flops_per_step=by_hand)
-
-
-class Doubled(nn.Linear):
-    """A user's own layer, which does more than a linear one and takes more than a tensor."""
-
-    def forward(self, inputs, mask, bias=None):
-        return 2 * super().forward(inputs) * mask
-
-
-class WithDoubled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(192, 32)
-        self.own = Doubled(32, 32)
-        self.last = nn.Linear(32, 3)
-
-    def forward(self, inputs):
-        hidden = self.first(inputs.flatten(1))
-        mask = torch.arange(32, device=inputs.device)
-        return self.last(self.own(hidden, mask % 2, None))
-
-
-def test_a_layer_of_the_users_own_is_not_converted():
-    arm = make("fp8-rowwise", model=lambda _data: WithDoubled())
-    assert arm.conversion.converted_layers == ("first",)
-    assert arm.conversion.kept_layers["own"] == "a Doubled, which may do more than a linear layer"
-    assert training_step(arm, batch()).isfinite()
+    weights = 192 * 64 + 64 * 32 + 32 * 3
+    assert operations.flops_per_step == 2 * 32 * 3 * weights
+    assert operations.compute_dtypes == computed
 
 
 def test_a_layer_in_two_places_is_converted_in_both():

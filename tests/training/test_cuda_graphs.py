@@ -13,6 +13,8 @@ from bench.training.techniques import WARM_UP, GraphedStep
 from tests import fake_graph
 from tests.training.conftest import batches, make, state, train
 
+(BATCH,) = batches(1)
+
 
 def graphed(arm):
     return replace(arm, graph=GraphedStep(partial(leave_gradients, arm), fake_graph.CUDA))
@@ -29,61 +31,62 @@ def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, 
     data = batches(WARM_UP + 4)
     losses = [training_step(captured, batch) for batch in data]
     # Compared after the last step: no loss was overwritten by a later one.
-    assert losses == [training_step(plain, batch) for batch in data]
+    assert losses == train(plain, data)
     assert captured.graph.graph.graph.replays > 0
     assert torch.equal(state(plain), state(captured))
     assert plain.taken.count == captured.taken.count
 
 
-def test_warming_up_is_on_a_side_stream_on_which_is_captured_whatever_other_threads_ask_of_cuda(
-    monkeypatch,
-):
-    streams = fake_graph.install(monkeypatch)
+@pytest.fixture
+def streams(monkeypatch):
+    return fake_graph.install(monkeypatch)
+
+
+@pytest.fixture
+def warm(streams):
+    """An arm whose next step is captured."""
     arm = graphed(make())
-    *first, last = batches(WARM_UP + 1)
-    train(arm, first)
+    train(arm, batches(WARM_UP))
+    return arm
+
+
+def test_warming_up_is_on_a_side_stream_on_which_is_captured_whatever_other_threads_ask_of_cuda(
+    streams, warm
+):
     current, side = streams
     assert current.waited[-1] is side
     assert side.waited[-1] is current
-    train(arm, [last])
-    captured = arm.graph.graph.graph
+    training_step(warm, BATCH)
+    captured = warm.graph.graph.graph
     assert captured.errors_of == "thread_local"
     assert captured.captured_on is side
 
 
-def test_a_step_that_asks_for_a_value_cannot_be_captured(monkeypatch):
-    streams = fake_graph.install(monkeypatch)
-    arm = graphed(make())
-    arm.model.register_forward_pre_hook(
-        lambda _model, inputs: print(float(inputs[0].detach().sum()))
-    )
-    data = batches(WARM_UP + 1)
-    train(arm, data[:WARM_UP])
+def read_value(_model, inputs):
+    print(float(inputs[0].sum()))
+
+
+def test_a_step_that_asks_for_a_value_cannot_be_captured(streams, warm):
+    warm.model.register_forward_pre_hook(read_value)
     with pytest.raises(UnsupportedError, match="cannot be captured: operation not permitted"):
-        training_step(arm, data[-1])
+        training_step(warm, BATCH)
     assert torch.cuda.current_stream() is streams[0]
 
 
-def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(monkeypatch):
+def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(warm):
     error = RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")
 
     def fail(*_):
         raise error
 
-    fake_graph.install(monkeypatch)
-    arm = graphed(make())
-    *first, last = batches(WARM_UP + 1)
-    train(arm, first)
-    arm.model.register_forward_pre_hook(fail)
-    with pytest.raises(type(error)) as raised:
-        training_step(arm, last)
+    warm.model.register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError) as raised:
+        training_step(warm, BATCH)
     assert raised.value is error  # no UnsupportedError, which the row would then say
 
 
-def test_a_batch_of_another_shape_is_refused_and_not_trained_wrongly(monkeypatch):
-    fake_graph.install(monkeypatch)
-    arm = graphed(make())
-    train(arm, batches(WARM_UP + 1))
-    inputs, targets = batches(1)[0]
+def test_a_batch_of_another_shape_is_refused_and_not_trained_wrongly(warm):
+    training_step(warm, BATCH)
+    inputs, targets = BATCH
     with pytest.raises(UnsupportedError, match="a graph of batches"):
-        training_step(arm, (inputs[:4], targets[:4]))
+        training_step(warm, (inputs[:4], targets[:4]))

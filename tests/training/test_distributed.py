@@ -2,7 +2,6 @@
 and refusals.
 """
 
-import math
 import time
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import Shard
+from bench.data import WHOLE, Shard
 from bench.phases.memory import MemoryPeak
 from bench.planning.abilities import refusal_reason
 from bench.spec.errors import UnsupportedError
@@ -21,21 +20,13 @@ from bench.training.distributed import synchronised_norms
 from bench.training.step import evaluate, training_step
 from tests.conftest import call
 from tests.processes import together
-from tests.rows import trial_figures, trial_rows
+from tests.rows import rows
 from tests.training.conftest import make, same
 
 BATCH = 8
 LATE_S = 0.2
 COUNTS = (7, 3, 1)
 """Samples of the test set's batches: of the last, one of two ranks has none."""
-
-
-def values(shape, seed):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def classes(count, seed):
-    return torch.randint(3, (count,), generator=torch.Generator().manual_seed(seed))
 
 
 # What the two ranks do, all of it in one pair of processes.
@@ -57,35 +48,37 @@ def ranks(tmp_path_factory):
     return together(tmp_path_factory.mktemp("ranks"), run_rank)
 
 
-def evaluated_arm(regression):
+def build():
     def model(_data):
-        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+        return nn.Sequential(
+            nn.Linear(6, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 3),
+        )
 
-    targets = {"target_shape": (3,)} if regression else {"classes": 3}
-    return make(data=Data(input_shape=(6,), **targets), model=model)
+    data = Data(input_shape=(6,), classes=3)
+    return make(data=data, model=model)
 
 
-def held_out(regression, counts, shard):
-    for seed, count in enumerate(counts):
+def held_out(counts, shard=WHOLE):
+    generator = torch.Generator().manual_seed(0)
+    for count in counts:
+        inputs = torch.randn(count, 6, generator=generator)
+        classes = torch.randint(3, (count,), generator=generator)
         part = shard.of(0, count)
-        if part.start == part.stop:
-            continue
-        inputs = values((count, 6), seed)
-        targets = values((count, 3), seed + 50) if regression else classes(count, seed)
-        yield inputs[part], targets[part]
+        if part.start < part.stop:
+            yield inputs[part], classes[part]
 
 
 def evaluate_shard(shard):
-    result = {}
-    for regression in (False, True):
-        arm = evaluated_arm(regression)
-        (batch,) = held_out(regression, (BATCH,), shard)
-        training_step(arm, batch)
-        result[regression, "own statistics"] = arm.model[1].running_mean.clone()
-        distributed.share_buffers(arm.model)
-        result[regression, "state"] = arm.model.state_dict()
-        for counts in (COUNTS, (1,)):  # of a single sample, one rank sees nothing at all
-            result[regression, counts] = evaluate(arm, held_out(regression, counts, shard))
+    arm = build()
+    (batch,) = held_out((BATCH,), shard)
+    training_step(arm, batch)
+    own_mean = arm.model[1].running_mean.clone()
+    distributed.share_buffers(arm.model)
+    result = {"own mean": own_mean, "state": arm.model.state_dict()}
+    for counts in (COUNTS, (1,)):  # of a single sample one rank sees nothing at all
+        result[counts] = evaluate(arm, held_out(counts, shard))
     return result
 
 
@@ -96,11 +89,10 @@ def test_ranks_agree_on_values_and_on_a_clock_that_waits_for_the_slowest(ranks):
 
 
 def test_batch_norms_become_torchs_synchronised_ones_with_their_weights_and_statistics():
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.BatchNorm1d(3))
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     state = model.state_dict()
     synchronised = synchronised_norms(model)
-    for index in (1, 3):
-        assert type(synchronised[index]) is nn.SyncBatchNorm
+    assert type(synchronised[1]) is nn.SyncBatchNorm
     assert same(synchronised.state_dict(), state)
 
 
@@ -110,7 +102,10 @@ class Activated(nn.BatchNorm2d):
 
 @pytest.mark.parametrize(
     ("layer", "reason"),
-    [(Activated(3), "not a Activated"), (nn.LayerNorm(3), "Sequential has none")],
+    [
+        (Activated(3), "not a Activated"),
+        (nn.LayerNorm(3), "Sequential has none"),
+    ],
 )
 def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
     with pytest.raises(UnsupportedError, match=reason):
@@ -118,22 +113,20 @@ def test_a_model_whose_norms_cannot_be_synchronised_is_refused(layer, reason):
 
 
 @pytest.mark.parametrize("counts", [COUNTS, (1,)])
-@pytest.mark.parametrize("regression", [False, True])
-def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, regression, counts):
-    arm = evaluated_arm(regression)
-    arm.model.load_state_dict(ranks[0]["evaluation"][regression, "state"])
-    loss, accuracy = evaluate(arm, held_out(regression, counts, Shard()))
+def test_evaluated_shards_add_up_to_the_whole_test_set(ranks, counts):
+    arm = build()
+    arm.model.load_state_dict(ranks[0]["evaluation"]["state"])
+    loss, accuracy = evaluate(arm, held_out(counts))
     for rank in ranks:
         # Counts are exact.
-        expected = (pytest.approx(loss, rel=1e-6), accuracy)
-        assert rank["evaluation"][regression, counts] == expected
+        assert rank["evaluation"][counts] == (pytest.approx(loss, rel=1e-6), accuracy)
 
 
 def test_all_ranks_evaluate_with_rank_0s_statistics(ranks):
-    local = [rank["evaluation"][False, "own statistics"] for rank in ranks]
-    assert not torch.equal(*local)
-    for rank in ranks:
-        assert torch.equal(rank["evaluation"][False, "state"]["1.running_mean"], local[0])
+    first, second = (rank["evaluation"] for rank in ranks)
+    assert not torch.equal(first["own mean"], second["own mean"])
+    assert same(first["state"], second["state"])
+    assert torch.equal(first["state"]["1.running_mean"], first["own mean"])
 
 
 def test_memory_of_several_nodes_is_that_of_all_their_devices():
@@ -141,39 +134,46 @@ def test_memory_of_several_nodes_is_that_of_all_their_devices():
     second = MemoryPeak(peak_allocated_bytes=14, all_devices_bytes=8)
     together = MemoryPeak(peak_allocated_bytes=14, all_devices_bytes=25, model_bytes=3)
     assert MemoryPeak.of_all([first, second]) == together
-    assert MemoryPeak.of_all([first, MemoryPeak()]).all_devices_bytes is None
+    unknown = MemoryPeak.of_all([first, MemoryPeak()])
+    assert unknown.all_devices_bytes is None
 
 
-def test_what_several_devices_cannot_do_is_known_before_a_process_starts(tiny_trial, cpu, machine):
-    both = replace(tiny_trial, cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")))
-    assert refusal_reason(both, cpu) is None
-    reason = refusal_reason(replace(both, phase="numerics"), cpu)
-    assert reason == "it is not measured on devices that train together"
+UNMEASURED = "it is not measured on devices that train together"
+NOT_OFFERED = "is not offered on devices that train together"
 
 
-@pytest.mark.parametrize("name", ["compile", "checkpointing"])
-def test_techniques_of_one_device_are_refused_on_several(tiny_trial, cpu, name):
-    both = Placement(name="cpu+cpu")
-    cell = replace(tiny_trial.cell, placement=both, techniques=("channels-last", name))
-    reason = refusal_reason(replace(tiny_trial, cell=cell), cpu)
-    assert "is not offered on devices that train together" in reason
+@pytest.mark.parametrize(
+    ("phase", "names", "sentence"),
+    [
+        ("memory", ("channels-last",), ""),
+        ("numerics", (), UNMEASURED),
+        ("memory", ("channels-last", "compile"), NOT_OFFERED),
+        ("memory", ("checkpointing",), NOT_OFFERED),
+    ],
+)
+def test_what_several_devices_cannot_do_is_known_before_a_process_starts(
+    tiny_trial, cpu, phase, names, sentence
+):
+    cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), techniques=names)
+    reason = refusal_reason(replace(tiny_trial, phase=phase, cell=cell), cpu)
+    if sentence:
+        assert sentence in reason
+    else:
+        assert reason is None
 
 
 @pytest.mark.slow
 def test_both_placements_are_measured_and_the_report_has_their_scaling(tmp_path, tiny_file):
-    words = "--gpus cpu,cpu+cpu --precisions fp32 --quick --epochs 1 --batch-sizes 4"
-    measured = call("--suite", tiny_file, *words.split(), "--time-budget", "0.2s", cwd=tmp_path)
+    words = "--gpus cpu,cpu+cpu --precisions fp32 --quick --phases memory,speed --time-budget 0.2s"
+    options = ("--batch-sizes", 4, "--out", "run")
+    measured = call("--suite", tiny_file, *words.split(), *options, cwd=tmp_path)
     assert measured.returncode in (0, 1), measured.stderr
-    (folder,) = (tmp_path / "results").iterdir()
-    done = {(row["placement"], row["phase"]): row for row in trial_rows(folder)}
-    alone, both = done["cpu", "speed"], done["cpu+cpu", "speed"]
+    alone, both = rows(tmp_path / "run", "speed.csv")
     # Of all parts of a batch, which is as large.
-    for figure in ("compute_dtypes", "flops_per_step"):
-        assert both[figure] == alone[figure] != ""
-    assert done["cpu+cpu", "memory"]["all_devices_bytes"] != ""
-    figures = {(row["placement"], row["phase"]): row for row in trial_figures(folder)}
-    loss = figures["cpu", "train"]["train_loss"]
-    other = figures["cpu+cpu", "train"]["train_loss"]
-    assert math.isclose(loss, other, rel_tol=1e-3)
-    (page,) = (tmp_path / "reports").glob("*/report.html")
+    for column in ("compute_dtypes", "flops_per_step"):
+        assert both[column] == alone[column] != ""
+    *_, memory = rows(tmp_path / "run", "memory.csv")
+    assert memory["placement"] == "cpu+cpu"
+    assert memory["all_devices_bytes"] != ""
+    page = tmp_path / "reports" / "run" / "report.html"
     assert "<caption>Scaling" in page.read_text()

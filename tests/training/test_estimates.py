@@ -9,7 +9,7 @@ from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
 from bench.training.estimates import count_flops, footprint, training_flops_per_sample
 from bench.training.step import leave_gradients
-from tests.training.conftest import batch, make, make_suite
+from tests.training.conftest import batches, make, make_suite
 
 WIDE = """
 from torch import nn, optim
@@ -35,13 +35,11 @@ def convolutional(data):
 
 
 def test_a_samples_flops_counted_on_shapes_are_those_of_forward_and_both_gradients_as_they_run():
-    first, second, last = 64 * 9 * 3 * 4, 64 * 9 * 4, 256 * 5
-    by_hand = 2 * (2 * first + 3 * second + 3 * last)  # the first layer's input has no gradient
     arm = make(model=convolutional, data=IMAGES)
-    ran = observe(lambda: leave_gradients(arm, batch(4)))
-    assert ran.flops_per_step == 4 * by_hand
+    (batch,) = batches(1, size=4)
+    ran = observe(lambda: leave_gradients(arm, batch))
     suite = make_suite(convolutional, data=IMAGES)
-    assert training_flops_per_sample(suite) == by_hand
+    assert ran.flops_per_step == 4 * training_flops_per_sample(suite)
 
 
 def test_a_model_that_is_compiled_by_its_suite_is_counted_as_the_plain_one():
@@ -62,19 +60,21 @@ class Trilinear(nn.Bilinear):
 
 @pytest.mark.parametrize("model", [Fails(8, 5), Trilinear(8, 8, 5)], ids=["fails", "no formula"])
 def test_the_flops_of_a_model_that_cannot_be_counted_are_unknown(model):
-    assert training_flops_per_sample(make_suite(lambda _data: model)) is None
+    suite = make_suite(lambda _data: model)
+    assert training_flops_per_sample(suite) is None
 
 
 def test_a_suite_is_counted_by_its_reference(tiny_file):
-    counted = count_flops(SuiteRef(name="tiny", file=str(tiny_file)))
-    assert counted == 2 * (2 * 192 * 16 + 3 * 16 * 2)
+    tiny = SuiteRef(name="tiny", file=str(tiny_file))
+    assert count_flops(tiny) == 2 * (2 * 192 * 16 + 3 * 16 * 2)
 
 
 def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(
     tmp_path,
 ):
     (tmp_path / "wide.py").write_text(WIDE)
-    counted = footprint(SuiteRef(name="wide", file=str(tmp_path / "wide.py")))
+    wide = SuiteRef(name="wide", file=str(tmp_path / "wide.py"))
+    counted = footprint(wide)
     weights = 4 * 10**6 * 10**6  # of a layer that no machine holds
     assert counted.model_bytes == weights
     assert counted.state_bytes == 3 * weights

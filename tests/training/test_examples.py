@@ -22,7 +22,8 @@ def test_an_example_is_measured_and_trained_in_two_precisions(file, tmp_path):
     options = ("--batch-sizes", 4, "--out", tmp_path / "run")
     done = call("--suite", file, *words.split(), *options, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    trials = trial_rows(tmp_path / "run")
-    statuses = {(row["phase"], row["precision"]): row["status"] for row in trials}
-    assert set(statuses) == {*product(("memory", "speed", "train"), ("fp32", "amp-bf16"))}
-    assert set(statuses.values()) <= {"ok", "unconverged"}
+    measured = set()
+    for row in trial_rows(tmp_path / "run"):
+        assert row["status"] in ("ok", "unconverged")
+        measured.add((row["phase"], row["precision"]))
+    assert measured == {*product(("memory", "speed", "train"), ("fp32", "amp-bf16"))}

@@ -1,16 +1,19 @@
 """Initial weights: none, ImageNet's, or a file's; and what cannot be had."""
 
+from pathlib import Path
 from urllib.error import URLError
 
 import pytest
 import torch
 from torch import nn
+from torchvision import models
 
 from bench.planning import suite_registry
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.training.pretrained import fetch, pretrained
 from tests.conftest import call
+from tests.training.conftest import same
 
 
 def resnet18(num_classes):
@@ -26,7 +29,6 @@ def build(weights, classes=2):
 @pytest.fixture
 def kept(tmp_path):
     path = tmp_path / "kept.pt"
-    torch.manual_seed(2)
     torch.save(resnet18(5).state_dict(), path)
     return path
 
@@ -45,18 +47,13 @@ def hub(tmp_path, monkeypatch):
     torch.hub.set_dir(before)
 
 
-def test_none_leaves_the_models_own_initialisation():
-    torch.manual_seed(1)
-    expected = resnet18(2)
-    assert torch.equal(build("none")[0].weight, expected[0].weight)
-
-
 def test_a_files_weights_are_taken_and_the_last_layer_only_where_its_classes_are_the_same(kept):
     state = torch.load(kept, weights_only=True)
-    other, same = build(kept), build(kept, classes=5)
+    own = build("none")
+    other = build(kept)
     assert torch.equal(other[0].weight, state["0.weight"])
-    assert torch.equal(other[1].weight, build("none")[1].weight)
-    assert torch.equal(same[1].weight, state["1.weight"])
+    assert torch.equal(other[1].weight, own[1].weight)
+    assert same(build(kept, classes=5).state_dict(), state)
 
 
 def test_weights_of_another_model_are_refused_by_name(kept):
@@ -68,26 +65,22 @@ def test_weights_of_another_model_are_refused_by_name(kept):
         build(kept)
 
 
-def test_a_file_that_holds_no_weights_is_refused(tmp_path):
+@pytest.mark.parametrize("content", [nn.Linear(2, 2), None])
+def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
     path = tmp_path / "x.pt"
     path.write_text("not tensors")
+    if content is not None:
+        torch.save(content, path)  # of a whole module, weights_only loads nothing
     with pytest.raises(UsageError, match="holds no state dict"):
         build(path)
-    for content in (nn.Linear(2, 2), [1, 2]):
-        torch.save(content, path)  # of a whole module, weights_only loads nothing
-        with pytest.raises(UsageError, match="holds no state dict"):
-            build(path)
 
 
 def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
-    from torchvision.models import ResNet18_Weights
-    from torchvision.models import resnet18 as whole
-
     hub.mkdir(parents=True)
-    torch.manual_seed(3)
-    original = whole(num_classes=1000)
-    torch.save(original.state_dict(), hub / ResNet18_Weights.DEFAULT.url.rsplit("/", 1)[-1])
-    model = pretrained(whole, "imagenet", Data(input_shape=(3, 32, 32), classes=6))
+    original = models.resnet18(num_classes=1000)
+    file = Path(models.ResNet18_Weights.DEFAULT.url).name
+    torch.save(original.state_dict(), hub / file)
+    model = pretrained(models.resnet18, "imagenet", Data(input_shape=(3, 32, 32), classes=6))
     assert torch.equal(model.conv1.weight, original.conv1.weight)
     assert model.fc.out_features == 6
 

@@ -1,8 +1,9 @@
 """The step, the loop and the evaluation."""
 
-from dataclasses import replace
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,17 +11,17 @@ from torch import nn
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
 from bench.spec.techniques import Techniques
-from bench.training.step import evaluate, train_epoch, training_step
+from bench.training.step import evaluate, train_epoch
 from tests.training.conftest import batches, layers, make, momentum, plain_sgd, same, train, weights
 
 
 def test_the_step_is_plain_sgd_in_fp32():
-    arm, data = make(), batches()
-    train(arm, data)
+    arm = make()
+    train(arm, batches())
     torch.manual_seed(0)
     model = layers(None)
     optimizer = momentum(model.parameters())
-    for inputs, targets in data:
+    for inputs, targets in batches():
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
@@ -30,51 +31,57 @@ def test_the_step_is_plain_sgd_in_fp32():
 
 @pytest.mark.parametrize("precision", ["amp-fp16", "amp-bf16"])
 def test_every_precision_starts_from_the_seeds_weights_and_trains_fp32_ones(precision):
-    plain, mixed = make(), make(precision)
+    plain = make()
+    drawn = random.random(), np.random.random()
+    mixed = make(precision)
+    assert (random.random(), np.random.random()) == drawn  # those that a suite may draw from
     initial = weights(plain)
     assert torch.equal(initial, weights(mixed))
     assert not torch.equal(initial, weights(make(seed=1)))
     losses = train(plain, batches())
     assert train(mixed, batches()) == pytest.approx(losses, rel=0.02)
     assert weights(mixed).dtype == torch.float32
-    apart = weights(plain) - weights(mixed)
-    moved = weights(plain) - initial
-    assert 0 < apart.norm() < 0.1 * moved.norm()
+    apart = torch.dist(weights(plain), weights(mixed))
+    moved = torch.dist(weights(plain), initial)
+    assert 0 < apart < 0.1 * moved
 
 
 def rate(arm):
     return arm.optimizer.param_groups[0]["lr"]
 
 
-def test_an_epoch_trains_on_every_batch_and_steps_the_schedule():
-    arm = make(schedule=torch.optim.lr_scheduler.CosineAnnealingLR, steps=5)
-    epoch = train_epoch(arm, iter(batches(5)))
-    assert epoch.samples == 40
-    assert arm.taken.count == 5
-    assert rate(arm) == pytest.approx(0)
-    assert 0 < epoch.wait_seconds < epoch.seconds
+def halving(optimizer, steps):
+    assert steps == 2
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
 
-def test_a_schedule_of_epochs_goes_on_after_each_and_on_a_plateau_by_the_loss():
-    def halved(optimizer, epochs):
-        assert epochs == 2
-        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+def plateau(optimizer, steps):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, patience=0, threshold=1e9, threshold_mode="abs"
+    )
 
-    arm = make(schedule=halved, schedule_every="epoch", steps=2)
+
+@pytest.mark.parametrize(
+    ("schedule", "every", "factor"),
+    [
+        (halving, "step", 0.5**6),
+        (halving, "epoch", 0.5**2),
+        (plateau, "epoch", 0.1),
+    ],
+)
+def test_a_schedule_goes_on_after_each_step_or_epoch_and_on_a_plateau_by_the_loss(
+    schedule, every, factor
+):
+    arm = make(schedule=schedule, schedule_every=every, steps=2)
     before = rate(arm)
     for _ in range(2):
-        train_epoch(arm, iter(batches(3)))
-    assert rate(arm) == pytest.approx(before / 4)
+        epoch = train_epoch(arm, iter(batches(3)))
+        assert epoch.samples == 3 * 8
+    assert arm.taken.count == 6
+    assert rate(arm) == pytest.approx(factor * before)
 
-    def plateau(optimizer, _epochs):
-        return torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, patience=0, threshold=1e9, threshold_mode="abs"
-        )
 
-    arm = make(schedule=plateau, schedule_every="epoch", steps=2)
-    for _ in range(2):
-        train_epoch(arm, iter(batches(3)))
-    assert rate(arm) == pytest.approx(before / 10)
+def test_a_plateau_of_steps_is_refused():
     with pytest.raises(UsageError, match="schedule_every='epoch'"):
         make(schedule=plateau, steps=2)
 
@@ -96,16 +103,18 @@ def test_the_wait_for_data_includes_the_end_of_the_epoch(monkeypatch):
     assert epoch.wait_seconds == epoch.seconds == 3 * 2 + 5
 
 
+def trained(arm):
+    return nn.utils.parameters_to_vector(arm.weights.trained()).detach()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "fp16-master", "fp16-master:scale=4096"])
 def test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_ones(precision):
     def distance(clip_grad):
         """Return how far a step of plain SGD at rate 1 moves the trained weights."""
         arm = make(precision, clip_grad=clip_grad, optimizer=plain_sgd(1.0))
-        trained = arm.weights.trained()
-        before = nn.utils.parameters_to_vector(trained).detach()
+        before = trained(arm)
         train(arm, batches(1))
-        after = nn.utils.parameters_to_vector(trained).detach()
-        return (after - before).norm().item()
+        return torch.dist(before, trained(arm)).item()
 
     unclipped = distance(None)
     assert unclipped > 0.1
@@ -114,28 +123,28 @@ def test_clipping_limits_the_norm_of_the_gradients_themselves_not_of_the_scaled_
 
 
 def test_a_batch_that_has_no_equal_parts_is_not_trained_on():
-    arm = replace(make(), techniques=Techniques(grad_accumulation=3))
+    arm = make(techniques=Techniques(grad_accumulation=3))
     before = weights(arm)
     with pytest.raises(ValueError, match="a batch of 8 cannot be cut into 3 equal parts"):
-        training_step(arm, batches(1)[0])
+        train(arm, batches(1))
     assert torch.equal(weights(arm), before)
 
 
 def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_weights_alone():
-    def model(_data):
-        return nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Linear(192, 3))
+    def model(data):
+        return nn.Sequential(nn.Dropout(0.5), layers(data))
 
     arm = make(model=model)
     before = weights(arm)
     ((inputs, targets),) = batches(1)
-    parts = [(inputs[:2], targets[:2]), (inputs[2:], targets[2:])]
-    loss, accuracy = evaluate(arm, iter(parts))
-    with torch.no_grad():
-        outputs = arm.model[1:](inputs)
+    first = inputs[:2], targets[:2]
+    second = inputs[2:], targets[2:]
+    loss, accuracy = evaluate(arm, iter([first, second]))
+    outputs = arm.model[1](inputs)
     expected = nn.functional.cross_entropy(outputs, targets)
     assert loss == pytest.approx(expected.item(), rel=1e-5)
-    right = outputs.argmax(1) == targets
-    assert accuracy == pytest.approx(100 * right.sum().item() / len(targets))
+    right = outputs.argmax(dim=1) == targets
+    assert accuracy == 100 * right.sum() / 8
     assert arm.model.training
     assert torch.equal(weights(arm), before)
 
@@ -143,4 +152,5 @@ def test_evaluation_weighs_batches_by_their_size_and_leaves_training_mode_and_we
 def test_regression_has_a_loss_of_mean_squares_and_no_accuracy():
     data = Data(input_shape=(6,), target_shape=(3,))
     arm = make(data=data, model=lambda data: nn.Linear(6, 3, bias=False))
-    assert evaluate(arm, iter([(torch.zeros(4, 6), torch.ones(4, 3))])) == (1.0, None)
+    batch = (torch.zeros(4, 6), torch.ones(4, 3))
+    assert evaluate(arm, iter([batch])) == (1.0, None)
