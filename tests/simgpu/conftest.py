@@ -20,7 +20,7 @@ from tests.simgpu.prefork import ROOT, Prefork
 HERE = Path(__file__).parent
 LIMIT_S = 300
 """A command that takes longer hangs."""
-RUNS = {"pair", "single", "broken", "runs"}
+RUNS = {"pair", "single", "runs"}
 """Fixtures that make a run which several tests look at; these stay in one process of
 pytest-xdist."""
 
@@ -30,10 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.simgpu)
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
             for name in RUNS.intersection(item.fixturenames):
-                group = f"{name}{parameters.get(name, '')}"
-                item.add_marker(pytest.mark.xdist_group(group))
+                item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session", autouse=True)
