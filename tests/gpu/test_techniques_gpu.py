@@ -15,17 +15,12 @@ from bench.spec.techniques import PLAIN, Techniques
 from bench.training import amp
 from bench.training.step import train_epoch, training_step
 from bench.training.techniques import WARM_UP, GraphedStep
-from tests.gpu.test_gpu import run
+from tests.gpu.conftest import GPU, ON_SIMULATED, run
 from tests.training import conftest
 from tests.training.conftest import batches, layers, momentum, norms, state
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-GPU = torch.device("cuda", 0)
 STEPS = WARM_UP + 5
-NEEDS_TRITON = pytest.mark.skipif(hasattr(torch, "_simgpu"), reason="simulated GPUs have no Triton")
+NEEDS_TRITON = pytest.mark.skipif(ON_SIMULATED, reason="simulated GPUs have no Triton")
 
 
 def gently(parameters):
@@ -38,10 +33,20 @@ def make(techniques=PLAIN, precision="fp32", model=layers, optimizer=momentum):
     return conftest.make(precision, techniques, model=model, optimizer=optimizer, device=GPU)
 
 
-def train(techniques, precision="fp32", model=layers):
+def train(techniques, precision, model):
     arm = make(techniques, precision, model, momentum if precision == "fp32" else gently)
-    losses = torch.stack([training_step(arm, to_device(batch, GPU)) for batch in batches(STEPS)])
-    return arm, losses
+    losses = [training_step(arm, to_device(batch, GPU)) for batch in batches(STEPS)]
+    return arm, torch.stack(losses)
+
+
+def learns_as_plain(techniques, rough, precision="fp32", model=layers):
+    """Check that an arm learns what the plain one does, roughly; return it."""
+    plain, losses = train(PLAIN, precision, model)
+    arm, others = train(techniques, precision, model)
+    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
+    torch.testing.assert_close(state(arm), state(plain), rtol=rough, atol=rough)
+    assert arm.taken.count == plain.taken.count
+    return arm
 
 
 @pytest.mark.card
@@ -61,23 +66,16 @@ def train(techniques, precision="fp32", model=layers):
 def test_a_technique_learns_what_the_plain_step_learns(techniques, precision, model):
     if techniques.checkpointing and model is layers:
         pytest.skip("plain layers are no blocks")
-    plain, losses = train(PLAIN, precision, model)
-    arm, others = train(techniques, precision, model)
     # Algorithms and the order of sums differ from layout to layout.
     rough = 1e-4 if precision == "fp32" else 2e-2
-    torch.testing.assert_close(others, losses, rtol=rough, atol=rough)
-    torch.testing.assert_close(state(arm), state(plain), rtol=rough, atol=rough)
-    assert arm.taken.count == plain.taken.count
+    arm = learns_as_plain(techniques, rough, precision, model)
     assert (arm.graph is not None and arm.graph.graph is not None) == techniques.cuda_graphs
 
 
 @NEEDS_TRITON
 @pytest.mark.parametrize("parts", [1, 2])
 def test_graphs_of_the_compilers_own_learn_what_the_plain_step_learns(parts):
-    plain, losses = train(PLAIN)
-    arm, others = train(Techniques(compile="reduce-overhead", grad_accumulation=parts))
-    torch.testing.assert_close(others, losses, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(state(arm), state(plain), rtol=1e-4, atol=1e-4)
+    learns_as_plain(Techniques(compile="reduce-overhead", grad_accumulation=parts), 1e-4)
 
 
 @pytest.mark.parametrize(
