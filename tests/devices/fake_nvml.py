@@ -20,7 +20,7 @@ import importlib.metadata
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -155,26 +155,18 @@ _READINGS: dict[str, Callable[..., Any]] = {
 argument."""
 
 
+@dataclass
 class FakeDriver:
     """The C library: a method for each function, of ctypes arguments, that returns NVML's code."""
 
-    def __init__(
-        self,
-        gpus: Iterable[FakeGpu] = (),
-        *,
-        clock: Callable[[], float] | None = None,
-        missing: Iterable[str] = (),
-        init_code: int = SUCCESS,
-        version: str = "580.65.06",
-    ) -> None:
-        self.gpus = list(gpus)
-        self.clock = clock or FakeClock()
-        self.missing = set(missing)
-        self.init_code = init_code
-        self.version = version
-        self.running = 0
-        """Times that it was initialised, less times that it was shut down."""
-        self._handles: dict[int, tuple[Any, FakeGpu]] = {}
+    gpus: Sequence[FakeGpu] = ()
+    clock: Callable[[], float] = field(default_factory=FakeClock)
+    missing: Collection[str] = ()
+    init_code: int = SUCCESS
+    version: str = "580.65.06"
+    running: int = 0
+    """Times that it was initialised, less times that it was shut down."""
+    _handles: dict[int, tuple[Any, FakeGpu]] = field(default_factory=dict)
 
     def load(self) -> ModuleType:
         """Return a fresh copy of the real pynvml with this as its library, and put it in

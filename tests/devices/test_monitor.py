@@ -8,7 +8,6 @@ import pytest
 
 from bench.devices.monitor import (
     DeviceLostError,
-    GpuMeter,
     Monitor,
     ThrottleTimes,
     monitor_problem,
@@ -72,15 +71,6 @@ def test_power_is_instantaneous_where_known_else_the_average_and_zero_is_unknown
 ):
     gpu = FakeGpu("GPU-a", **{"average_power_w": 120.0, **options})
     assert machine(gpu).power_w("GPU-a") == power_w
-
-
-def test_a_reading_that_fails_is_none_until_it_works_again(machine):
-    counter = {"nvmlDeviceGetTotalEnergyConsumption": fake.NO_PERMISSION}
-    gpu = FakeGpu("GPU-a", energy_start_j=1000.0, errors=counter)
-    meter = GpuMeter(machine(gpu), "GPU-a")
-    assert meter.energy_j() is None
-    gpu.errors.clear()
-    assert meter.energy_j() == 1000.0
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,13 @@ def screen():
     """
     ours, theirs = pty.openpty()
     seen = []
-    reader = threading.Thread(target=lambda: seen.extend(read_all(ours)))
+
+    def read():
+        with suppress(OSError):  # how Linux says that the other end of a terminal is closed
+            while part := os.read(ours, 65536):
+                seen.append(part.decode())
+
+    reader = threading.Thread(target=read)
     reader.start()
     try:
         yield theirs, seen
@@ -119,17 +125,6 @@ def screen():
         os.close(theirs)
         reader.join()
         os.close(ours)
-
-
-def read_all(terminal):
-    while True:
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # how Linux says that the other end of a terminal is closed
-            return
-        if not part:
-            return
-        yield part.decode()
 
 
 def running(session):
