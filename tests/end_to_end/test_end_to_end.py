@@ -13,7 +13,6 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
@@ -21,6 +20,7 @@ import bench
 from bench.data import folder as image_folder
 from bench.phases.fit import largest as max_batch
 from tests.conftest import TINY, call
+from tests.processes import running
 from tests.report.builders import text_of
 from tests.rows import trial_figures, trial_rows
 
@@ -127,16 +127,6 @@ def screen():
         os.close(ours)
 
 
-def running(session):
-    """Return the processes of a session that still run."""
-    pids = []
-    for pid in psutil.pids():
-        with suppress(OSError, psutil.Error):
-            if os.getsid(pid) == session and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                pids.append(pid)
-    return pids
-
-
 @pytest.mark.slow
 def test_explain_says_why_after_the_run_and_again_of_its_folder(place):
     done = ask_fine(f"explain {SHORT} {ARMS} --batch-sizes 4 --out out", place)
@@ -184,9 +174,9 @@ def test_a_run_that_is_stopped_leaves_nobody_computing_and_goes_on_where_it_stop
     assert "Traceback" not in text
     assert not (place / "reports").exists()
     deadline = time.monotonic() + 10
-    while running(process.pid) and time.monotonic() < deadline:
+    while running([process.pid]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert running(process.pid) == []
+    assert running([process.pid]) == []
     before = trial_rows(place / "out")
     assert 1 <= len(before) < 4
     assert ask("report out", place).returncode == 0

@@ -18,7 +18,6 @@ from bench.report.reading.load import load
 from bench.results.store import arm_name
 from tests.rows import trial_figures
 from tests.simgpu.conftest import ROOT
-from tests.simgpu.machine import environment
 
 SHORT = "--quick --time-budget 0.3 --target-ci 99% --gpus 0 --out out"
 TINY = f"--suite tiny.py --batch-sizes 4 {SHORT}"
@@ -76,23 +75,18 @@ def single(host):
     return server
 
 
-def test_energy_is_that_of_the_power_that_nvml_tells(single):
+def test_energy_is_that_of_the_power_that_nvml_tells_and_inference_is_timed(single):
+    assert statuses(single) <= TIMED
     for row in single.rows("out", "energy"):
-        assert (row["status"], row["energy_source"]) == ("ok", "counter")
+        assert row["energy_source"] == "counter"
         assert float(row["idle_power_w"]) == pytest.approx(60, rel=0.1)  # native/nvml.cpp
         assert 60 < float(row["mean_power_w"]) < 301
+    assert len(column(single, "inference", "inference_samples_per_s")) == 2
 
 
 def test_a_variable_that_forces_tf32_is_unset_and_recorded(single):
     run = json.loads((single.folder / "out" / "run.json").read_text())
     assert run["environment"]["removed_variables"] == ["NVIDIA_TF32_OVERRIDE=1"]
-
-
-def test_inference_agrees_with_fp32(single):
-    assert statuses(single) <= TIMED
-    fp32, _ = column(single, "inference", "top1_agreement_pct")
-    assert fp32 == 100
-    assert min(column(single, "inference", "inference_samples_per_s")) > 0
 
 
 def test_without_recorded_kernels_the_explain_phase_says_so_and_gives_no_reason(host):
@@ -149,9 +143,6 @@ def test_the_largest_batch_is_where_memory_ends(host):
     assert float(memory["peak_reserved_bytes"]) <= float(fit["fit_free_bytes"]) < 1024 * 2**20
 
 
-ENERGY = f"{TINY} --precisions fp32 --phases memory,energy"
-
-
 @pytest.mark.parametrize(
     ("lacking", "source"),
     [
@@ -159,35 +150,30 @@ ENERGY = f"{TINY} --precisions fp32 --phases memory,energy"
         ("power", "counter"),
         ("energy,instant", "power"),
         ("memory_v2", "counter"),
+        ("energy,instant,power", None),
     ],
 )
 def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
     server = host("T4", SIM_NVML_OFF=lacking)
-    server.run(ENERGY)
-    memory, energy = server.rows("out")
-    assert float(memory["driver_used_bytes"]) > 0
-    assert (energy["status"], energy["energy_source"]) == ("ok", source)
-
-
-def test_a_gpu_that_tells_neither_energy_nor_power_is_left_out_of_energy_with_a_word(host):
-    server = host("T4", SIM_NVML_OFF="energy,instant,power")
-    done = server.run(ENERGY)
-    assert [row["phase"] for row in server.rows("out")] == ["memory"]
-    assert "GPU 0 tells neither energy nor power" in done.stdout
+    done = server.run(f"{TINY} --precisions fp32 --phases memory,energy")
+    (memory,) = column(server, "memory", "driver_used_bytes")
+    assert memory > 0
+    energy = [(row["status"], row["energy_source"]) for row in server.rows("out", "energy")]
+    assert energy == ([("ok", source)] if source else [])
+    assert ("GPU 0 tells neither energy nor power" in done.stdout) == (source is None)
 
 
 @contextlib.contextmanager
 def neighbour(server):
     """Run another program on the machine's GPU 0."""
     command = [sys.executable, "-m", "tests.simgpu.neighbour", "0", "512"]
-    given = environment(SIM_SHM=server.machine.path, **server.variables)
-    process = subprocess.Popen(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "begun\n"
-        yield process.pid
-    finally:
-        process.kill()
-        process.communicate()
+    options = {"cwd": ROOT, "env": server.environment(), "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **options) as process:
+        try:
+            assert process.stdout.readline() == "begun\n"
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def test_a_process_beside_a_neighbour_is_named_and_left_out_and_another_takes_its_place(host):
