@@ -161,7 +161,10 @@ for step in range(200):
     optimizer.step()
 """
     (record,) = run(text)
-    marks = {number: step["marks"] for number, step in enumerate(record["steps"]) if step["marks"]}
+    marks = {}
+    for number, step in enumerate(record["steps"]):
+        if step["marks"]:
+            marks[number] = step["marks"]
     assert marks == {9: ["evaluation of Net"]}
 
 

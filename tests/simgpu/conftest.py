@@ -54,13 +54,16 @@ class Host:
         (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
-    def run(self, line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run a command line to its end and exit code, as a fork of what has been imported."""
+    def run(self, line: str, code: int = 0) -> str:
+        """Run a command line, as a fork of what has been imported, to an exit code.
+
+        Returns what it printed.
+        """
         words = shlex.split(line)
-        session, done = self.prefork.run(words, self.folder, self.environment(), LIMIT_S)
+        session, ended, printed = self.prefork.run(words, self.folder, self.environment(), LIMIT_S)
         self.sessions.add(session)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
+        assert ended == code, printed
+        return printed
 
     def run_anew(self, line: str) -> None:
         """Run a command line to its end as a user does, in a new process."""

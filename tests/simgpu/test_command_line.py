@@ -90,8 +90,8 @@ def test_a_variable_that_forces_tf32_is_unset_and_recorded(single):
 
 
 def test_without_recorded_kernels_the_explain_phase_says_so_and_gives_no_reason(host):
-    done = host("A100").run(f"explain {TINY} --precisions fp32,amp-fp16 --phases memory")
-    assert "No explanation: torch.profiler recorded no kernels" in done.stdout
+    printed = host("A100").run(f"explain {TINY} --precisions fp32,amp-fp16 --phases memory")
+    assert "No explanation: torch.profiler recorded no kernels" in printed
 
 
 def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
@@ -100,9 +100,9 @@ def test_the_module_that_overflows_in_float16_is_found_and_kept(host):
     layer = f"type('Offset', (nn.Module,), {{'forward': lambda self, x: ({offset})(x)}})()"
     file = server.folder / "tiny.py"
     file.write_text("import torch\n" + file.read_text().replace("nn.ReLU()", layer))
-    done = server.run("layers --gpus 0 --precisions amp-fp16 --suite tiny.py --quick --out out")
-    assert "keep 2 in fp32, as in --precisions amp-fp16:keep=2" in done.stdout
-    assert "fnmatchcase(name, pattern) for pattern in ['2']" in done.stdout
+    printed = server.run("layers --gpus 0 --precisions amp-fp16 --suite tiny.py --quick --out out")
+    assert "keep 2 in fp32, as in --precisions amp-fp16:keep=2" in printed
+    assert "fnmatchcase(name, pattern) for pattern in ['2']" in printed
 
 
 def test_captured_steps_are_measured_and_trained_and_the_ladder_climbs_up_to_them(single):
@@ -155,12 +155,12 @@ def test_the_largest_batch_is_where_memory_ends(host):
 )
 def test_an_older_driver_tells_energy_by_what_it_has(host, lacking, source):
     server = host("T4", SIM_NVML_OFF=lacking)
-    done = server.run(f"{TINY} --precisions fp32 --phases memory,energy")
+    printed = server.run(f"{TINY} --precisions fp32 --phases memory,energy")
     (memory,) = column(server, "memory", "driver_used_bytes")
     assert memory > 0
     energy = [(row["status"], row["energy_source"]) for row in server.rows("out", "energy")]
     assert energy == ([("ok", source)] if source else [])
-    assert ("GPU 0 tells neither energy nor power" in done.stdout) == (source is None)
+    assert ("GPU 0 tells neither energy nor power" in printed) == (source is None)
 
 
 @contextlib.contextmanager

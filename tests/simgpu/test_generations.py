@@ -49,10 +49,10 @@ def runs(host):
 
 @pytest.mark.parametrize("name", WITHOUT_KERNELS)
 def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(host, name):
-    done = host(name).run(WORDS, code=2)
-    assert MODELS[name].sm in done.stderr
-    assert "Pascal and Volta need one for CUDA 12.6 or older" in done.stderr
-    assert "Traceback" not in done.stderr
+    printed = host(name).run(WORDS, code=2)
+    assert MODELS[name].sm in printed
+    assert "Pascal and Volta need one for CUDA 12.6 or older" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -86,8 +86,8 @@ def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
 def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(host, line):
     server = host("T4")
     (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
-    done = server.run(line, code=2)
-    assert "It can do: fp32, amp-fp16" in done.stderr
+    printed = server.run(line, code=2)
+    assert "It can do: fp32, amp-fp16" in printed
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -108,7 +108,7 @@ def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host
     server.run(f"report {folders} --out six")
     page = (server.folder / "six" / "report.html").read_text()
     assert "from sm_80 on" in page
-    figures = json.loads(server.run(f"report {folders} --json").stdout)
+    figures = json.loads(server.run(f"report {folders} --json"))
     timed = set()
     for row in figures["results"]:
         if row["step_ms"] is not None:
