@@ -119,11 +119,9 @@ def test_the_source_of_energy_is_found_by_calling(see, gpus, source):
 
 
 def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch):
-    def version():
-        raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
-
     see((8, 0))
-    monkeypatch.setattr(torch.backends.cudnn, "version", version)
+    error = RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
+    monkeypatch.setattr(torch.backends.cudnn, "version", mock.Mock(side_effect=error))
     assert survey.survey(("0",)).cudnn is None
 
 
