@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bench.results.records import Block, Device, TrialResult
@@ -98,7 +99,7 @@ def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch)
     assert done.started == ["plain", "mixed", "mixed", "plain"]
     assert speedup(done, "mixed") == pytest.approx(1.5)
     assert done.rows["plain"].row.step_ms == pytest.approx(30 * (1 + 1.1**3) / 2)
-    assert done.places == 10 * [0] + 10 * [1] + 10 * [2] + 10 * [3]
+    assert done.places == np.repeat(range(4), 10).tolist()
 
 
 def test_the_slowest_of_several_ranks_counts(launch):

@@ -1,8 +1,8 @@
 """A process on simulated GPUs that has imported all that a run imports; each run is a fork of it.
 
 A run as a user starts it takes five seconds to import that twice: in its own process and in its
-fork server. Here both are forks. All else is as there: the command line's words, its streams,
-environment, session and exit code.
+fork server. Here both are forks. All else is as there: the command line's words, environment,
+session and exit code, but that both of its streams are one.
 """
 
 import gc
