@@ -1,13 +1,15 @@
-"""Processes that train together, for tests: each calls one function, and what they return comes
-back in their order.
+"""Processes, for tests: several that train together, each of which calls one function, whose
+results come back in their order; and those that a session still has.
 """
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import multiprocessing
 
@@ -54,3 +56,14 @@ def _call(
         # as the harness ends them: taking the interpreter down while gloo's threads run may abort
         # (torch 2.15)
     )
+
+
+def running(sessions: Collection[int]) -> list[psutil.Process]:
+    """Return the processes of some sessions that still run."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        # One without a command line has ended; its session may be gone by now.
+        with suppress(ProcessLookupError):
+            if process.info["cmdline"] and os.getsid(process.pid) in sessions:
+                found.append(process)
+    return found

@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
         hint = ""
         if message.startswith("unrecognized"):
             _, _, words = message.partition(": ")
-            hint = nearest(words.split()[0], self._option_string_actions)
+            hint = nearest(words.partition(" ")[0], self._option_string_actions)
             if ".py" in words:
                 hint = SCRIPT_HINT
         raise UsageError(f"{message[0].upper()}{message[1:]}.{hint} See {self.prog} --help.")

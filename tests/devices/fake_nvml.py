@@ -20,12 +20,14 @@ import importlib.metadata
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
 
+Power = float | Callable[[float], float]
+"""Watts: constant, or a function of the clock's time: spikes, ramps."""
 GiB = 2**30
 # NVML's return codes.
 SUCCESS, UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 0, 1, 3, 4, 6
@@ -71,11 +73,10 @@ class FakeGpu:
     memory_total: int = 80 * GiB
     memory_used: int = 10 * GiB
     memory_reserved: int = GiB
-    power_w: float | Callable[[float], float] = 200.0
-    """Constant, or a function of the clock's time: spikes, ramps."""
-    counter_power_w: float | Callable[[float], float] | None = None
+    power_w: Power = 200.0
+    counter_power_w: Power | None = None
     """The power that the energy counter adds up; None is the same as ``power_w``."""
-    average_power_w: float | None = None
+    average_power_w: Power | None = None
     """The answer of nvmlDeviceGetPowerUsage; None is the same as ``power_w``."""
     power_limit_w: float = 700.0
     power_default_w: float = 700.0
@@ -97,85 +98,75 @@ class FakeGpu:
     graphics: dict[int, int | None] = field(default_factory=dict)
     energy_start_j: float = 0.0
     energy_tick_s: float = 0.1
-    energy_wraps_at_j: float | None = None
+    energy_wraps_at_j: float = math.inf
     errors: dict[str, int] = field(default_factory=dict)
     """C function to the code that it returns."""
     lost: bool = False
     _used_mj: list[float] = field(default_factory=lambda: [0.0])
 
     def power_mw(self, now_s: float) -> int:
-        return round(1000 * _at(self.power_w, now_s))
+        return _mw(self.power_w, now_s)
 
     def average_power_mw(self, now_s: float) -> int:
-        if self.average_power_w is None:
-            return self.power_mw(now_s)
-        return round(1000 * self.average_power_w)
+        return _mw(_or(self.average_power_w, self.power_w), now_s)
 
-    def clock_mhz(self, kind: Any) -> int:
+    def clock_mhz(self, _now_s: float, kind: Any) -> int:
         return self.sm_clock_mhz if kind.value == SM_CLOCK else self.memory_clock_mhz
 
-    def clock_limit_mhz(self, kind: Any) -> int:
+    def clock_limit_mhz(self, _now_s: float, kind: Any) -> int:
         return self.sm_clock_limit_mhz if kind.value == SM_CLOCK else self.memory_clock_limit_mhz
 
     def energy_mj(self, now_s: float) -> int:
         """Energy up to the last tick, by the midpoints of 10 ms, each at the power that it had when
         first looked at.
         """
-        power_w = self.counter_power_w
-        if power_w is None:
-            power_w = self.power_w
+        power_w = _or(self.counter_power_w, self.power_w)
         ticks = math.floor(now_s / self.energy_tick_s + 1e-9)
         steps = round(ticks * self.energy_tick_s / 0.01)
         for step in range(len(self._used_mj) - 1, steps):
-            power_mw = round(1000 * _at(power_w, (step + 0.5) * 0.01))
+            power_mw = _mw(power_w, (step + 0.5) * 0.01)
             self._used_mj.append(self._used_mj[step] + power_mw * 0.01)
-        used_j = self.energy_start_j + self._used_mj[steps] / 1000
-        if self.energy_wraps_at_j:
-            used_j %= self.energy_wraps_at_j
-        return round(1000 * used_j)
+        used_mj = 1000 * self.energy_start_j + self._used_mj[steps]
+        return round(used_mj % (1000 * self.energy_wraps_at_j))
 
 
-def _at(power_w: float | Callable[[float], float], now_s: float) -> float:
-    return power_w(now_s) if callable(power_w) else power_w
+def _or(power_w: Power | None, usual_w: Power) -> Power:
+    return usual_w if power_w is None else power_w
+
+
+def _mw(power_w: Power, now_s: float) -> int:
+    return round(1000 * (power_w(now_s) if callable(power_w) else power_w))
 
 
 _READINGS: dict[str, Callable[..., Any]] = {
     "Name": lambda gpu, *_: gpu.name.encode(),
     "UUID": lambda gpu, *_: gpu.uuid.encode(),
-    "EnforcedPowerLimit": lambda gpu, *_: round(1000 * gpu.power_limit_w),
-    "PowerManagementDefaultLimit": lambda gpu, *_: round(1000 * gpu.power_default_w),
+    "EnforcedPowerLimit": lambda gpu, now_s: _mw(gpu.power_limit_w, now_s),
+    "PowerManagementDefaultLimit": lambda gpu, now_s: _mw(gpu.power_default_w, now_s),
     "CurrentClocksEventReasons": lambda gpu, *_: gpu.reasons,
     "CurrentClocksThrottleReasons": lambda gpu, *_: gpu.reasons,
     "PowerUsage": FakeGpu.average_power_mw,
     "TotalEnergyConsumption": FakeGpu.energy_mj,
-    "MaxClockInfo": lambda gpu, _, kind: gpu.clock_limit_mhz(kind),
-    "ClockInfo": lambda gpu, _, kind: gpu.clock_mhz(kind),
+    "MaxClockInfo": FakeGpu.clock_limit_mhz,
+    "ClockInfo": FakeGpu.clock_mhz,
     "Temperature": lambda gpu, *_: gpu.temperature_c,
 }
 """Results of functions with one result, without ``nvmlDeviceGet``: of the GPU, the time and an
 argument."""
 
 
+@dataclass
 class FakeDriver:
     """The C library: a method for each function, of ctypes arguments, that returns NVML's code."""
 
-    def __init__(
-        self,
-        gpus: Iterable[FakeGpu] = (),
-        *,
-        clock: Callable[[], float] | None = None,
-        missing: Iterable[str] = (),
-        init_code: int = SUCCESS,
-        version: str = "580.65.06",
-    ) -> None:
-        self.gpus = list(gpus)
-        self.clock = clock or FakeClock()
-        self.missing = set(missing)
-        self.init_code = init_code
-        self.version = version
-        self.running = 0
-        """Times that it was initialised, less times that it was shut down."""
-        self._handles: dict[int, tuple[Any, FakeGpu]] = {}
+    gpus: Sequence[FakeGpu] = ()
+    clock: Callable[[], float] = field(default_factory=FakeClock)
+    missing: Collection[str] = ()
+    init_code: int = SUCCESS
+    version: str = "580.65.06"
+    running: int = 0
+    """Times that it was initialised, less times that it was shut down."""
+    _handles: dict[int, tuple[Any, FakeGpu]] = field(default_factory=dict)
 
     def load(self) -> ModuleType:
         """Return a fresh copy of the real pynvml with this as its library, and put it in
@@ -245,19 +236,11 @@ class FakeDriver:
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, info: Any) -> int:
         # The first version counts the driver's own reserve as used.
-        memory = info._obj
-        memory.total = gpu.memory_total
-        memory.used = gpu.memory_used + gpu.memory_reserved
-        memory.free = memory.total - memory.used
-        return SUCCESS
+        return _fill_memory(info, gpu, gpu.memory_used + gpu.memory_reserved)
 
     def nvmlDeviceGetMemoryInfo_v2(self, gpu: FakeGpu, info: Any) -> int:
-        memory = info._obj
-        memory.total = gpu.memory_total
-        memory.used = gpu.memory_used
-        memory.reserved = gpu.memory_reserved
-        memory.free = memory.total - memory.used - memory.reserved
-        return SUCCESS
+        info._obj.reserved = gpu.memory_reserved
+        return _fill_memory(info, gpu, gpu.memory_used)
 
     def nvmlDeviceGetTemperatureV(self, gpu: FakeGpu, info: Any) -> int:
         info._obj.temperature = gpu.temperature_c
@@ -267,28 +250,25 @@ class FakeDriver:
         rates._obj.gpu = gpu.utilization_pct
         return SUCCESS
 
-    def nvmlDeviceGetComputeRunningProcesses_v3(
-        self, gpu: FakeGpu, count: Any, entries: Any
-    ) -> int:
-        return _list(gpu.processes, count, entries)
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu: FakeGpu, *result: Any) -> int:
+        return _list(gpu.processes, *result)
 
     nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
 
-    def nvmlDeviceGetGraphicsRunningProcesses_v3(
-        self, gpu: FakeGpu, count: Any, entries: Any
-    ) -> int:
-        return _list(gpu.graphics, count, entries)
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, gpu: FakeGpu, *result: Any) -> int:
+        return _list(gpu.graphics, *result)
 
     nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
 
     def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, count: Any, values: Any) -> int:
-        known = gpu.fields | {POWER_INSTANT: gpu.power_mw(self.clock())}
         for value in values._obj:
-            value.nvmlReturn = SUCCESS if value.fieldId in known else NOT_SUPPORTED
+            value.nvmlReturn = SUCCESS
             if value.fieldId == POWER_INSTANT:
-                value.valueType, value.value.uiVal = 1, known[POWER_INSTANT]
+                value.valueType, value.value.uiVal = 1, gpu.power_mw(self.clock())
+            elif value.fieldId in gpu.fields:
+                value.valueType, value.value.ullVal = 3, gpu.fields[value.fieldId]
             else:
-                value.valueType, value.value.ullVal = 3, known.get(value.fieldId, 0)
+                value.nvmlReturn = NOT_SUPPORTED
         return SUCCESS
 
     def nvmlDeviceGetProcessUtilization(
@@ -359,6 +339,13 @@ def _list(processes: dict[int, int | None], count: Any, entries: Any) -> int:
         return INSUFFICIENT_SIZE if processes else SUCCESS
     for entry, (pid, memory) in zip(entries, processes.items(), strict=False):
         entry.pid, entry.usedGpuMemory = pid, NOT_AVAILABLE if memory is None else memory
+    return SUCCESS
+
+
+def _fill_memory(info: Any, gpu: FakeGpu, used: int) -> int:
+    memory = info._obj
+    memory.total, memory.used = gpu.memory_total, used
+    memory.free = gpu.memory_total - gpu.memory_used - gpu.memory_reserved
     return SUCCESS
 
 

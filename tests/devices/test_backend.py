@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import torch
-
-from bench.devices.backend import out_of_memory_behind
-
 BENCH = Path(__file__).parents[2] / "bench"
 REACHES_CUDA = re.compile(
     r"""torch\.cuda(?!\.amp|\.is_bf16)|import cuda\b|torch, "cuda"|[!=]= "cuda"|"cuda" [!=]="""
@@ -22,11 +18,3 @@ def test_only_bench_devices_uses_torch_cuda_or_asks_what_kind_a_device_is():
     inside_a_script = ("hook.py", "observe.py")
     folders = {path.parent.name for path in modules if path.name not in inside_a_script}
     assert folders == {"devices"}, modules
-
-
-def test_out_of_memory_is_found_behind_the_error_that_it_led_to():
-    memory = torch.OutOfMemoryError("CUDA out of memory")
-    ended = RuntimeError("the capture was invalidated")
-    ended.__context__ = memory  # as of an error that is raised while another is handled
-    assert out_of_memory_behind(ended) is memory
-    assert out_of_memory_behind(RuntimeError("another")) is None

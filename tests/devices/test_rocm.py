@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
 from bench.devices import survey
-from bench.devices.backend import backend_of
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
-from tests.devices import fake_nvml
 
 
 @pytest.fixture
-def rocm(monkeypatch):
+def rocm(monkeypatch, see):
     """Let torch be a build with ROCm that sees one GPU of some architecture."""
 
-    def see(arch):
-        backend_of.cache_clear()
-        properties = SimpleNamespace(
-            name="AMD Instinct",
-            uuid="u",
-            gcnArchName=arch,
-            total_memory=2**37,
-            multi_processor_count=304,
-        )
-        fake_nvml.without_driver(monkeypatch)
+    def rocm(architecture):
         monkeypatch.setattr(torch.version, "hip", "6.4.43482")
         monkeypatch.setattr(torch.version, "cuda", None)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["gfx90a", "gfx942", "gfx1100"])
-        monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
-        return backend_of(torch.device("cuda", 0))
+        built = ("gfx90a", "gfx942", "gfx1100")
+        return see((9, 4), built=built, name="AMD Instinct", gcnArchName=architecture)
 
-    yield see
-    backend_of.cache_clear()
+    return rocm
 
 
 def test_its_gpu_is_described_as_torch_knows_it_without_telemetry(rocm):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
-from bench.devices import backend, survey
+from bench.devices import survey
 from bench.devices.nvidia import generation, runs_on
 from bench.spec.errors import UsageError
 from bench.spec.precisions import PRECISIONS
 from tests.devices import fake_nvml as fake
+from tests.devices.conftest import WHEEL
 from tests.devices.fake_nvml import FakeDriver, FakeGpu
-
-WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 
 
 def test_models_have_their_generations_name():
@@ -40,31 +39,6 @@ def test_a_build_runs_where_it_has_a_binary_of_the_generation_or_older_ptx(model
     assert runs_on(model, built) is runs
 
 
-@pytest.fixture
-def see(monkeypatch):
-    """Let torch see GPUs of some compute capabilities, "a" and "b"; no library knows them unless
-    there is a driver.
-    """
-
-    def make(*capabilities, name="Test GPU", driver=None):
-        common = {"name": name, "total_memory": 2**34, "multi_processor_count": 10}
-        gpus = []
-        for uuid, (major, minor) in zip("ab", capabilities, strict=False):
-            gpus.append(SimpleNamespace(uuid=uuid, major=major, minor=minor, **common))
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
-        monkeypatch.setattr(
-            torch.cuda, "get_device_properties", lambda index: gpus[getattr(index, "index", index)]
-        )
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
-        monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
-        if driver is None:
-            fake.without_driver(monkeypatch)
-        else:
-            driver.install(monkeypatch)
-
-    return make
-
-
 def test_a_gpu_without_kernels_in_this_build_is_refused_by_name_or_left_out_with_a_note(see):
     see((6, 0), name="Tesla P100")
     message = r"no kernels for GPU 0 \(Tesla P100, sm_60\); it has sm_75 .* CUDA 12.6"
@@ -76,30 +50,38 @@ def test_a_gpu_without_kernels_in_this_build_is_refused_by_name_or_left_out_with
     assert "no kernels for GPU 0 (Tesla P100, sm_60)" in note
     assert note.endswith("It is left out.")
     see((6, 0), (9, 0), name="Tesla P100")
-    for words, placements in (
-        (None, ["1"]),
-        (("1",), ["1"]),
-        (("cpu", "all", "1"), ["cpu", "1"]),
+    for words, placements, left_out in (
+        (("1",), ["1"], ()),
+        (("cpu", "all", "1"), ["cpu", "1"], (note,)),
     ):
         environment = survey.survey(words)
         assert [device.placement for device in environment.devices] == placements
-        assert environment.left_out == (() if words == ("1",) else (note,))
+        assert environment.left_out == left_out
 
 
-def test_all_gpus_are_refused_where_none_can_be_used(see):
-    see((6, 0))
-    with pytest.raises(UsageError, match=r"no kernels for GPU 0 .* use --gpus cpu"):
-        survey.survey(("all",))
+@pytest.mark.parametrize(
+    ("capabilities", "words", "message"),
+    [
+        ([(6, 0)], ("all",), r"no kernels for GPU 0 .* use --gpus cpu"),
+        ([(8, 0)], ("0", "1"), r"no GPU 1 here: the last is GPU 0\. .* --gpus cpu"),
+        ([], ("all",), r"no GPU 0 here: no NVIDIA driver answers \(.+\)\. Use --gpus cpu"),
+    ],
+)
+def test_gpus_that_are_not_there_or_cannot_be_used_are_refused(see, capabilities, words, message):
+    see(*capabilities)
+    with pytest.raises(UsageError, match=message):
+        survey.survey(words)
+
+
+def test_a_build_without_cuda_is_said_to_have_none(see, monkeypatch):
     see()
-    with pytest.raises(UsageError, match=r"^There is no GPU 0 here: .*\. Use --gpus cpu"):
-        survey.survey(("all",))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UsageError, match="built without CUDA"):
+        survey.survey(("0",))
 
 
 def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
-    gpu = FakeGpu(
-        "GPU-a", power_limit_w=450.0, sm_clock_limit_mhz=1980, memory_clock_limit_mhz=2619
-    )
-    see((7, 5), driver=FakeDriver([gpu], version="570.1"))
+    see((7, 5), driver=FakeDriver([FakeGpu("GPU-a", power_limit_w=450.0)], version="570.1"))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
     environment = survey.survey(None)
     (device,) = environment.devices
@@ -108,76 +90,49 @@ def test_a_gpu_is_described_for_the_tables(see, monkeypatch):
     assert device.native_bf16 is False
     assert (device.power_limit_w, device.power_default_w) == (450.0, 700.0)
     assert (device.sm_clock_limit_mhz, device.memory_clock_limit_mhz) == (1980, 2619)
-    needs = ("tf32", "cudnn-tf32", "bf16", "fp8")
-    lacking = [name for name, precision in PRECISIONS.items() if precision.needs in needs]
-    assert list(device.unsupported) == lacking
+    for name, precision in PRECISIONS.items():
+        lacks = precision.needs in ("tf32", "cudnn-tf32", "bf16", "fp8")
+        assert (name in device.unsupported) == lacks
 
 
 NO_COUNTER = {"nvmlDeviceGetTotalEnergyConsumption": fake.NOT_SUPPORTED}
+COUNTING = FakeGpu("GPU-a", energy_tick_s=0.01)
 
 
 @pytest.mark.parametrize(
-    ("gpu", "source"),
+    ("gpus", "source"),
     [
-        (FakeGpu("GPU-a", energy_tick_s=0.01), "counter"),
-        (FakeGpu("GPU-a", errors=NO_COUNTER), "power"),
-        (FakeGpu("GPU-a", errors=NO_COUNTER, power_w=0.0), None),
-        (FakeGpu("GPU-other"), None),
+        ([COUNTING], "counter"),
+        ([FakeGpu("GPU-a", errors=NO_COUNTER)], "power"),
+        ([FakeGpu("GPU-a", errors=NO_COUNTER, power_w=0.0)], None),
+        ([FakeGpu("GPU-other")], None),
+        # GPUs that train together have it from what each of them has.
+        ([COUNTING, FakeGpu("GPU-b", energy_tick_s=0.01)], "counter"),
+        ([COUNTING, FakeGpu("GPU-b", energy_tick_s=0.01, errors=NO_COUNTER)], "power"),
     ],
 )
-def test_the_source_of_energy_is_found_by_calling(see, gpu, source):
+def test_the_source_of_energy_is_found_by_calling(see, gpus, source):
     start = time.monotonic()
-    see((9, 0), driver=FakeDriver([gpu], clock=lambda: time.monotonic() - start))
-    (device,) = survey.survey(None).devices
+    see((9, 0), (9, 0), driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
+    (device,) = survey.survey(("0" if len(gpus) == 1 else "0+1",)).devices
     assert device.energy == source
 
 
-@pytest.mark.parametrize(("errors", "source"), [({}, "counter"), (NO_COUNTER, "power")])
-def test_gpus_that_train_together_have_their_energy_from_what_each_of_them_has(see, errors, source):
-    start = time.monotonic()
-    gpus = [FakeGpu("GPU-a", energy_tick_s=0.01)]
-    gpus.append(FakeGpu("GPU-b", energy_tick_s=0.01, errors=errors))
-    see((9, 0), (9, 0), driver=FakeDriver(gpus, clock=lambda: time.monotonic() - start))
-    (device,) = survey.survey(("0+1",)).devices
-    assert (device.energy, device.uuids) == (source, ("GPU-a", "GPU-b"))
-
-
-def test_an_index_beyond_the_last_is_refused_with_the_last(see):
-    see((8, 0))
-    with pytest.raises(UsageError, match=r"no GPU 1 here: the last is GPU 0\. .* --gpus cpu"):
-        survey.survey(("0", "1"))
-
-
-def test_without_a_gpu_the_sentence_says_why_and_what_to_do(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(backend, "monitor_problem", lambda: "no library")
-    message = r"no GPU 0 here: no NVIDIA driver answers \(no library\). Use --gpus cpu"
-    with pytest.raises(UsageError, match=message):
-        survey.survey(("0", "1"))
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(UsageError, match="built without CUDA"):
-        survey.survey(("0",))
-
-
 def test_a_visible_gpu_that_cudnn_does_not_support_leaves_its_version_unknown(see, monkeypatch):
-    def version():
-        raise RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
-
     see((8, 0))
-    monkeypatch.setattr(torch.backends.cudnn, "version", version)
+    error = RuntimeError("cuDNN version 92400 is not compatible with devices with SM < 7.5.")
+    monkeypatch.setattr(torch.backends.cudnn, "version", mock.Mock(side_effect=error))
     assert survey.survey(("0",)).cudnn is None
 
 
 def test_a_gpu_whose_memory_is_full_is_described_without_its_speed(see, monkeypatch):
-    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 MiB.")
-
-    def gflops(device, size, dtype=torch.float32):
-        raise error
+    def fail(error):
+        monkeypatch.setattr(survey, "_gflops", mock.Mock(side_effect=error))
 
     see((8, 0))
-    monkeypatch.setattr(survey, "_gflops", gflops)
+    fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 64.00 MiB."))
     (device,) = survey.survey(("0",)).devices
     assert (device.architecture, device.fp32_gflops) == ("Ampere", None)
-    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    fail(RuntimeError("CUDA error: an illegal memory access was encountered"))
     with pytest.raises(RuntimeError, match="illegal"):
         survey.survey(("0",))

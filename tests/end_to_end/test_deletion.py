@@ -23,24 +23,20 @@ for module in pkgutil.walk_packages(bench.__path__, "bench."):
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", OPTIONAL, ids=lambda folder: folder.name)
 def test_without_an_optional_folder_all_else_works(folder, tmp_path):
-    for name in FILES:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        copy(ROOT / name, tmp_path / name)
+    subprocess.run(["cp", "-r", "--parents", *FILES, tmp_path], cwd=ROOT, check=True)
     shutil.rmtree(tmp_path / folder.relative_to(ROOT))
 
     def python(*words, code=0):
-        done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
+        out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, check=False, **out)
+        assert done.returncode == code, done.stdout
+        return done.stdout
 
-    assert f"run_bench.py {folder.name} " not in python("run_bench.py", "--help").stdout
+    assert f"run_bench.py {folder.name} " not in python("run_bench.py", "--help")
     python("-c", IMPORT_ALL)
     python("run_bench.py", *RUN)
     assert (tmp_path / "run" / "speed.csv").is_file()
     python("run_bench.py", "report", "run", "--out", "report")
     assert "mlp" in (tmp_path / "report" / "report.md").read_text()
     if (folder / "command.py").exists():
-        assert f"no command '{folder.name}'" in python("run_bench.py", folder.name, code=2).stderr
+        assert f"no command '{folder.name}'" in python("run_bench.py", folder.name, code=2)

@@ -79,12 +79,11 @@ def burn() -> None:
 
 @pytest.fixture
 def burning(request):
-    processes = [
-        multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
-        for _ in range(request.param)
-    ]
-    for process in processes:
+    processes = []
+    for _ in range(request.param):
+        process = multiprocessing.get_context("spawn").Process(target=burn, daemon=True)
         process.start()
+        processes.append(process)
     yield
     for process in processes:
         process.kill()
@@ -117,16 +116,9 @@ def test_three_milliseconds_against_two_are_a_speedup_of_one_and_a_half(
     tmp_path, burning, disturbed, bound
 ):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
-    words = (
-        "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --phases speed --target-ci 0.3% "
-        "--out out"
-    )
-    assert (
-        call(
-            *words.split(), "--set", f"disturbed={disturbed or 'nothing'}", cwd=tmp_path
-        ).returncode
-        == 0
-    )
+    words = "--suite sleeper.py --gpus cpu --precisions fp32,amp-bf16 --phases speed"
+    words += f" --target-ci 0.3% --out out --set disturbed={disturbed or 'nothing'}"
+    assert call(*words.split(), cwd=tmp_path).returncode == 0
     run = load([tmp_path / "out"])
     row = summarise(run.trials).set_index("precision").loc["amp-bf16"]
     assert row["speedup"] == pytest.approx(1.5, rel=bound)

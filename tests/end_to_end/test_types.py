@@ -2,6 +2,7 @@
 with that.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -72,27 +73,18 @@ def test_the_answer_begins_with_what_fp32_really_computed(
     tmp_path: Path, kind: str, modules: str | None
 ) -> None:
     (tmp_path / "stray.py").write_text(SUITE)
-    words = [
-        "--suite",
-        "stray.py",
-        "--set",
-        f"kind={kind}",
-        "--gpus",
-        "cpu",
-        "--precisions",
-        "fp32,amp-bf16",
-    ]
-    done = call(
-        *words, "--quick", "--time-budget", "0.3", "--phases", "speed", "--out", "run", cwd=tmp_path
-    )
+    words = "--suite stray.py --gpus cpu --precisions fp32,amp-bf16 --phases speed --quick"
+    words += f" --set kind={kind} --time-budget 0.3 --out run"
+    done = call(*words.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     head = (tmp_path / "reports" / "run" / "report.md").read_text().splitlines()
-    (row,) = (row for row in rows(tmp_path / "run", "speed.csv") if row["precision"] == "fp32")
+    row = rows(tmp_path / "run", "speed.csv")[0]
+    assert row["precision"] == "fp32"
     if modules is None:
         assert row["compute_dtypes"] == "float32:100%"
         assert "≠" not in "".join(head) + done.stdout
         return
-    share = row["compute_dtypes"].partition("bfloat16:")[2].partition("%")[0]
+    (share,) = re.findall(r"bfloat16:(\d+)%", row["compute_dtypes"])
     assert int(share) > 80
     where = f" ({modules})" if modules else ""
     text = f"fp32 computed {share} % of its products in bfloat16{where}, so it is no fp32."

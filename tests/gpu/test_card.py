@@ -16,28 +16,26 @@ from torch import nn
 
 from bench.devices.backend import backend_of
 from bench.devices.monitor import open_monitor
-from bench.launch.local import LocalLauncher
 from bench.measure.disturbance import GpuWatch, open_watch
 from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS
 from bench.training import amp
 from tests.arms import arms
-from tests.gpu.test_gpu import run
+from tests.gpu.conftest import GPU, NEEDS_TWO, ON_SIMULATED, run, survey
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.card,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-GPU = torch.device("cuda", 0)
-REAL = pytest.mark.skipif(
-    hasattr(torch, "_simgpu"), reason="simulated GPUs have neither cuDNN nor rates"
-)
-WATCHED_S = 3.0
+pytestmark = pytest.mark.card
+REAL = pytest.mark.skipif(ON_SIMULATED, reason="simulated GPUs have neither cuDNN nor rates")
 
 
-def lacks(name):
-    return backend_of(GPU).unsupported_reason(PRECISIONS[name])
+def disturbance(watch, seconds):
+    """Compute on the GPU for some seconds; return what the watch has to say then."""
+    factor = torch.ones(1024, 1024, device=GPU)
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        factor @ factor
+        torch.cuda.synchronize(GPU)
+        watch.poll()
+    return watch.disturbance()
 
 
 @REAL
@@ -48,7 +46,7 @@ def test_convolutions_are_ieee_fp32_unless_tf32_is_asked_for():
     exact.load_state_dict(conv.state_dict())
     wanted = exact(inputs.double()).detach()
     for name, low, high in (("fp32", 0.0, 1e-5), ("tf32", 5e-5, 5e-3), ("default", 5e-5, 5e-3)):
-        if lacks(name):
+        if backend_of(GPU).unsupported_reason(PRECISIONS[name]):
             continue
         amp.apply(PRECISIONS[name])
         outputs = conv(inputs.clone().requires_grad_())
@@ -59,15 +57,9 @@ def test_convolutions_are_ieee_fp32_unless_tf32_is_asked_for():
 
 
 def test_the_drivers_counters_and_processes_call_a_busy_gpu_of_our_own_undisturbed(device):
-    a = torch.randn(1024, 1024, device=GPU)
     with open_watch(device) as watch:
         assert isinstance(watch, GpuWatch)
-        end_s = time.monotonic() + WATCHED_S
-        while time.monotonic() < end_s:
-            a @ a
-            torch.cuda.synchronize(GPU)
-            watch.poll()
-        named = watch.disturbance()
+        named = disturbance(watch, 3.0)
         assert "process" not in named
         assert "lost" not in named
         assert watch._throttle.counted  # no counter outgrew the clock, as another quantity would
@@ -98,43 +90,32 @@ while True:
     [pytest.param(1.0, 3.0, True, marks=REAL), (0.0, 60.0, False)],
 )
 def test_another_program_is_named_if_it_computes_for_a_part_of_the_time(
-    device, monitor, burst_s, pause_s, disturbs
+    device, burst_s, pause_s, disturbs
 ):
-    factor = torch.ones(1024, 1024, device=GPU)
-    torch.cuda.synchronize(GPU)  # so that this process is on the GPU, too
-    if os.getpid() not in (monitor.process_bytes(device.uuid) or {}):
-        pytest.skip("in this container the driver lists the host's process ids")
+    torch.ones(1, device=GPU)  # so that this process is on the GPU, too
+    torch.cuda.synchronize(GPU)
+    with open_monitor() as monitor:
+        if os.getpid() not in (monitor.process_bytes(device.uuid) or {}):
+            pytest.skip("in this container the driver lists the host's process ids")
     words = [sys.executable, "-c", OTHER, str(burst_s), str(pause_s)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         try:
             assert other.stdout.readline() == "begun\n"
             time.sleep(1.5)  # the driver's samples are late
             with open_watch(device) as watch:
-                end_s = time.monotonic() + 2 * WATCHED_S
-                while time.monotonic() < end_s:
-                    factor @ factor
-                    torch.cuda.synchronize(GPU)
-                    watch.poll()
-                named = watch.disturbance()
+                named = disturbance(watch, 6.0)
         finally:
             other.kill()
     assert (f"pid {other.pid}" in named) is disturbs
 
 
-@pytest.fixture
-def monitor():
-    """The driver's library."""
-    with open_monitor() as opened:
-        yield opened
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@NEEDS_TWO
 def test_two_gpus_train_together_and_each_process_knows_its_own(tiny_trial):
-    (device,) = LocalLauncher().call("bench.devices.survey:survey", ("0+1",)).devices
+    (device,) = survey("0+1")
     cell = replace(tiny_trial.cell, placement=Placement(name="0+1"))
-    for phase in ("memory", "speed"):
-        (result,) = run(replace(tiny_trial, cell=cell, phase=phase, arms=arms("fp32")), device)
-        assert result.status in ("ok", "unconverged"), result.detail
-        if phase == "memory":
-            assert result.row.driver_used_bytes > result.row.peak_reserved_bytes
-            assert result.row.all_devices_bytes > result.row.peak_allocated_bytes
+    together = replace(tiny_trial, cell=cell, arms=arms("fp32"))
+    (memory,) = run(together, device)
+    assert memory.row.driver_used_bytes > memory.row.peak_reserved_bytes
+    assert memory.row.all_devices_bytes > memory.row.peak_allocated_bytes
+    (speed,) = run(replace(together, phase="speed"), device)
+    assert speed.status in ("ok", "unconverged"), speed.detail

@@ -5,7 +5,6 @@ skipped why.
 """
 
 import pytest
-import torch
 
 from bench.planning import suite_registry
 from bench.spec.data_source import DataSource
@@ -13,15 +12,11 @@ from bench.spec.placement import Placement
 from bench.spec.precisions import PRECISIONS
 from bench.spec.trial import Cell, Trial
 from tests.arms import arms
-from tests.gpu.test_gpu import run
+from tests.gpu.conftest import ON_SIMULATED, run
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.skipif(
-        hasattr(torch, "_simgpu"), reason="simulated GPUs have neither these kernels nor Triton"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    ON_SIMULATED, reason="simulated GPUs have neither these kernels nor Triton"
+)
 NAMES = [name for name, precision in PRECISIONS.items() if precision.conversion]
 FITTING = """
 from bench.spec import Data, Suite

@@ -110,22 +110,9 @@ for step in range(200):
     optimizer.zero_grad()
 """
     (record,) = run(text)
-    assert [number for number, step in enumerate(record["steps"]) if step["skipped"]] == [6, 9, 10]
+    skipped = [number for number, step in enumerate(record["steps"]) if step["skipped"]]
+    assert skipped == [6, 9, 10]
     assert 0.0 < record["steps"][5]["loss"] < 100.0  # not the scaled one
-
-
-def test_a_step_without_a_backward_pass_belongs_to_the_one_before(run):
-    text = """
-scaler = torch.amp.GradScaler("cpu")
-for step in range(200):
-    scaler.scale(loss()).backward()
-    scaler.step(optimizer)
-    optimizer.step()
-    scaler.update()
-    optimizer.zero_grad()
-"""
-    (record,) = run(text)
-    assert {step["backwards"] for step in record["steps"]} == {1}
 
 
 def test_gradients_may_come_from_autograd_grad(run):
@@ -137,23 +124,6 @@ for step in range(200):
     optimizer.step()
 """
     assert len(run(text)) == 1
-
-
-def test_a_gan_of_five_and_one_and_accumulation_have_one_iteration_for_all(run):
-    text = """
-critic = torch.nn.Linear(8, 8)
-other = torch.optim.Adam(critic.parameters())
-for step in range(200):
-    for _ in range(5):
-        loss(critic).backward()
-        loss(critic).backward()
-        other.step()
-    loss().backward()
-    optimizer.step()
-"""
-    (record,) = run(text, steps=36)
-    measured = timing(record, 4)
-    assert (len(measured.shape[1]), sum(measured.shape[1])) == (6, 11)
 
 
 def test_an_optimizer_that_is_built_anew_goes_on_with_its_parameters(run):
@@ -191,7 +161,10 @@ for step in range(200):
     optimizer.step()
 """
     (record,) = run(text)
-    marks = {number: step["marks"] for number, step in enumerate(record["steps"]) if step["marks"]}
+    marks = {}
+    for number, step in enumerate(record["steps"]):
+        if step["marks"]:
+            marks[number] = step["marks"]
     assert marks == {9: ["evaluation of Net"]}
 
 
@@ -212,7 +185,8 @@ for batch in loader if __name__ == "__main__" else ():
 """
     records = run(text, before=f"{BIN}/torchrun --nproc_per_node 2")
     assert len(records) == 2
-    assert all(timing(record, 4).wait_pct is not None for record in records)
+    for record in records:
+        assert timing(record, 4).wait_pct is not None
     # A tracker of multiprocessing's resources may live on for a moment; the loaders may not.
     for process in psutil.process_iter(["cmdline", "cwd"]):
         words = " ".join(process.info["cmdline"] or [])
@@ -233,7 +207,9 @@ def test_a_script_started_by_accelerate_is_measured_as_it_is(run):
     options = "--mixed_precision bf16 --width 64"
     (record,) = run(text, before=starter, options=options, census=True)
     assert set(record["computed"]) == {"bfloat16"}
-    assert all(step["loss"] is not None and step["backwards"] == 1 for step in record["steps"])
+    for step in record["steps"]:
+        assert step["loss"] is not None
+        assert step["backwards"] == 1
 
 
 def test_each_process_that_lightning_starts_itself_has_a_record(run, lightning):

@@ -1,9 +1,11 @@
 """A round of a script's processes: its order, the ratio that cancels drift, arms that leave it."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from bench.results.records import Block, Device, TrialResult
@@ -46,7 +48,7 @@ def run_process(command, name="fp32", *, options="", phase="speed", **more):
 def launch(monkeypatch, tmp_path):
     """Return a function that runs a trial whose processes are recorded ones.
 
-    An arm has one, or one of each rank in a tuple, or those of its turns in a list.
+    An arm has the records of its ranks, an iterator of those of its turns, or an error.
     """
 
     def launch(processes, asked=None, *, inject=False):
@@ -55,35 +57,34 @@ def launch(monkeypatch, tmp_path):
         script = Script(command=("train.py",), arms=arms, warmup=2, inject=inject)
         launcher = ScriptLauncher(script)
         launcher.workspace = tmp_path
-        started, records = [], []
+        done = SimpleNamespace(started=[], rows={}, places=[], notes=launcher.notes)
 
         def run_arm(_trial, name, *_arguments, **_options):
-            started.append(name)
-            process = processes[name]
-            if isinstance(process, list):
-                process = process.pop(0)
-            if isinstance(process, Exception):
-                raise process
-            return list(process) if isinstance(process, tuple) else [process]
+            done.started.append(name)
+            ranks = processes[name]
+            if isinstance(ranks, Iterator):
+                ranks = next(ranks)
+            if isinstance(ranks, Exception):
+                raise ranks
+            return ranks
 
         monkeypatch.setattr(launcher, "_run_arm", run_arm)
-        ending = launcher.run(asked, CPU, records.append)
-        rows, places = {}, []
-        for each in figured(asked, records):
+        sent = []
+        done.ending = launcher.run(asked, CPU, sent.append)
+        for each in figured(asked, sent):
             if isinstance(each, TrialResult):
-                rows[each.arm] = each
+                done.rows[each.arm] = each
             if isinstance(each, Block):
-                places.append(each.position)
-        return SimpleNamespace(
-            ending=ending, started=started, rows=rows, places=places, notes=launcher.notes
-        )
+                done.places.append(each.position)
+        return done
 
     return launch
 
 
 def process(ms, **more):
+    """Return the record of the only rank of a process whose steps take this time."""
     observed = {"warnings": [], "is_scaled": False, "memory": {"peak_resident_bytes": 2**20}}
-    return record([ms] * 12, **more) | observed
+    return [record([ms] * 12, **more) | observed]
 
 
 def speedup(done, arm):
@@ -91,18 +92,18 @@ def speedup(done, arm):
 
 
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
-    plain = [process(30), process(30 * 1.1**3)]
-    mixed = [process(20 * 1.1), process(20 * 1.1**2)]
+    plain = iter([process(30), process(30 * 1.1**3)])
+    mixed = iter([process(20 * 1.1), process(20 * 1.1**2)])
     done = launch({"plain": plain, "mixed": mixed})
     assert done.ending.kind == "done"
     assert done.started == ["plain", "mixed", "mixed", "plain"]
     assert speedup(done, "mixed") == pytest.approx(1.5)
     assert done.rows["plain"].row.step_ms == pytest.approx(30 * (1 + 1.1**3) / 2)
-    assert done.places == 10 * [0] + 10 * [1] + 10 * [2] + 10 * [3]
+    assert done.places == np.repeat(range(4), 10).tolist()
 
 
 def test_the_slowest_of_several_ranks_counts(launch):
-    done = launch({"a": (process(10), process(12)), "b": process(6)})
+    done = launch({"a": process(10) + process(12), "b": process(6)})
     assert speedup(done, "b") == pytest.approx(2.0)
 
 
@@ -130,10 +131,10 @@ def test_without_the_reference_or_a_second_arm_nothing_is_started(launch, left):
 
 
 def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
-    slow = process(10)
+    (slow,) = process(10)
     for step in slow["steps"]:
         step |= {"data_s": 0.004, "skipped": True}
-    done = launch({"a": slow, "b": process(5)})
+    done = launch({"a": [slow], "b": process(5)})
     row = done.rows["a"].row
     assert (row.script_wait_pct, row.skipped_steps) == (pytest.approx(40.0), 20)
     assert done.notes == ["train.py, a: waited for data in 40 % of a step."]
@@ -143,7 +144,7 @@ def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
     growing = [1] * 6 + [4] * 12
     slow = record([10.0] * 18, backwards=growing)
     fast = record([5.0] * 18, backwards=growing)
-    done = launch({"a": slow, "b": fast})
+    done = launch({"a": [slow], "b": [fast]})
     assert "had another number of backward passes" in done.rows["b"].detail
     assert speedup(done, "b") == pytest.approx(2.0)
 
@@ -160,17 +161,14 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
     assert row.operations.compute_dtypes == "bfloat16:90% float32:10%"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "is_scaled", "notes"),
-    [
-        ("float16", False, 1),
-        ("float16", True, 0),
-        ("bfloat16", False, 0),
-    ],
-)
-def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, notes):
-    narrow = process(10, computed={dtype: 10}) | {"is_scaled": is_scaled}
-    assert len(launch({"amp": narrow}, trial("amp", phase="memory")).notes) == notes
+def test_float16_without_loss_scaling_is_warned_of(launch):
+    def notes(dtype, *, is_scaled=False):
+        (narrow,) = process(10, computed={dtype: 10})
+        narrow["is_scaled"] = is_scaled
+        return launch({"amp": [narrow]}, trial("amp", phase="memory")).notes
+
+    assert len(notes("float16")) == 1
+    assert notes("float16", is_scaled=True) == notes("bfloat16") == []
 
 
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):

@@ -80,8 +80,11 @@ def save(): torch.save(1, "model.pt")
 
 def contents(folder):
     """Return the files of a folder with their contents, and its folders; caches aside."""
-    paths = [path for path in folder.rglob("*") if "home" not in path.relative_to(folder).parts]
-    return {path: path.read_bytes() if path.is_file() else None for path in paths}
+    found = {}
+    for path in folder.rglob("*"):
+        if "home" not in path.relative_to(folder).parts:
+            found[path] = path.read_bytes() if path.is_file() else None
+    return found
 
 
 @pytest.fixture
@@ -108,27 +111,16 @@ def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
     starter = f"{BIN}/torchrun --nproc_per_node 2" if shape == "torchrun" else ""
     before = contents(folder.parent), variables()
-    fails = nullcontext()
-    if "failure" in shape:
-        fails = pytest.raises(RefusedError, match="exit code 7")
-    with fails:
+    with pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext():
         records = run_process((*starter.split(), "train.py"), steps=8)
         assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
     assert (contents(folder.parent), variables()) == before
-    mine = os.getpid()
-    assert [pid for pid in psutil.pids() if pid != mine and is_of(pid, folder)] == []
+    for process in psutil.process_iter(["cwd", "status"]):
+        if process.pid != os.getpid() and process.info["cwd"] == str(folder):
+            assert process.info["status"] == psutil.STATUS_ZOMBIE, process
 
 
 def variables():
     """Return the environment, without what any launcher sets."""
     launchers = ("AMPMETER_LAUNCHER", "GOMP_SPINCOUNT", "PYTHONPATH")
     return {name: os.environ[name] for name in os.environ if name not in launchers}
-
-
-def is_of(pid, folder):
-    """Return whether a process runs that was started in a folder."""
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
-    except psutil.Error:
-        return False

@@ -1,10 +1,8 @@
 """Machines with simulated GPUs, on which the command line runs as a user would run it."""
 
-import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import psutil
 import pytest
 
 from tests.conftest import TINY
+from tests.processes import running
 from tests.rows import rows, trial_rows
 from tests.simgpu.build import UnavailableError, built
 from tests.simgpu.machine import MODELS, Machine, environment, settings
@@ -20,7 +19,7 @@ from tests.simgpu.prefork import ROOT, Prefork
 HERE = Path(__file__).parent
 LIMIT_S = 300
 """A command that takes longer hangs."""
-RUNS = {"pair", "single", "broken", "runs"}
+RUNS = {"hot", "pair", "single", "runs"}
 """Fixtures that make a run which several tests look at; these stay in one process of
 pytest-xdist."""
 
@@ -30,10 +29,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.simgpu)
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
             for name in RUNS.intersection(item.fixturenames):
-                group = f"{name}{parameters.get(name, '')}"
-                item.add_marker(pytest.mark.xdist_group(group))
+                item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,27 +49,28 @@ class Host:
         self.folder, self.prefork = folder, prefork
         self.sessions: set[int] = set()
         """Of all its runs; whatever they start belongs to them."""
-        handle, path = tempfile.mkstemp(prefix="simgpu.", dir="/dev/shm")
-        os.close(handle)
-        self.machine = Machine(path)
+        self.machine = Machine(folder / "machine")
         self.variables = {"TMPDIR": str(folder / "tmp"), **variables}
         (folder / "tmp").mkdir()
         (folder / "tiny.py").write_text(TINY)
 
-    def run(self, line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run a command line to its end and exit code, as a fork of what has been imported."""
+    def run(self, line: str, code: int = 0) -> str:
+        """Run a command line, as a fork of what has been imported, to an exit code.
+
+        Returns what it printed.
+        """
         words = shlex.split(line)
-        session, done = self.prefork.run(words, self.folder, self._environment(), LIMIT_S)
+        session, ended, printed = self.prefork.run(words, self.folder, self.environment(), LIMIT_S)
         self.sessions.add(session)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
+        assert ended == code, printed
+        return printed
 
     def run_anew(self, line: str) -> None:
         """Run a command line to its end as a user does, in a new process."""
         command = [sys.executable, str(ROOT / "run_bench.py"), *shlex.split(line)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         process = subprocess.Popen(
-            command, cwd=self.folder, env=self._environment(), start_new_session=True, **pipes
+            command, cwd=self.folder, env=self.environment(), start_new_session=True, **pipes
         )
         self.sessions.add(process.pid)
         try:
@@ -81,7 +79,8 @@ class Host:
             process.kill()
         assert process.returncode == 0, printed
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Return what a process on the machine has."""
         return environment(SIM_SHM=self.machine.path, **self.variables)
 
     def rows(self, run: str, name: str = "") -> list[dict[str, str]]:
@@ -92,27 +91,16 @@ class Host:
     def left_behind(self) -> list[str]:
         """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
         left = [f"context of process {pid}" for pid in self.machine.computing()]
+        of_runs = {process.pid for process in running(self.sessions)}
         for process in psutil.process_iter(["cmdline", "environ"]):
-            command, variables = process.info["cmdline"], process.info["environ"] or {}
-            is_here = variables.get("SIM_SHM") == str(self.machine.path)
-            # A process without a command line has ended.
-            if command and (is_here or _session(process.pid) in self.sessions):
-                left.append(f"process {process.pid}: {command}")
+            variables = process.info["environ"] or {}
+            # Some begin a session of their own.
+            if process.pid in of_runs or variables.get("SIM_SHM") == str(self.machine.path):
+                left.append(f"process {process.pid}: {process.info['cmdline']}")
         for path in (self.folder / "tmp").rglob("*"):
             if not path.name.startswith("torchinductor_"):  # torch's own, for what it may compile
                 left.append(str(path))
         return left
-
-    def close(self) -> None:
-        """Take the machine down."""
-        self.machine.path.unlink()
-
-
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
 
 
 @pytest.fixture(scope="session")
@@ -124,17 +112,11 @@ def prefork(libraries: Path) -> Iterator[Prefork]:
 
 
 @pytest.fixture(scope="module")
-def host(
-    tmp_path_factory: pytest.TempPathFactory, prefork: Prefork
-) -> Iterator[Callable[..., Host]]:
+def host(tmp_path_factory: pytest.TempPathFactory, prefork: Prefork) -> Callable[..., Host]:
     """Make machines: of a model of ``MODELS``, with a number of GPUs, and more variables."""
-    machines: list[Host] = []
 
     def make(model: str = "A100", count: int = 1, **variables: str) -> Host:
-        folder = tmp_path_factory.mktemp(model)
-        machines.append(Host(folder, {**settings(MODELS[model], count), **variables}, prefork))
-        return machines[-1]
+        variables = settings(MODELS[model], count) | variables
+        return Host(tmp_path_factory.mktemp(model), variables, prefork)
 
-    yield make
-    for machine in machines:
-        machine.close()
+    return make

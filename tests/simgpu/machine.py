@@ -20,6 +20,7 @@ THERMAL = 0x60
 class Model:
     """Properties by which a GPU is known."""
 
+    architecture: str
     name: str
     capability: str
     memory_mib: int
@@ -28,14 +29,19 @@ class Model:
     nvml_lacks: str = ""
     """Readings that its NVML lacks: words of SIM_NVML_OFF."""
 
+    @property
+    def sm(self) -> str:
+        """Its compute capability as torch calls it, such as sm_80."""
+        return "sm_" + self.capability.replace(".", "")
+
 
 MODELS = {
-    "P100": Model("Tesla P100-PCIE-16GB", "6.0", 16384, 56, 250, nvml_lacks="energy"),
-    "V100": Model("Tesla V100-SXM2-16GB", "7.0", 16384, 80, 300),
-    "T4": Model("Tesla T4", "7.5", 15360, 40, 70),
-    "A100": Model("NVIDIA A100-SXM4-40GB", "8.0", 40960, 108, 400),
-    "H100": Model("NVIDIA H100 80GB HBM3", "9.0", 81559, 132, 700),
-    "B200": Model("NVIDIA B200", "10.0", 183359, 148, 1000),
+    "P100": Model("Pascal", "Tesla P100-PCIE-16GB", "6.0", 16384, 56, 250, nvml_lacks="energy"),
+    "V100": Model("Volta", "Tesla V100-SXM2-16GB", "7.0", 16384, 80, 300),
+    "T4": Model("Turing", "Tesla T4", "7.5", 15360, 40, 70),
+    "A100": Model("Ampere", "NVIDIA A100-SXM4-40GB", "8.0", 40960, 108, 400),
+    "H100": Model("Hopper", "NVIDIA H100 80GB HBM3", "9.0", 81559, 132, 700),
+    "B200": Model("Blackwell", "NVIDIA B200", "10.0", 183359, 148, 1000),
 }
 """Names and memory as NVML tells them; energy is counted from Volta on
 (nvmlDeviceGetTotalEnergyConsumption)."""

@@ -1,8 +1,8 @@
 """A process on simulated GPUs that has imported all that a run imports; each run is a fork of it.
 
 A run as a user starts it takes five seconds to import that twice: in its own process and in its
-fork server. Here both are forks. All else is as there: the command line's words, its streams,
-environment, session and exit code.
+fork server. Here both are forks. All else is as there: the command line's words, environment,
+session and exit code, but that both of its streams are one.
 """
 
 import gc
@@ -16,11 +16,10 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import pairwise
 from multiprocessing import util
 from pathlib import Path
+from threading import Timer
 from typing import NoReturn
 
 from tests.simgpu.machine import environment
@@ -47,43 +46,29 @@ class Prefork:
 
     def run(
         self, words: Sequence[str], folder: Path, variables: Mapping[str, str], limit_s: float
-    ) -> tuple[int, subprocess.CompletedProcess[str]]:
+    ) -> tuple[int, int, str]:
         """Run the command line, and wait for all that holds its streams.
 
         Args:
             words: the command line's.
             folder: in which it runs.
             variables: its whole environment.
-            limit_s: after which it hangs.
+            limit_s: after which it hangs, and is killed.
 
         Returns:
-            Its session, and how it went.
-
-        Raises:
-            subprocess.TimeoutExpired: it hung, and was killed.
+            Its session, its exit code, and what it printed to both streams.
         """
-        with ExitStack() as stack:
-            files, ends = [], []
-            for _ in ("stdout", "stderr"):
-                ours, theirs = os.pipe()
-                file = os.fdopen(ours, encoding="utf-8", errors="replace")
-                files.append(stack.enter_context(file))
-                ends.append(theirs)
-            request = pickle.dumps((list(words), str(folder), dict(variables)))
-            socket.send_fds(self._socket, [request], ends)
-            for end in ends:
-                os.close(end)
-            session = int(self._socket.recv(REQUEST_BYTES))
-            readers = stack.enter_context(ThreadPoolExecutor(len(files)))
-            reading = [readers.submit(file.read) for file in files]
-            try:
-                out, errors = (future.result(limit_s) for future in reading)
-            except TimeoutError as error:
-                os.killpg(session, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(list(words), limit_s) from error
-            finally:
-                code = int(self._socket.recv(REQUEST_BYTES))
-        return session, subprocess.CompletedProcess(list(words), code, out, errors)
+        ours, theirs = os.pipe()
+        request = pickle.dumps((list(words), str(folder), dict(variables)))
+        socket.send_fds(self._socket, [request], [theirs])
+        os.close(theirs)
+        session = int(self._socket.recv(REQUEST_BYTES))
+        killer = Timer(limit_s, os.killpg, (session, signal.SIGKILL))
+        killer.start()
+        with os.fdopen(ours, encoding="utf-8", errors="replace") as file:
+            printed = file.read()
+        killer.cancel()
+        return session, int(self._socket.recv(REQUEST_BYTES)), printed
 
     def close(self) -> None:
         """End it."""
@@ -105,28 +90,25 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     while True:
-        request, streams, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 2)
+        request, streams, _, _ = socket.recv_fds(requests, REQUEST_BYTES, 1)
         if not request:
             return
         pid = os.fork()
         if pid == 0:
             requests.close()
-            _become_run(*pickle.loads(request), streams)
-        for stream in streams:
-            os.close(stream)
+            _become_run(*pickle.loads(request), *streams)
+        os.close(*streams)
         requests.send(str(pid).encode())
         _, status = os.waitpid(pid, 0)
         requests.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become_run(
-    words: list[str], folder: str, variables: dict[str, str], streams: list[int]
-) -> None:
+def _become_run(words: list[str], folder: str, variables: dict[str, str], stream: int) -> None:
     """Be what ``python run_bench.py WORDS`` is when it begins."""
     os.setsid()
-    for stream, number in zip(streams, (1, 2), strict=True):
+    for number in (1, 2):
         os.dup2(stream, number)
-        os.close(stream)
+    os.close(stream)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

@@ -17,37 +17,31 @@ def with_fault(**parameters):
     return " ".join(f"--set {name}={value}" for name, value in parameters.items())
 
 
-@pytest.fixture(params=["oom", "sticky", "lost"], scope="module")
-def broken(request, host):
-    """A fault, the machine on which it breaks each trial but those of memory, and the run."""
-    fault, server = request.param, host("A100")
-    breaking = with_fault(fault=fault, at=AFTER_MEMORY, value=VALUE[fault])
-    phases = "--phases memory,speed,inference,energy,train"
-    done = server.run(f"{SHORT} {BOTH} {phases} {breaking}", code=int(fault != "oom"))
-    return fault, server, done
-
-
-VALUE = {"oom": 1000, "sticky": 700, "lost": 1}
-STATUS = {"oom": "oom", "sticky": "failed", "lost": "failed"}
-REASON = {
-    "oom": "out of memory",
-    "sticky": "an illegal memory access was encountered",
-    "lost": "unknown error",
+BROKEN = {
+    "oom": (1000, "oom", "out of memory"),
+    "sticky": (700, "failed", "an illegal memory access was encountered"),
+    "lost": (1, "failed", "unknown error"),
 }
+"""What a fault is called with, and the status and the reason of the rows."""
 
 
-def test_each_trial_that_breaks_is_a_row_with_the_reason_and_the_next_one_runs(broken):
-    fault, server, done = broken
+@pytest.mark.parametrize("fault", BROKEN)
+def test_each_trial_that_breaks_is_a_row_with_the_reason_and_the_next_one_runs(host, fault):
+    value, status, reason = BROKEN[fault]
+    server = host("A100")
+    breaking = with_fault(fault=fault, at=AFTER_MEMORY, value=value)
+    phases = "--phases memory,speed,inference,energy,train"
+    printed = server.run(f"{SHORT} {BOTH} {phases} {breaking}", code=int(fault != "oom"))
     rows = server.rows("out")
     assert len({(row["phase"], row["precision"]) for row in rows}) == 10
     for row in rows:
         if row["phase"] == "memory":
             assert row["status"] == "ok"
         else:
-            assert row["status"] == STATUS[fault]
-            assert REASON[fault] in row["detail"].lower()
-    assert "Traceback" not in done.stderr
-    assert "Report:" in done.stdout
+            assert row["status"] == status
+            assert reason in row["detail"].lower()
+    assert "Traceback" not in printed
+    assert "Report:" in printed
     assert server.left_behind() == []
 
 
@@ -72,11 +66,12 @@ def test_an_nvml_that_stops_answering_leaves_speed_as_it_is_and_energy_unknown(h
     server = host("A100")
     silent = with_fault(fault="silent", value=999, at=AFTER_MEMORY)
     server.run(f"{SHORT} --gpus 0 --precisions fp32 --phases speed,energy,memory {silent}")
-    rows = {row["phase"]: row for row in server.rows("out")}
-    assert rows["speed"]["status"] in TIMED
-    assert rows["memory"]["status"] == "ok"
-    assert rows["energy"]["status"] == "unsupported"
-    assert "stopped telling its energy" in rows["energy"]["detail"]
+    (speed,), (memory,) = server.rows("out", "speed"), server.rows("out", "memory")
+    assert speed["status"] in TIMED
+    assert memory["status"] == "ok"
+    (energy,) = server.rows("out", "energy")
+    assert energy["status"] == "unsupported"
+    assert "stopped telling its energy" in energy["detail"]
     assert server.left_behind() == []
 
 
@@ -93,10 +88,10 @@ def test_a_rank_that_breaks_is_named_and_the_next_trial_runs(host, fault, status
     broken = with_fault(fault=fault, value=1000, rank=1, at=AFTER_MEMORY)
     words = f"{SHORT} --gpus 0+1,1 --precisions fp32 --phases speed"
     server.run(f"{words} {broken}", code=int(status != "oom"))
-    rows = {row["placement"]: row for row in server.rows("out")}
-    assert rows["0+1"]["status"] == status
-    assert reason in rows["0+1"]["detail"]
-    assert rows["1"]["status"] in TIMED
-    lost = [bool(server.machine.shared.lost[gpu]) for gpu in (0, 1)]
-    assert lost == [False, fault == "lost"]  # the rank's own GPU
+    both, alone = server.rows("out")
+    assert (both["placement"], both["status"]) == ("0+1", status)
+    assert reason in both["detail"]
+    assert alone["status"] in TIMED
+    assert not server.machine.shared.lost[0]
+    assert bool(server.machine.shared.lost[1]) == (fault == "lost")  # the rank's own GPU
     assert server.left_behind() == []

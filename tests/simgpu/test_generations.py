@@ -5,10 +5,12 @@ refusal is tested, and a run with a made-up list of architectures that has them 
 """
 
 import json
+from itertools import product
 
 import pytest
 import torch
 
+from bench.devices.nvidia import runs_on
 from bench.spec.precisions import PRECISIONS
 from tests.simgpu.machine import MODELS
 
@@ -17,28 +19,17 @@ WORDS = (
     "--suite tiny.py --batch-sizes 4 --quick --time-budget 0.3 --target-ci 99% --gpus 0 --out out"
 )
 MADE_UP = "sm_50,sm_60,sm_70,sm_75,sm_80,sm_90,sm_100"
-BUILT_FOR = [divmod(int(name[3:]), 10) for name in (torch._C._cuda_getArchFlags() or "").split()]
-"""The architectures that torch has kernels for, as major and minor version."""
-
-
-def has_kernels(capability):
-    """Whether torch has kernels for a GPU: those of its major version and no later minor one."""
-    major, minor = map(int, capability.split("."))
-    return any(built[0] == major and built[1] <= minor for built in BUILT_FOR)
-
-
-WITHOUT_KERNELS = [name for name, model in MODELS.items() if not has_kernels(model.capability)]
+BUILT_FOR = (torch._C._cuda_getArchFlags() or "").split()
+WITHOUT_KERNELS = [name for name, model in MODELS.items() if not runs_on(model.sm, BUILT_FOR)]
 OLD = {"tf32", "default", "amp-bf16", "bf16"}
 """Precisions that no GPU before Ampere has."""
-CANNOT = {"P100": OLD, "V100": OLD, "T4": OLD, "A100": set(), "H100": set(), "B200": set()}
-ARCHITECTURES = {
-    "P100": "Pascal",
-    "V100": "Volta",
-    "T4": "Turing",
-    "A100": "Ampere",
-    "H100": "Hopper",
-    "B200": "Blackwell",
-}
+NEW = ("A100", "H100", "B200")
+
+
+def able(name):
+    """Return the precisions that a model has, in their order."""
+    lacking = set() if name in NEW else OLD
+    return [each for each in PRECISIONS if each in ALL.split(",") and each not in lacking]
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +40,8 @@ def runs(host):
     def run(name):
         if name not in machines:
             variables = {"SIM_ARCH_LIST": MADE_UP} if name in WITHOUT_KERNELS else {}
-            server = host(name, **variables)
-            server.run(f"{WORDS} --precisions {ALL} --phases memory,speed")
-            machines[name] = server
+            machines[name] = host(name, **variables)
+            machines[name].run(f"{WORDS} --precisions {ALL} --phases memory,speed")
         return machines[name]
 
     return run
@@ -59,40 +49,31 @@ def runs(host):
 
 @pytest.mark.parametrize("name", WITHOUT_KERNELS)
 def test_a_gpu_without_kernels_in_this_torch_is_refused_with_what_to_install(host, name):
-    done = host(name).run(WORDS, code=2)
-    capability = MODELS[name].capability.replace(".", "")
-    assert f"sm_{capability}" in done.stderr
-    assert "Pascal and Volta need one for CUDA 12.6 or older" in done.stderr
-    assert "Traceback" not in done.stderr
+    printed = host(name).run(WORDS, code=2)
+    assert MODELS[name].sm in printed
+    assert "Pascal and Volta need one for CUDA 12.6 or older" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_each_precision_is_measured_or_says_what_the_gpu_lacks(runs, name):
-    rows, lacking = runs(name).rows("out"), CANNOT[name]
-    memory = {row["precision"]: row for row in rows if row["phase"] == "memory"}
-    assert set(memory) == set(ALL.split(","))
-    for precision, row in memory.items():
-        if precision in lacking:
+    memory, speed = set(), []
+    for row in runs(name).rows("out"):
+        precision = row["precision"]
+        if precision not in able(name):
             assert row["status"] == "unsupported"
-            assert f"sm_{MODELS[name].capability.replace('.', '')}" in row["detail"]
+            assert MODELS[name].sm in row["detail"]
         else:
-            assert row["status"] == "ok", row["detail"]
-    speed = [row for row in rows if row["phase"] == "speed" and row["precision"] not in lacking]
-    in_order = [precision for precision in PRECISIONS if precision in memory.keys() - lacking]
-    assert [row["precision"] for row in speed] == in_order
-    for row in speed:
-        assert row["status"] in ("ok", "unconverged")
-        tf32 = {"tf32": ("tf32", "tf32", "tf32"), "default": ("ieee", "tf32", "tf32")}
-        switches = (row["fp32_matmul"], row["fp32_conv"], row["fp32_rnn"])
-        assert switches == tf32.get(row["precision"], ("ieee", "ieee", "ieee"))
-
-
-@pytest.mark.parametrize(("name", "native"), [("T4", False), ("A100", True)])
-def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, native):
-    server = host(name)
-    done = server.run("list --gpus --json")
-    assert json.loads(done.stdout)["devices"][0]["native_bf16"] is native
-    assert ("bfloat16 is emulated" in server.run("list --gpus").stdout) != native
+            assert row["status"] in ("ok", "unconverged"), row["detail"]
+        if row["phase"] == "memory":
+            memory.add(precision)
+        elif precision in able(name):
+            speed.append(precision)
+            tf32 = {"tf32": ("tf32", "tf32", "tf32"), "default": ("ieee", "tf32", "tf32")}
+            switches = (row["fp32_matmul"], row["fp32_conv"], row["fp32_rnn"])
+            assert switches == tf32.get(precision, ("ieee", "ieee", "ieee"))
+    assert memory == set(ALL.split(","))
+    assert speed == able(name)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +86,8 @@ def test_whether_bfloat16_is_native_is_asked_of_torch_and_listed(host, name, nat
 def test_a_run_whose_precisions_leave_no_pair_says_what_the_gpu_can_do_and_is_refused(host, line):
     server = host("T4")
     (server.folder / "train.py").write_text("import torch\nraise SystemExit('never reached')")
-    done = server.run(line, code=2)
-    assert "It can do: fp32, amp-fp16" in done.stderr
+    printed = server.run(line, code=2)
+    assert "It can do: fp32, amp-fp16" in printed
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -114,32 +95,28 @@ def test_a_run_tells_the_gpu_as_cuda_and_nvml_know_it(runs, name):
     run = json.loads((runs(name).folder / "out" / "run.json").read_text())
     (device,) = run["environment"]["devices"]
     model = MODELS[name]
-    assert (device["name"], device["architecture"]) == (model.name, ARCHITECTURES[name])
+    assert (device["name"], device["architecture"]) == (model.name, model.architecture)
     assert device["compute_capability"] == model.capability
+    assert device["native_bf16"] is (name in NEW)
     assert device["memory_total_bytes"] == model.memory_mib * 2**20
     assert device["power_limit_w"] == model.power_w
     assert device["energy"] == ("power" if model.nvml_lacks == "energy" else "counter")
 
 
-@pytest.fixture(scope="module")
-def merged(runs):
-    """One report over the six runs: its page, and its figures as JSON."""
+def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host(runs):
     folders, server = " ".join(f"{runs(name).folder}/out" for name in MODELS), runs("A100")
     server.run(f"report {folders} --out six")
-    figures = server.run(f"report {folders} --json")
-    return (server.folder / "six" / "report.html").read_text(), json.loads(figures.stdout)
-
-
-def test_one_report_keeps_the_generations_apart_though_all_are_gpu_0_of_one_host(merged):
-    page, figures = merged
-    assert all(ARCHITECTURES[name] in page for name in MODELS)
+    page = (server.folder / "six" / "report.html").read_text()
     assert "from sm_80 on" in page
-    timed = [row for row in figures["results"] if row["step_ms"] is not None]
+    figures = json.loads(server.run(f"report {folders} --json"))
+    timed = set()
+    for row in figures["results"]:
+        if row["step_ms"] is not None:
+            timed.add((row["device"], row["architecture"], row["precision"]))
+    expected = set()
     for name, model in MODELS.items():
-        rows = [row for row in timed if row["device"] == model.name]
-        assert {row["architecture"] for row in rows} == {ARCHITECTURES[name]}
-        assert {row["precision"] for row in rows} == set(ALL.split(",")) - CANNOT[name]
-    names = sorted(model.name for model in MODELS.values())
-    assert sorted({row["device"] for row in timed}) == names
-    answered = [answer["where"] for answer in figures["answers"]]
-    assert sorted(answered) == names
+        assert model.architecture in page
+        expected |= set(product([model.name], [model.architecture], able(name)))
+    assert timed == expected
+    answered = sorted(answer["where"] for answer in figures["answers"])
+    assert answered == sorted(model.name for model in MODELS.values())

@@ -43,7 +43,7 @@ def test_an_injected_scaler_trains_as_one_in_the_script(host):
     server = host("T4")
     (server.folder / "train.py").write_text(SCRIPT)
     own = [sys.executable, "train.py", "--own"]
-    subprocess.run(own, cwd=server.folder, env=server._environment(), check=True, timeout=300)
+    subprocess.run(own, cwd=server.folder, env=server.environment(), check=True, timeout=300)
     (by_hand,) = server.folder.glob("own-*.txt")
     expected = by_hand.read_text().splitlines()
     arms = "--inject as-is,amp-fp16 --allow-writes"
