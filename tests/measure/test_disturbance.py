@@ -101,8 +101,7 @@ def test_heat_disturbs_by_the_drivers_counters(watched, grown_ms, cause):
         (0x20, 0.5, "thermal slowdown for 0.5 s"),
         (0x20, 0.05, ""),
         (0x48, 0.5, "hardware thermal slowdown for 0.5 s"),
-        (0x08, 0.5, ""),  # a change of clocks, too
-        (0x217, 0.5, ""),
+        (0x21F, 0.5, ""),  # all others: a hardware slowdown may be a change of clocks, too
     ],
 )
 def test_without_counters_the_reasons_of_the_moment_count(watched, bits, for_s, cause):
@@ -123,7 +122,6 @@ def test_a_power_cap_is_kept_in_mind_and_disturbs_nothing(watched):
 @pytest.mark.parametrize(
     ("shares", "named"),
     [
-        ([{123: 30}] * 20, ["pid 123, 30%"]),
         ([{123: 90}] * 2 + [{}] * 18, ["pid 123, 9%"]),
         ([{123: 90}] + [{}] * 19, []),
         ([{OWN: 50}, {OWN: 0, 123: 40}] * 10, ["pid 123, 40%"]),  # by turns
@@ -144,7 +142,7 @@ def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_nam
 @pytest.mark.parametrize(
     ("processes", "work", "errors", "disturbs"),
     [
-        ([1, OWN], [(OWN, 90), (123, 3), (1, 0)], {}, False),  # holds memory, or draws a desktop
+        ([1, OWN], [(OWN, 90), (1, 0)], {}, False),  # only holds memory
         ([OWN], [(123, 80)], {}, True),  # this process is known by the memory that it holds
         ([70001], [(70001, 90)], {}, False),  # the ids are another namespace's
         # Samples that the driver has not written.

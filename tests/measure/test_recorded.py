@@ -6,8 +6,6 @@ real nvidia-ml-py.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from bench.phases.energy.stream import Window, doubt, rest
@@ -34,49 +32,21 @@ def judged(window: Window, idle: Window | None = None, **about) -> str:
     return doubt(window, idle, **{"name": "GPU", "limit_w": None, **about})
 
 
-class Record(NamedTuple):
-    """Counter and power of the same seconds."""
-
-    source: str
-    joules: float
-    seconds: float
-    power_w: float
-    right: bool
-
-
-RECORDS = [
-    Record(
-        "github.com/ml-energy/zeus/issues/181, an idle GPU",
-        187.443,
-        5.0045,
-        326.883 / 5.0045,
-        right=False,
-    ),
-    Record(
-        "github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX active",
-        16_522.288,
-        60.0,
-        280.0,
-        right=True,
-    ),
-]
-
-
-@pytest.mark.parametrize("recorded", RECORDS, ids=[row.source for row in RECORDS])
-def test_a_counter_beside_the_power_of_the_same_seconds(record, recorded):
-    idle, counted_w = "idle" in recorded.source, recorded.joules / recorded.seconds
-    window = record(
-        FakeGpu("GPU-a", power_w=recorded.power_w, counter_power_w=counted_w), idle=idle
-    )
-    assert (window.source, window.power_w) == ("counter", pytest.approx(counted_w, rel=0.01))
-    assert window.sampled_w == pytest.approx(recorded.power_w, rel=0.01)
+def test_an_idle_counter_that_does_not_fit_the_power_makes_the_energy_doubtful(record):
+    # github.com/ml-energy/zeus/issues/181: 187.443 J in 5.0045 s.
+    idle = record(FakeGpu("GPU-a", power_w=65.3, counter_power_w=37.5), idle=True)
     steps = Window(
         source="counter", power_w=300.0, seconds=5.0, steps=100, start_s=0.0, sampled_w=299.0
     )
-    answer = judged(steps, window) if idle else judged(window)
-    assert (answer == "") == recorded.right
-    if not recorded.right:
-        assert "idle its counter rose by 37.5 W and its power read 65.3 W" in answer
+    assert "idle its counter rose by 37.5 W and its power read 65.3 W" in judged(steps, idle)
+
+
+def test_a_counter_and_power_that_differ_by_2_per_cent_are_believed(record):
+    # github.com/powerapi-ng/pyJoules/issues/23, TITAN RTX: 16,522 J in 60 s.
+    window = record(FakeGpu("GPU-a", power_w=280.0, counter_power_w=275.4))
+    assert (window.source, window.power_w) == ("counter", pytest.approx(275.4, rel=0.01))
+    assert window.sampled_w == pytest.approx(280, rel=0.01)
+    assert judged(window) == ""
 
 
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
