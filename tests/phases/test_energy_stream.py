@@ -8,11 +8,10 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from bench.devices.monitor import DeviceLostError, GpuMeter, meters, open_monitor
-from bench.phases.energy import derive, stream
+from bench.phases.energy import stream
 from bench.phases.energy.stream import AHEAD, BURST_S, doubt, measure, rest
 from bench.results.records import Device
 from tests.devices import fake_nvml as fake
@@ -69,23 +68,19 @@ def bench(monkeypatch):
     return partial(Bench, monkeypatch)
 
 
-@pytest.mark.parametrize("step_s", [0.0003, 0.45])
-def test_the_counter_gives_each_steps_energy(bench, step_s):
-    machine = bench(FakeGpu("GPU-a", power_w=300.0, energy_start_j=12345.0))
+@pytest.mark.parametrize(
+    ("step_s", "errors", "steps"), [(0.0003, {}, None), (2.3, {}, 8), (2.3, NO_COUNTER, 8)]
+)
+def test_each_steps_energy_is_known_from_enough_of_them(bench, step_s, errors, steps):
+    gpu = FakeGpu("GPU-a", power_w=300.0, energy_start_j=12345.0, errors=errors)
+    machine = bench(gpu)
     window = machine.measure(SimulatedLoad(machine.clock, step_s))
-    assert window.source == "counter"
-    assert 5.0 <= window.seconds < 5.0 + 0.1 + step_s
-    assert window.step_s == pytest.approx(step_s, rel=0.003)
-    assert window.power_w == pytest.approx(300, rel=0.003)
-
-
-@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
-def test_a_window_of_slow_steps_holds_enough_of_them(bench, errors):
-    machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
-    window = machine.measure(SimulatedLoad(machine.clock, 2.3))
-    assert window.steps == 8
+    if steps is None:
+        assert 5.0 <= window.seconds < 5.1
+    else:
+        assert window.steps == steps
+    assert window.step_s == pytest.approx(step_s, rel=0.005)
     assert window.power_w == pytest.approx(300, rel=0.005)
-    assert window.step_s == pytest.approx(2.3, rel=0.005)
 
 
 @pytest.mark.parametrize(("step_s", "errors"), [(0.08, NO_COUNTER), (0.37, {}), (0.37, NO_COUNTER)])
@@ -182,23 +177,16 @@ def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
     assert machine.clock() < 2.5
 
 
-def test_a_steps_energy_is_less_by_what_is_drawn_idle():
-    energy = {"energy_j_per_step": 15.0, "mean_power_w": 300.0, "idle_power_w": [60.0, None]}
-    rows = pd.DataFrame(energy)
-    net = derive(rows, {})["energy_net_j_per_step"].tolist()
-    assert net == pytest.approx([12.0, math.nan], nan_ok=True)
-
-
-def gpus(**second):
-    """Two GPUs whose counters start apart and tick at periods of their own."""
+@pytest.mark.parametrize(("errors", "source"), [({}, "counter"), (NO_COUNTER, "power")])
+def test_the_powers_of_several_gpus_are_added(bench, errors, source):
+    # Counters start apart and tick at periods of their own.
     first = FakeGpu("GPU-a", power_w=300.0, energy_start_j=5000.0, energy_tick_s=0.1)
-    usual = {"power_w": 500.0, "energy_start_j": 70.0, "energy_tick_s": 0.07}
-    return [first, FakeGpu("GPU-b", **usual | second)]
+    second = FakeGpu("GPU-b", power_w=500.0, energy_start_j=70.0, energy_tick_s=0.07, errors=errors)
+    window = bench(first, second).measure()
+    assert window.source == source
+    assert window.power_w == pytest.approx(800, rel=0.003)
 
 
-def test_the_powers_of_several_gpus_are_added_and_unknown_where_one_has_none(bench):
-    for second, source in (({}, "counter"), ({"errors": NO_COUNTER}, "power")):
-        window = bench(*gpus(**second)).measure()
-        assert window.source == source
-        assert window.power_w == pytest.approx(800, rel=0.003)
-    assert bench(*gpus(power_w=0.0, errors=NO_COUNTER)).measure() is None
+def test_the_power_of_several_gpus_is_unknown_where_one_has_none(bench):
+    second = FakeGpu("GPU-b", power_w=0.0, errors=NO_COUNTER)
+    assert bench(FakeGpu("GPU-a"), second).measure() is None
