@@ -75,7 +75,6 @@ def test_a_width_is_reached_where_reports_say_so():
     ("protocol", "wanted"),
     [
         (Protocol(), 3.0),
-        (Protocol(time_budget_s=9.0), 3.0),
         (Protocol(time_budget_s=1.5), 0.5),
         (Protocol(time_budget_s=200.0, replicates=10, most_replicates=20), 10.0),
         (Protocol(time_budget_s=3.0, replicates=1, most_replicates=1), 3.0),

@@ -16,13 +16,6 @@ from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column
 
 
-def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0])
-    run.diverged("amp-bf16").diverged("amp-bf16", seed=1)
-    learned, _ = training(run.summary())
-    assert column(learned, "parity") == ["–", "diverged"]
-
-
 def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
     run = RunBuilder(tmp_path / "run")
     run.train("fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0)
@@ -48,10 +41,6 @@ def test_what_training_cost_is_in_its_units_and_where_the_data_were(tmp_path):
     assert column(cost, "total time (s)") == ["6.000"]
     assert column(cost, "data from") == ["disk"]
     assert column(cost, "waiting for data (%)") == ["12"]
-
-
-def test_nothing_trained_is_no_table(tmp_path):
-    assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
 
 
 # The loader as the limit of training, from measurements alone.
