@@ -82,28 +82,21 @@ def test_an_arm_that_ran_last_has_no_switch_warm_up():
 
 
 @pytest.mark.parametrize(("min_rounds", "count"), [(20, 20), (25, 30)])
-def test_a_known_ratio_is_found_and_stops_at_the_first_look_after_the_least_number_of_rounds(
+def test_known_ratios_are_found_with_one_baseline_by_the_first_look_after_the_least_rounds(
     min_rounds, count
 ):
-    machine, arms = pair(ratio=1.5)
-    heard = []
-    comparison = measure(machine, arms, min_rounds=min_rounds, watch=heard.append)
-    assert comparison.logs[1].exp().center == pytest.approx(1.5, rel=1e-6)
-    assert comparison.rounds == count
-    assert comparison.is_within(0.01)
-    assert heard[-1] == comparison
-
-
-def test_all_arms_share_the_baselines_blocks():
     machine = SimulatedMachine()
     ratios = (1.0, 1.25, 2.0, 4.0)
-    comparison = measure(
-        machine, [SimulatedRunner("", machine, 4 * MS / ratio) for ratio in ratios]
-    )
+    arms = [SimulatedRunner("", machine, 4 * MS / ratio) for ratio in ratios]
+    heard = []
+    comparison = measure(machine, arms, min_rounds=min_rounds, watch=heard.append)
     speedups = [log.exp().center for log in comparison.logs[1:]]
     assert speedups == pytest.approx(ratios[1:])
+    assert comparison.is_within(0.01)
+    assert heard[-1] == comparison
+    assert comparison.rounds == count
     blocks = Counter(block.arm_index for block in comparison.blocks)
-    assert blocks == dict.fromkeys(range(4), 2 * comparison.rounds)
+    assert blocks == dict.fromkeys(range(4), 2 * count)
 
 
 def test_noise_wider_than_the_target_ends_when_time_is_up():

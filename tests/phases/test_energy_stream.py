@@ -177,6 +177,39 @@ def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
     assert machine.clock() < 2.5
 
 
+@pytest.mark.parametrize("errors", [{}, NO_COUNTER])
+@pytest.mark.parametrize(
+    ("name", "limit_w", "cause"),
+    [
+        ("GPU", None, ""),
+        ("GPU", 600.0, ""),
+        # github.com/NVIDIA/open-gpu-kernel-modules/issues/1237: an RTX 2000 Ada laptop of 35 W
+        # reads 588 W all the time.
+        ("GPU", 35.0, "588 W is more than its power limit of 35 W"),
+        # github.com/ml-energy/zeus/pull/172: there the counter is that of the module, not of the
+        # GPU; arXiv 2312.02741: and so is the instantaneous power.
+        ("NVIDIA GH200 480GB", None, "its module's, CPU and memory included"),
+    ],
+)
+def test_energy_is_doubtful_where_counter_and_power_agree_on_what_cannot_be(
+    bench, errors, name, limit_w, cause
+):
+    window = bench(FakeGpu("GPU-a", power_w=588.0, errors=errors)).measure()
+    answer = doubt(window, None, name=name, limit_w=limit_w)
+    assert bool(answer) == bool(cause)
+    assert cause in answer
+
+
+def test_without_power_the_counter_stands_alone(bench):
+    # github.com/msminhas93/nviwatch/pull/28: an RTX 4060 that does not support power readings.
+    no_power = dict.fromkeys(
+        ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"), fake.NOT_SUPPORTED
+    )
+    window = bench(FakeGpu("GPU-a", power_w=115.0, errors=no_power)).measure()
+    assert (window.source, window.sampled_w) == ("counter", None)
+    assert doubt(window, None, name="GPU", limit_w=None) == ""
+
+
 @pytest.mark.parametrize(("errors", "source"), [({}, "counter"), (NO_COUNTER, "power")])
 def test_the_powers_of_several_gpus_are_added(bench, errors, source):
     # Counters start apart and tick at periods of their own.
