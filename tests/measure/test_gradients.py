@@ -79,17 +79,13 @@ def test_the_error_of_a_product_rounded_by_hand() -> None:
     with torch.no_grad():
         model.weight.fill_(1 + 2**-9)
 
-    def half_square(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return ((model(batch[0]).to(batch[1].dtype) - batch[1]) ** 2).sum() / 2
+    def half_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).to(batch.dtype).square().sum() / 2
 
-    batch = (torch.ones(1, 1), torch.zeros(1, 1))
-    measured = errors(
-        model,
-        half_square,
-        batch,
-        autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-        scale=1024.0,
-    )
+    def autocast() -> torch.autocast:
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+
+    measured = errors(model, half_square, torch.ones(1, 1), autocast=autocast, scale=1024.0)
     true = 1 + 2**-9
     assert measured.loss == pytest.approx(1 - 1 / true**2, rel=1e-12)
     assert measured.output == pytest.approx(1 - 1 / true, rel=1e-12)

@@ -1,4 +1,3 @@
-import math
 from collections import Counter
 from dataclasses import replace
 
@@ -81,21 +80,18 @@ def test_a_part_that_autocast_does_not_reach_has_its_share():
 
 
 @pytest.mark.parametrize(
-    ("layer", "shape", "forward"),
+    ("layer", "forward"),
     [
-        (nn.Conv2d(4, 8, 3, stride=2, bias=False), (4, 9, 9), 2 * 16 * 9 * 4 * 8),
-        (nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 5, 5), 2 * 25 * 9 * 4 * 3),
-        (nn.Conv1d(3, 5, 4), (3, 10), 2 * 7 * 4 * 3 * 5),
+        (nn.Conv2d(4, 8, 3, stride=2, bias=False), 2 * 16 * 9 * 4 * 8),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), 2 * 81 * 9 * 4 * 3),
     ],
-    ids=["strided", "transposed in groups", "one dimension"],
+    ids=["strided", "transposed in groups"],
 )
-def test_a_convolution_multiplies_as_often_for_each_gradient_as_forward(layer, shape, forward):
+def test_a_convolution_multiplies_as_often_for_each_gradient_as_forward(layer, forward):
     # The 1×1 before it has no gradient of its input, and makes it need one.
-    channels, *image = shape
-    convolution = nn.Conv1d if len(image) == 1 else nn.Conv2d
-    both = observed(nn.Sequential(convolution(channels, channels, 1), layer), shape)
-    first_forward = 2 * math.prod(image) * channels**2
-    assert both.flops_per_step == BATCH * (3 * forward + 2 * first_forward)
+    before = 2 * 81 * 4 * 4
+    both = observed(nn.Sequential(nn.Conv2d(4, 4, 1), layer), (4, 9, 9))
+    assert both.flops_per_step == BATCH * (2 * before + 3 * forward)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("amp-bf16", "bfloat16")])
