@@ -67,18 +67,6 @@ def test_a_net_of_linear_layers_computes_in_the_precisions_type_alone(precision,
     )
 
 
-def test_a_part_that_autocast_does_not_reach_has_its_share():
-    def in_fp32(layer, inputs):
-        with torch.autocast("cpu", enabled=False):
-            return layer(inputs.float())
-
-    model = nn.Sequential(nn.Linear(10, 10), Layer(nn.Linear(10, 5), in_fp32))
-    result = observed(model, (10,), "amp-bf16")
-    assert result.flops_per_step == 2 * BATCH * (2 * 100 + 3 * 50)
-    assert result.compute_dtypes == "bfloat16:57% float32:43%"  # 200 and 150 of 350
-    assert observed(model, (10,)).compute_dtypes == "float32:100%"
-
-
 @pytest.mark.parametrize(
     ("layer", "forward"),
     [

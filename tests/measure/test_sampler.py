@@ -138,13 +138,6 @@ def test_without_a_driver_it_ends_at_once_and_from_the_first_ignores_interrupts(
         ours.recv()
 
 
-def test_without_gpus_nothing_is_started():
-    with Sampler(()) as running:
-        assert running.connection is None
-        assert running.drain() == []
-    assert running.stop() == []
-
-
 def test_it_imports_nothing_heavy():
     heavy = {"torch", "numpy", "pandas", "rich", "gpustat", "pynvml", "matplotlib"}
     code = f"import sys, bench.measure.sampler; print(sorted({heavy} & set(sys.modules)))"

@@ -99,11 +99,6 @@ def test_where_the_host_waits_for_each_step_the_energy_is_right_or_doubtful(benc
         assert "its power was read a few times in each step" in answer
 
 
-def test_what_was_drawn_before_the_window_is_not_in_it(bench):
-    machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 50.0 if now_s < 1.0 else 300.0))
-    assert machine.measure().power_w == pytest.approx(300, rel=0.003)
-
-
 @pytest.mark.parametrize("errors", [{}, NO_COUNTER])
 def test_reading_a_meter_slows_no_step_of_the_window(bench, monkeypatch, errors):
     machine = bench(FakeGpu("GPU-a", power_w=300.0, errors=errors))
