@@ -93,6 +93,7 @@ def test_heat_disturbs_by_the_drivers_counters(watched, grown_ms, cause):
         machine.gpu.fields[number] += milliseconds * MS
     machine.poll(after_s=0.5)
     assert machine.watch.disturbance() == cause
+    assert machine.watch.capped is (POWER in grown_ms)
 
 
 @pytest.mark.parametrize(

@@ -51,27 +51,23 @@ def test_each_value_stands_against_the_first_in_a_section_of_its_own(tmp_path):
     assert "batch size" in table.headers
 
 
-def test_batch_sizes_that_were_swept_stand_together(tmp_path):
-    variants = [({"batch_size": 512}, 10.0), ({"batch_size": 513}, 15.0)]
-    (table,) = swept_in(run_of(tmp_path / "run", {"batch_size": ["512", "513"]}, *variants))
-    assert "batch size" not in table.headers
-    assert column(table, "batch_size") == ["512", "512", "513", "513"]
-    assert column(table, FIRST)[-1] == "1.500"
-
-
 def test_a_product_is_compared_along_each_parameter_with_the_others_alike(tmp_path):
     variants = [
-        ({"depth": 2, "width": 4096}, 10.0),
-        ({"depth": 3, "width": 4096}, 15.0),
-        ({"depth": 2, "width": 4097}, 20.0),
-        ({"depth": 3, "width": 4097}, 45.0),
+        ({"batch_size": 512, "width": 4096}, 10.0),
+        ({"batch_size": 513, "width": 4096}, 15.0),
+        ({"batch_size": 512, "width": 4097}, 20.0),
+        ({"batch_size": 513, "width": 4097}, 45.0),
     ]
-    run = run_of(tmp_path / "run", {"width": ["4096", "4097"], "depth": ["2", "3"]}, *variants)
-    of_width, of_depth = swept_in(run)
-    assert (of_width.title, of_depth.title) == ("Sweep of mlp's width", "Sweep of mlp's depth")
+    sweep = {"width": ["4096", "4097"], "batch_size": ["512", "513"]}
+    of_width, of_size = swept_in(run_of(tmp_path / "run", sweep, *variants))
+    assert (of_width.title, of_size.title) == ("Sweep of mlp's width", "Sweep of mlp's batch_size")
+    # Of fp32; amp-fp16 is in the other rows.
     others, changes = column(of_width, "other parameters"), column(of_width, FIRST)
-    assert others[::2] == ["depth=2", "depth=2", "depth=3", "depth=3"]  # of fp32
+    assert others[::2] == ["batch_size=512", "batch_size=512", "batch_size=513", "batch_size=513"]
     assert changes[::2] == ["first", "2.000", "first", "3.000"]
+    assert column(of_size, "batch_size")[::2] == ["512", "513", "512", "513"]
+    assert column(of_size, FIRST)[::2] == ["first", "1.500", "first", "2.250"]
+    assert "batch size" not in of_size.headers
 
 
 def test_what_was_only_set_is_no_sweep_and_neither_is_a_single_value_nor_what_was_not_timed(
