@@ -117,7 +117,6 @@ def test_without_counters_the_reasons_of_the_moment_count(watched, bits, for_s, 
     ("shares", "named"),
     [
         ([{123: 90}] * 2 + [{}] * 18, ["pid 123, 9%"]),
-        ([{123: 90}] + [{}] * 19, []),
         ([{OWN: 50}, {OWN: 0, 123: 40}] * 10, ["pid 123, 40%"]),  # by turns
         ([{123: 4}] * 20, []),  # a desktop
         ([{9: 20, 123: 10}] * 20, ["pid 9, 20%", "pid 123, 10%"]),

@@ -29,17 +29,16 @@ TOGETHER = ("speed", "explain")
 
 
 class Classifier(nn.Module):
-    """Two layers, the larger one with autocast as it is or turned off; its loss may be NaN."""
+    """Two layers, the larger one with autocast as it is or turned off."""
 
-    def __init__(self, *, off: bool, scale: float = 1.0):
+    def __init__(self, *, off: bool):
         super().__init__()
-        self.layer, self.head = nn.Linear(192, 8), nn.Linear(8, 2)
-        self.off, self.scale = off, scale
+        self.layer, self.head, self.off = nn.Linear(192, 8), nn.Linear(8, 2), off
 
     def forward(self, inputs):
         with torch.autocast("cpu", enabled=torch.is_autocast_enabled("cpu") and not self.off):
             hidden = self.layer(inputs.flatten(1).float())
-        return self.head(hidden) * self.scale
+        return self.head(hidden)
 
 
 @pytest.mark.parametrize("phase", ["memory", "train"])
@@ -63,11 +62,15 @@ def test_memory_and_training_say_what_stayed_in_fp32(use_suite, tiny_trial, cpu,
     assert ("in float32" in describe_results(phase, [result])) == mentioned
 
 
-@pytest.mark.parametrize(("scale", "mentioned"), [(float("nan"), True), (1.0, False)])
-def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu, scale, mentioned):
-    use_suite(lambda data: Classifier(off=False, scale=scale))
+class Broken(nn.Flatten):
+    def forward(self, inputs):
+        return super().forward(inputs) * float("nan")
+
+
+def test_memory_says_that_the_loss_was_nan(use_suite, tiny_trial, cpu):
+    use_suite(lambda data: nn.Sequential(Broken(), nn.Linear(192, 2)))
     result = result_of(run_phase(tiny_trial, cpu, "memory", "fp32"))
-    assert (result.detail == "the loss was nan after a few steps") == mentioned
+    assert result.detail == "the loss was nan after a few steps"
     assert result.row.model_bytes is not None
 
 

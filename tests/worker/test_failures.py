@@ -94,7 +94,6 @@ COMPLEX = "\"_amp_non_finite_check_and_unscale_cuda\" not implemented for 'Compl
         (RuntimeError(UNUSED), "unsupported", "some of the model"),
         (RuntimeError(COMPLEX), "unsupported", "the loss is scaled, and torch's GradScaler cannot"),
         (ValueError("Attempting to unscale FP16 gradients."), "unsupported", "the loss is scaled"),
-        (RuntimeError("unable to find an engine"), "error", "RuntimeError: unable to find"),
         (ValueError("one.\ntwo"), "error", "ValueError: one"),
         (ValueError(" \n"), "error", "ValueError: no message"),
     ],
