@@ -128,40 +128,30 @@ def test_without_a_driver_it_is_unknown(monkeypatch):
     assert memory.driver_memory_bytes(None) == (None, None)
 
 
-class Training:
-    """A model in training, as plain as can be."""
+def sgd(weights):
+    return optim.SGD(weights, lr=0.01, momentum=0.9)
 
-    def __init__(self, model, optimizer, batch, *, autocast=False, outputs=8):
-        torch.manual_seed(0)
-        self.model, self.autocast = model, autocast
-        self.optimizer = optimizer([each for each in model.parameters() if each.requires_grad])
-        self.batch = (batch, torch.randn(len(batch), outputs))
 
-    def step(self):
-        self.optimizer.zero_grad(set_to_none=True)
-        inputs, targets = self.batch
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.autocast):
-            loss = nn.functional.mse_loss(self.model(inputs).float(), targets)
+def counted(model, inputs, *, optimizer=sgd, autocast=False) -> MemoryPeak:
+    """Count the bytes of a training step; again it is the same, so counting leaves nothing."""
+    stepping = optimizer([weight for weight in model.parameters() if weight.requires_grad])
+
+    def step():
+        stepping.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = model(inputs).float().square().mean()
         loss.backward()
-        self.optimizer.step()
+        stepping.step()
 
-    def counted(self) -> MemoryPeak:
-        self.step()  # the optimizer's state
-        parts = {"modules": [self.model], "optimizers": [self.optimizer], "held": self.batch}
-        kinds = tensor_bytes(self.step, CPU, **parts)
-        peak = MemoryPeak(**kinds)
-        assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
-        assert min(kinds.values()) >= 0
-        return peak
-
-
-def sgd(parameters):
-    return optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
-def linear() -> nn.Module:
-    """Two layers whose second is so small that the first one's gradient makes the peak."""
-    return nn.Sequential(nn.Linear(256, 512, bias=False), nn.ReLU(), nn.Linear(512, 8, bias=False))
+    step()  # the optimizer's state
+    parts = {"modules": [model], "optimizers": [stepping], "held": [inputs]}
+    kinds = tensor_bytes(step, CPU, **parts)
+    gc.collect()
+    assert tensor_bytes(step, CPU, **parts) == kinds
+    peak = MemoryPeak(**kinds)
+    assert kinds.pop("tracked_peak_bytes") == sum(kinds.values())
+    assert min(kinds.values()) >= 0
+    return peak
 
 
 @pytest.mark.parametrize(
@@ -170,7 +160,10 @@ def linear() -> nn.Module:
     ids=["sgd", "momentum", "adam"],
 )
 def test_parameters_gradients_and_optimizer_state_are_exact(optimizer, states, scalars):
-    peak = Training(linear(), optimizer, torch.randn(2, 256)).counted()
+    # The second layer is so small that the first one's gradient makes the peak.
+    first, second = nn.Linear(256, 512, bias=False), nn.Linear(512, 8, bias=False)
+    model = nn.Sequential(first, nn.ReLU(), second)
+    peak = counted(model, torch.randn(2, 256), optimizer=optimizer)
     weights = FLOAT * (256 * 512 + 512 * 8)
     assert peak.parameter_bytes == peak.gradient_bytes == weights
     # Adam counts its steps in a scalar for each of the two parameters.
@@ -178,28 +171,22 @@ def test_parameters_gradients_and_optimizer_state_are_exact(optimizer, states, s
 
 
 def test_buffers_count_as_parameters_and_shared_weights_once():
-    first, last = nn.Linear(256, 256, bias=False), nn.Linear(256, 256, bias=False)
-    last.weight = first.weight
-    norm = nn.BatchNorm1d(256)
-    model = nn.Sequential(first, norm, last)
-    peak = Training(model, sgd, torch.randn(4, 256), outputs=256).counted()
+    shared = nn.Linear(256, 256, bias=False)
+    peak = counted(nn.Sequential(shared, nn.BatchNorm1d(256), shared), torch.randn(4, 256))
+    weights = FLOAT * (256 * 256 + 2 * 256)
     buffers = FLOAT * 2 * 256 + 8  # running mean and variance, and a count in int64
-    assert peak.parameter_bytes == FLOAT * (256 * 256 + 2 * 256) + buffers
-    assert peak.gradient_bytes == FLOAT * (256 * 256 + 2 * 256)
-
-
-def wide(**more) -> Training:
-    """A model of which nothing counts but what its layers put out: 2048 × 64 numbers each."""
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(12)]
-    return Training(nn.Sequential(*layers), sgd, torch.randn(2048, 64), outputs=64, **more)
+    assert peak.parameter_bytes == weights + buffers
+    assert peak.gradient_bytes == weights
 
 
 def test_activations_are_what_forward_keeps_for_backward_and_smaller_under_autocast():
-    # A sigmoid keeps what it returns, which is also all that the next linear layer keeps.
-    kept = 12 * 2048 * 64 * FLOAT
-    full = wide().counted()
-    mixed = wide(autocast=True).counted()
-    assert kept <= full.activation_bytes <= kept + 2048 * 64 * FLOAT + 64
+    # Nothing counts but what the layers put out. A sigmoid keeps what it returns, which is also all
+    # that the next linear layer keeps.
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(12)]
+    model, inputs = nn.Sequential(*layers), torch.randn(2048, 64)
+    output = 2048 * 64 * FLOAT
+    full, mixed = counted(model, inputs), counted(model, inputs, autocast=True)
+    assert 12 * output <= full.activation_bytes <= 13 * output + 64
     assert mixed.activation_bytes < 0.75 * full.activation_bytes
     assert mixed.tracked_peak_bytes < full.tracked_peak_bytes
     assert mixed.parameter_bytes == full.parameter_bytes
@@ -209,38 +196,27 @@ def test_activations_are_what_forward_keeps_for_backward_and_smaller_under_autoc
 def test_autocasts_copies_of_weights_are_activations():
     # The large layer is frozen, so that no gradient of it makes the peak later, when its copy is
     # gone.
-    small, large = nn.Linear(8, 512), nn.Linear(512, 512).requires_grad_(False)
-    model = nn.Sequential(small, large, nn.Linear(512, 8))
-    batch = torch.randn(2, 8)
-    full = Training(model, sgd, batch).counted()
-    mixed = Training(model, sgd, batch, autocast=True).counted()
-    assert full.activation_bytes < 20_000
-    assert mixed.activation_bytes >= HALF * 512 * 512
+    large = nn.Linear(512, 512).requires_grad_(False)
+    model = nn.Sequential(nn.Linear(8, 512), large, nn.Linear(512, 8))
+    inputs = torch.randn(2, 8)
+    assert counted(model, inputs).activation_bytes < 20_000
+    assert counted(model, inputs, autocast=True).activation_bytes >= HALF * 512 * 512
 
 
 def test_what_forward_makes_and_drops_is_temporary():
     class Peaked(nn.Linear):
         def forward(self, inputs):
             with torch.no_grad():
-                large = torch.zeros(1_000_000)
-                shift = large.sum()
-                del large
+                shift = torch.zeros(1_000_000).sum()
             return super().forward(inputs) + shift
 
-    peak = Training(Peaked(16, 8), sgd, torch.randn(2, 16)).counted()
+    peak = counted(Peaked(16, 8), torch.randn(2, 16))
     assert peak.temporary_bytes >= FLOAT * 1_000_000
     assert peak.activation_bytes < 1000
 
 
-def test_counting_leaves_nothing_behind():
-    training = wide()
-    first = training.counted()
-    gc.collect()
-    assert training.counted() == first
-
-
 def test_a_step_that_cannot_be_watched_costs_only_the_kinds():
-    model = linear()
+    model = nn.Linear(4, 4)
     optimizer = sgd(model.parameters())
 
     def step():
