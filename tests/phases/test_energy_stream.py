@@ -41,10 +41,11 @@ class SimulatedLoad:
 
 
 class Bench:
-    """GPUs, their meters and a clock; at given moments something happens to the first."""
+    """GPUs, their meters and a clock; at a given moment something happens to the first."""
 
-    def __init__(self, monkeypatch, *gpus: FakeGpu, events=()) -> None:
-        self.clock, self.gpu, self.events = FakeClock(), gpus[0], list(events)
+    def __init__(self, monkeypatch, *gpus: FakeGpu, at_s=math.inf, happens=None) -> None:
+        self.clock, self.gpu = FakeClock(), gpus[0]
+        self.at_s, self.happens = at_s, happens
         FakeDriver(gpus, clock=self.clock).install(monkeypatch)
         uuids = tuple(gpu.uuid for gpu in gpus)
         joint = Device(placement="0", kind="cuda", name="GPU", architecture="Hopper", uuids=uuids)
@@ -54,13 +55,12 @@ class Bench:
 
     def sleep(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        while self.events and self.clock() >= self.events[0][0]:
-            self.events.pop(0)[1](self.gpu)
+        if self.clock() >= self.at_s:
+            self.happens(self.gpu)
 
-    def measure(self, load=None, seconds=5.0):
+    def measure(self, load=None):
         load = load or SimulatedLoad(self.clock, 0.007)
-        burst = math.ceil(BURST_S / getattr(load, "step_s", 1.0))
-        return measure(load, self.meters, seconds, burst)
+        return measure(load, self.meters, 5.0, math.ceil(BURST_S / load.step_s))
 
 
 @pytest.fixture
@@ -126,18 +126,22 @@ def test_the_device_never_waits_and_the_queue_does_not_run_away(bench, errors):
     assert load.most_queued_s <= AHEAD * (BURST_S + load.step_s)
 
 
+def stop_counting(gpu: FakeGpu) -> None:
+    gpu.errors[COUNTER] = fake.UNKNOWN
+
+
 @pytest.mark.parametrize(
-    ("gpu", "events"),
+    ("gpu", "at_s"),
     [
-        ({"errors": NO_COUNTER}, []),
-        ({"energy_tick_s": 1e6}, []),
-        ({"energy_wraps_at_j": 2000.0}, []),
-        ({}, [(8.0, lambda gpu: gpu.errors.update({COUNTER: fake.UNKNOWN}))]),
+        ({"errors": NO_COUNTER}, math.inf),
+        ({"energy_tick_s": 1e6}, math.inf),
+        ({"energy_wraps_at_j": 2000.0}, math.inf),
+        ({}, 8.0),
     ],
     ids=["not supported", "never ticks", "wraps", "stops answering"],
 )
-def test_without_a_sound_counter_power_is_the_source(bench, gpu, events):
-    machine = bench(FakeGpu("GPU-a", power_w=250.0, **gpu), events=events)
+def test_without_a_sound_counter_power_is_the_source(bench, gpu, at_s):
+    machine = bench(FakeGpu("GPU-a", power_w=250.0, **gpu), at_s=at_s, happens=stop_counting)
     window = machine.measure()
     assert window.source == "power"
     assert window.seconds >= 5.0
@@ -153,20 +157,21 @@ def test_zero_power_is_unknown_and_not_free_energy(bench):
 
 
 def test_power_that_goes_silent_half_way_is_unknown(bench):
-    gpu = FakeGpu("GPU-a", power_w=250.0, errors=NO_COUNTER)
-    machine = bench(gpu, events=[(2.0, lambda gpu: setattr(gpu, "power_w", 0.0))])
-    assert machine.measure() is None
+    gpu = FakeGpu("GPU-a", power_w=lambda now_s: 250.0 if now_s < 2.0 else 0.0, errors=NO_COUNTER)
+    assert bench(gpu).measure() is None
 
 
 def test_a_gpu_lost_in_mid_run_is_a_failure(bench):
-    machine = bench(FakeGpu("GPU-a"), events=[(3.0, lambda gpu: setattr(gpu, "lost", True))])
+    def lose(gpu):
+        gpu.lost = True
+
     with pytest.raises(DeviceLostError, match="lost"):
-        machine.measure()
+        bench(FakeGpu("GPU-a"), at_s=3.0, happens=lose).measure()
 
 
 def test_idle_power_is_that_of_a_device_that_does_nothing(bench):
     machine = bench(FakeGpu("GPU-a", power_w=lambda now_s: 400.0 if now_s < 0.5 else 80.0))
-    window = machine.measure(rest, seconds=0.5)
+    window = measure(rest, machine.meters, 0.5)
     assert window.power_w == pytest.approx(80, rel=0.01)
     assert window.sampled_w == pytest.approx(80)
     assert machine.clock() < 2.5
