@@ -1,4 +1,3 @@
-import math
 from collections import Counter
 from dataclasses import replace
 
@@ -68,35 +67,19 @@ def test_a_net_of_linear_layers_computes_in_the_precisions_type_alone(precision,
     )
 
 
-def test_a_part_that_autocast_does_not_reach_has_its_share():
-    def in_fp32(layer, inputs):
-        with torch.autocast("cpu", enabled=False):
-            return layer(inputs.float())
-
-    model = nn.Sequential(nn.Linear(10, 10), Layer(nn.Linear(10, 5), in_fp32))
-    result = observed(model, (10,), "amp-bf16")
-    assert result.flops_per_step == 2 * BATCH * (2 * 100 + 3 * 50)
-    assert result.compute_dtypes == "bfloat16:57% float32:43%"  # 200 and 150 of 350
-    assert observed(model, (10,)).compute_dtypes == "float32:100%"
-
-
 @pytest.mark.parametrize(
-    ("layer", "shape", "forward"),
+    ("layer", "forward"),
     [
-        (nn.Conv2d(4, 8, 3, stride=2, bias=False), (4, 9, 9), 2 * 16 * 9 * 4 * 8),
-        (nn.ConvTranspose2d(4, 6, 3, groups=2), (4, 5, 5), 2 * 25 * 9 * 4 * 3),
-        (nn.Conv1d(3, 5, 4), (3, 10), 2 * 7 * 4 * 3 * 5),
+        (nn.Conv2d(4, 8, 3, stride=2, bias=False), 2 * 16 * 9 * 4 * 8),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2), 2 * 81 * 9 * 4 * 3),
     ],
-    ids=["strided", "transposed in groups", "one dimension"],
+    ids=["strided", "transposed in groups"],
 )
-def test_a_convolution_multiplies_as_often_for_each_gradient_as_forward(layer, shape, forward):
-    # The first one has no gradient of its input; the 1×1 before it makes it need one.
-    assert observed(layer, shape).flops_per_step == BATCH * 2 * forward
-    channels, *image = shape
-    convolution = nn.Conv1d if len(image) == 1 else nn.Conv2d
-    both = observed(nn.Sequential(convolution(channels, channels, 1), layer), shape)
-    first_forward = 2 * math.prod(image) * channels**2
-    assert both.flops_per_step == BATCH * (3 * forward + 2 * first_forward)
+def test_a_convolution_multiplies_as_often_for_each_gradient_as_forward(layer, forward):
+    # The 1×1 before it has no gradient of its input, and makes it need one.
+    before = 2 * 81 * 4 * 4
+    both = observed(nn.Sequential(nn.Conv2d(4, 4, 1), layer), (4, 9, 9))
+    assert both.flops_per_step == BATCH * (2 * before + 3 * forward)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("amp-bf16", "bfloat16")])
@@ -193,7 +176,6 @@ def test_shares_are_written_largest_first_and_never_round_a_part_away():
     bf16, fp32 = torch.bfloat16, torch.float32
     assert shares(Counter({fp32: 2, bf16: 98})) == "bfloat16:98% float32:2%"
     assert shares(Counter({fp32: 1, bf16: 999})) == "bfloat16:>99% float32:<1%"
-    assert shares(Counter({fp32: 0}), [bf16]) == "bfloat16:?"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-fp16", "amp-bf16"])

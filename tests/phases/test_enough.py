@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from bench.phases.speed import Speed
-from bench.phases.speed.processes import enough, log_speedups
+from bench.phases.speed.processes import enough
 from bench.spec.protocol import Protocol
 from bench.stats import around, over_processes
 
@@ -75,7 +74,6 @@ def test_a_width_is_reached_where_reports_say_so():
     ("protocol", "wanted"),
     [
         (Protocol(), 3.0),
-        (Protocol(time_budget_s=9.0), 3.0),
         (Protocol(time_budget_s=1.5), 0.5),
         (Protocol(time_budget_s=200.0, replicates=10, most_replicates=20), 10.0),
         (Protocol(time_budget_s=3.0, replicates=1, most_replicates=1), 3.0),
@@ -83,11 +81,3 @@ def test_a_width_is_reached_where_reports_say_so():
 )
 def test_processes_share_the_budget_of_a_comparison(protocol, wanted):
     assert protocol.process_s == wanted
-
-
-def test_a_speed_without_a_partner_has_no_log_speedup():
-    speed = Speed(
-        steady=True, warmup_steps=3, switch_warmup_steps=1, block_steps=4, rounds=5, step_ms=2.0
-    )
-    assert log_speedups([speed]) == ([], [])
-    assert speed.timed_s == pytest.approx(2 * 5 * 4 * 2e-3)

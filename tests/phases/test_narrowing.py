@@ -10,6 +10,7 @@ from perf.layers import (
     PLANTS,
     SPECIAL,
     mlp,
+    narrow,
     narrowing,
     planted,
     special,
@@ -38,18 +39,13 @@ def test_own_operations_repeated_calls_and_tied_weights(kind):
 
 def test_a_loss_that_is_narrow_itself_is_named():
     def summed(net, batch):
-        outputs = net(batch[0])
-        narrow = (
-            torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else outputs.dtype
-        )
-        return nn.functional.mse_loss(
-            (outputs.to(narrow) + 200) - 200, torch.zeros_like(outputs).float() + 0.1
-        )
+        outputs = narrow(net(batch[0]))
+        targets = torch.full_like(outputs, 0.1)
+        return nn.functional.mse_loss((outputs + 200) - 200, targets.float())
 
     net = mlp()
-    assert (
-        search(Narrowing(net, summed, narrowing(net, (16,), BF16).batches, BF16)).answer == "loss"
-    )
+    model = Narrowing(net, summed, narrowing(net, (16,), BF16).batches, BF16)
+    assert search(model).answer == "loss"
 
 
 def test_errors_are_those_of_fp32_where_everything_is_kept_and_the_model_is_left_as_it_was():
@@ -61,20 +57,14 @@ def test_errors_are_those_of_fp32_where_everything_is_kept_and_the_model_is_left
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
+class Casts(nn.Sequential):
+    def forward(self, values):
+        return super().forward(values.float())
+
+
 def test_a_model_that_casts_to_float32_itself_is_searched():
-    class Casts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.bias_before_norm, self.norm, self.head = (
-                nn.Linear(16, 16),
-                nn.BatchNorm1d(16),
-                nn.Linear(16, 10),
-            )
-
-        def forward(self, values):
-            return self.head(self.norm(self.bias_before_norm(values.float())))
-
-    assert search(narrowing(Casts(), (16,), BF16)).answer == "fine"
+    model = Casts(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
+    assert search(narrowing(model, (16,), BF16)).answer == "fine"
 
 
 class Unaware(torch.autograd.Function):
@@ -91,34 +81,34 @@ class Unaware(torch.autograd.Function):
         return gradient @ weight.T, inputs.T @ gradient
 
 
-class Unnarrowed(nn.Module):
-    """A product that autocast does not know, or a number that float16 does not hold."""
-
-    def __init__(self, *, fills):
-        super().__init__()
-        self.weight, self.fills = nn.Parameter(torch.randn(16, 16)), fills
+class Multiplies(nn.Linear):
+    """A product that autocast does not know."""
 
     def forward(self, inputs):
-        if self.fills:
-            return inputs.masked_fill(inputs > 1, -1e9).clamp(-10, 10) @ self.weight
         return Unaware.apply(inputs, self.weight)
 
 
+class Fills(nn.Linear):
+    """Fills in a number that float16 does not hold."""
+
+    def forward(self, inputs):
+        return super().forward(inputs.masked_fill(inputs > 1, -1e9).clamp(-10, 10))
+
+
 @pytest.mark.parametrize(
-    ("fills", "sentence"),
+    ("fragile", "sentence"),
     [
-        (True, "cannot be converted to type c10::Half"),
-        (False, "lacks torch.amp's custom_fwd and custom_bwd"),
+        (Fills, "cannot be converted to type c10::Half"),
+        (Multiplies, "lacks torch.amp's custom_fwd and custom_bwd"),
     ],
 )
-def test_a_module_that_raises_in_the_narrow_type_is_kept_with_what_it_raised(fills, sentence):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 16), Unnarrowed(fills=fills), nn.Linear(16, 4))
-    batches = [torch.randn(8, 16) for _ in range(2)]
-    narrowing = Narrowing(
-        model, lambda model, batch: model(batch).float().square().mean(), batches, torch.float16
-    )
-    findings = search(narrowing)
+def test_a_module_that_raises_in_the_narrow_type_is_kept_with_what_it_raised(fragile, sentence):
+    def loss(model, batch):
+        return model(batch).float().square().mean()
+
+    model = nn.Sequential(nn.Linear(16, 16), fragile(16, 16), nn.Linear(16, 4))
+    batches = [torch.randn(8, 16), torch.randn(8, 16)]
+    findings = search(Narrowing(model, loss, batches, torch.float16))
     assert findings.kept == ("1",)
     assert sentence in findings.raised
 

@@ -2,10 +2,11 @@
 small models.
 """
 
+from collections import Counter, defaultdict
+
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.phases.explain.observe import PeakHolders, watch_finite
 
@@ -32,34 +33,28 @@ def train(model, inputs, dtype, times=1):
 
 
 def observed(model, inputs, dtype, times=1):
-    """Return the figures of a step by their kind."""
+    """Return the figures of a step, or of several parts of one, by their kind."""
     train(model, inputs, dtype)
     model.zero_grad()
     there = {"parameters": model.parameters(), "batches": [inputs]}
     with PeakHolders(torch.device("cpu"), there) as holders:
         train(model, inputs, dtype, times)
-    kinds = {}
+    kinds = defaultdict(list)
     for row in holders.rows():
-        kinds.setdefault(row["kind"], []).append(row)
+        kinds[row["kind"]].append(row)
     return kinds
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_what_is_held_adds_up_to_the_peak(dtype):
     kinds = observed(Expanded(), torch.randn(BATCH, 16, 64), dtype)
+    held_bytes = Counter()
+    for row in kinds["held"]:
+        held_bytes[row["name"]] += row["value"]
     (peak,) = kinds["peak"]
-    assert sum(row["value"] for row in kinds["held"]) == peak["value"]
-    amounts = {row["name"]: row["value"] for row in kinds["held"]}
-    assert amounts["parameters"] == 4 * (64 * 64 + 64 * 8 + 8)
-    assert amounts["batches"] == 4 * BATCH * 16 * 64
-
-
-def test_an_expanded_table_is_copied_whole_under_autocast_alone():
-    inputs = torch.randn(BATCH, 16, 64)
-    assert "expanded" not in observed(Expanded(), inputs, "fp32")
-    (copy,) = observed(Expanded(), inputs, "bf16")["expanded"]
-    assert (copy["name"], copy["module"]) == ("_to_copy", "Expanded")
-    assert copy["value"] == 2 * BATCH * 64 * 64
+    assert held_bytes.total() == peak["value"]
+    assert held_bytes["parameters"] == 4 * (64 * 64 + 64 * 8 + 8)
+    assert held_bytes["batches"] == 4 * BATCH * 16 * 64
 
 
 def test_operators_of_the_backward_pass_belong_to_their_module():
@@ -69,14 +64,6 @@ def test_operators_of_the_backward_pass_belong_to_their_module():
     gradients = {row["module"] for row in held if row["name"] == "mm"}
     assert gradients <= {"0", "2"}
     assert gradients
-
-
-def test_weights_that_each_micro_batch_casts_are_counted():
-    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1))
-    inputs = torch.randn(BATCH, 64)
-    assert "repeated" not in observed(model, inputs, "bf16")
-    repeated = observed(model, inputs, "bf16", times=4)["repeated"]
-    assert {row["module"] for row in repeated if row["value"] == 4} == {"0", "1"}
 
 
 class Spectrum(nn.Module):
@@ -93,59 +80,54 @@ class Indices(nn.Module):
         return inputs * inputs.long()
 
 
+def linear(outputs=64):
+    return nn.Linear(64, outputs)
+
+
 @pytest.mark.parametrize(
-    ("model", "modules"),
+    ("model", "kind", "modules"),
     [
-        (nn.Sequential(nn.Linear(64, 64), Spectrum(), nn.Linear(64, 64)), {"1"}),
-        # What it computes was never narrower.
-        (nn.Sequential(Spectrum(), nn.Linear(64, 64)), set()),
-        (nn.Sequential(nn.Linear(64, 64), Spectrum()), set()),  # nothing narrow follows
-        (nn.Sequential(nn.Linear(64, 64), Indices(), nn.Linear(64, 64)), set()),
+        (Expanded(), "expanded", {"Expanded"}),
+        (nn.Sequential(linear(), linear(1)), "repeated", {"0", "1"}),
+        (nn.Sequential(linear(), Spectrum(), linear()), "widened", {"1"}),
+        (nn.Sequential(Spectrum(), linear()), "widened", set()),  # was never narrower
+        (nn.Sequential(linear(), Spectrum()), "widened", set()),  # nothing narrow follows
+        (nn.Sequential(linear(), Indices(), linear()), "widened", set()),
     ],
 )
-def test_what_is_widened_between_narrow_operators_is_noted_with_its_module(model, modules):
+def test_what_autocast_copies_and_casts_is_noted_with_its_module(model, kind, modules):
+    inputs = torch.randn(BATCH, 16, 64)
+    assert observed(model, inputs, "fp32", times=4)[kind] == []
+    noted = observed(model, inputs, "bf16", times=4)[kind]
+    assert {row["module"] for row in noted} == modules
+
+
+def test_a_copy_has_its_bytes_and_a_cast_how_often_it_was_made():
+    (copy,) = observed(Expanded(), torch.randn(BATCH, 16, 64), "bf16")["expanded"]
+    assert (copy["name"], copy["value"]) == ("_to_copy", 2 * BATCH * 64 * 64)
     inputs = torch.randn(BATCH, 64)
-    assert "widened" not in observed(model, inputs, "fp32")
-    widened = observed(model, inputs, "bf16", times=2).get("widened", [])
-    assert {row["module"] for row in widened} == modules
+    assert observed(linear(), inputs, "bf16")["repeated"] == []
+    casts = observed(linear(), inputs, "bf16", times=4)["repeated"]
+    assert {cast["value"] for cast in casts} == {4}
 
 
 @pytest.mark.parametrize(("inside", "is_noted"), [(2, False), (10, True)])
 def test_memory_that_an_operator_takes_inside_is_the_allocators_peak_around_it(
     monkeypatch, inside, is_noted
 ):
-    """An allocator in which a convolution takes some times the bytes of its tensors, and frees them
-    at its end.
-    """
-
-    class Allocator(TorchDispatchMode):
-        allocated = peak = 0
-
-        def reset_peak(self):
-            self.peak = self.allocated
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            if func.overloadpacket.__name__ == "convolution":
-                inputs, weight, bias = args[:3]
-                size = result.nbytes + inputs.nbytes + weight.nbytes + bias.nbytes
-                self.allocated += result.nbytes
-                self.peak = self.allocated + inside * size
-            return result
-
-    allocator = Allocator()
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: allocator.allocated)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: allocator.peak)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", allocator.reset_peak)
-    model = nn.Sequential(nn.Conv3d(3, 4, 3))
-    inputs = torch.randn(2, 3, 5, 5, 5)
-    holders = PeakHolders(torch.device("cuda"), {})
-    with allocator, holders:
+    model, inputs = nn.Sequential(nn.Conv3d(3, 4, 3)), torch.randn(2, 3, 5, 5, 5)
+    outputs = model(inputs)
+    size = outputs.nbytes + inputs.nbytes + sum(each.nbytes for each in model.parameters())
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: inside * size)
+    with PeakHolders(torch.device("cuda"), {}) as holders:
         model(inputs)
-    noted = [row for row in holders.rows() if row["kind"] == "unfolded"]
-    assert bool(noted) == is_noted
-    for row in noted:
-        assert (row["name"], row["module"]) == ("convolution", "0")
+    noted = []
+    for row in holders.rows():
+        if row["kind"] == "unfolded":
+            noted.append((row["name"], row["module"]))
+    assert noted == [("convolution", "0")] * is_noted
 
 
 class Roots(nn.Module):
@@ -153,24 +135,19 @@ class Roots(nn.Module):
         return (inputs * 0).sqrt()
 
 
+def overflowing():
+    layer = nn.Linear(4, 4)
+    nn.init.constant_(layer.weight, float("inf"))
+    return layer
+
+
 @pytest.mark.parametrize(
-    ("broken", "direction"),
-    [
-        (nn.Linear(4, 4), "forward"),
-        (Roots(), "backward"),
-    ],
+    ("part", "direction"), [(overflowing(), "forward"), (Roots(), "backward"), (nn.ReLU(), None)]
 )
-def test_the_first_module_that_makes_no_number_is_named(broken, direction):
-    if isinstance(broken, nn.Linear):
-        nn.init.constant_(broken.weight, float("inf"))
-    model = nn.Sequential(nn.Linear(4, 4), broken, nn.Linear(4, 4))
+def test_the_first_module_that_makes_no_number_is_named(part, direction):
+    model = nn.Sequential(nn.Linear(4, 4), part, nn.Linear(4, 4))
     with watch_finite() as rows:
         train(model, torch.randn(2, 4), "fp32")
     modules = {row["detail"]: row["module"] for row in rows}
-    assert modules[direction] == "1"
-
-
-def test_a_healthy_step_is_finite():
-    with watch_finite() as rows:
-        train(Expanded(), torch.randn(BATCH, 16, 64), "fp32")
-    assert rows == []
+    assert modules.get(direction) == ("1" if direction else None)
+    assert bool(rows) == bool(direction)

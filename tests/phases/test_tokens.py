@@ -1,6 +1,7 @@
 """Phases on sequences of tokens: how their reports differ from those on images."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,13 +32,11 @@ def trial(use_suite, tiny_trial, monkeypatch):
     return replace(tiny_trial, cell=cell, protocol=Protocol(time_budget_s=0.1, replicates=2))
 
 
-@pytest.fixture(params=["markov", "text"])
+@pytest.fixture(params=["markov", "text:{folder}/mine.txt"])
 def on_tokens(request, trial, tmp_path):
     """The trial on the Markov chain, and on a text."""
     (tmp_path / "mine.txt").write_bytes(b"to be or not to be; " * 100)
-    source = DataSource.parse(
-        "markov" if request.param == "markov" else f"text:{tmp_path / 'mine.txt'}"
-    )
+    source = DataSource.parse(request.param.format(folder=tmp_path))
     return replace(trial, cell=replace(trial.cell, data=source, classes=SYMBOLS))
 
 
@@ -71,19 +70,11 @@ def test_speed_is_in_tokens_too(trial, cpu):
 
 
 def test_answers_are_compared_token_by_token():
-    outputs = {"one": torch.zeros(2, LENGTH, SYMBOLS), "other": torch.zeros(2, LENGTH, SYMBOLS)}
-    outputs["one"][..., 3] = outputs["other"][..., 3] = 4.0
-    outputs["other"][0, :4, 5] = 5.0
-
-    class Runner:
-        def __init__(self, name):
-            self.name = name
-
-        def activate(self):
-            """Nothing differs but the outputs."""
-
-        def forward(self, _):
-            return outputs[self.name]
-
+    expected = torch.zeros(2, LENGTH, SYMBOLS)
+    expected[..., 3] = 4.0
+    outputs = expected.clone()
+    outputs[0, :4, 5] = 5.0
+    baseline = SimpleNamespace(activate=lambda: None, forward=lambda _: expected)
+    runner = SimpleNamespace(activate=lambda: None, forward=lambda _: outputs)
     tokens = torch.zeros(2, LENGTH, dtype=torch.int64)
-    assert agreement(Runner("one"), Runner("other"), [tokens, tokens]) == (75.0, 1.25)
+    assert agreement(baseline, runner, [tokens, tokens]) == (75.0, 1.25)

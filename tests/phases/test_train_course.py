@@ -12,15 +12,14 @@ def epochs_of(run):
     return load([run.folder]).details["epochs"]
 
 
-def line(panel, precision):
-    """Return the places and the values of a precision's only line."""
-    (drawn,) = [mark for mark in marks(panel, Curve) if mark.tint == precision]
-    x, y = zip(*drawn.points, strict=True)
-    return list(x), list(y)
-
-
 def marks(panel, kind):
     return [mark for mark in panel.marks if isinstance(mark, kind)]
+
+
+def line(panel, precision):
+    """Return the places and the values of a precision's only line."""
+    (drawn,) = (mark for mark in marks(panel, Curve) if mark.tint == precision)
+    return [list(values) for values in zip(*drawn.points, strict=True)]
 
 
 def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_the_highest(
@@ -28,7 +27,7 @@ def test_a_line_is_the_mean_over_seeds_and_the_band_reaches_from_the_lowest_to_t
 ):
     run = RunBuilder(tmp_path / "run").train("fp32", [80.0, 90.0, 100.0])
     panel = training.panel(epochs_of(run), training.ACCURACY, "epoch")
-    assert line(panel, "fp32") == ([1, 2], pytest.approx([72.0, 90.0]))
+    assert line(panel, "fp32") == [[1, 2], pytest.approx([72.0, 90.0])]
     (band,) = marks(panel, Bar)
     assert list(band.low) == pytest.approx([64.0, 80.0])
     assert list(band.high) == pytest.approx([80.0, 100.0])

@@ -16,13 +16,6 @@ from tests.report.builders import RunBuilder
 from tests.report.tables.lines import column
 
 
-def test_a_precision_whose_every_seed_diverged_is_called_diverged_in_the_table(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.0])
-    run.diverged("amp-bf16").diverged("amp-bf16", seed=1)
-    learned, _ = training(run.summary())
-    assert column(learned, "parity") == ["–", "diverged"]
-
-
 def test_the_loss_above_a_known_entropy_is_a_mean_over_seeds(tmp_path):
     run = RunBuilder(tmp_path / "run")
     run.train("fp32", [None] * 3, test_loss=[3.1, 3.2, 3.3], entropy_nats=3.0)
@@ -48,10 +41,6 @@ def test_what_training_cost_is_in_its_units_and_where_the_data_were(tmp_path):
     assert column(cost, "total time (s)") == ["6.000"]
     assert column(cost, "data from") == ["disk"]
     assert column(cost, "waiting for data (%)") == ["12"]
-
-
-def test_nothing_trained_is_no_table(tmp_path):
-    assert training(RunBuilder(tmp_path / "run").speed().summary()) == [None, None]
 
 
 # The loader as the limit of training, from measurements alone.
@@ -83,20 +72,26 @@ def test_a_loader_that_limits_is_told_in_words(tmp_path: Path, wait_pct, pace, r
 # Its figures.
 
 
-def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(tmp_path):
-    run = RunBuilder(tmp_path / "run").train("fp32", [90.0, 90.2]).train("amp-bf16", [90.4, 90.4])
-    tokens = RunBuilder(tmp_path / "tokens").train("fp32", [None] * 2, test_loss=[3.0, 3.1])
-    tokens.train("amp-bf16", [None] * 2, test_loss=[3.002, 3.106])
-    for builder, quality, change, margin in (
-        (run, ACCURACY, 0.3, 0.5),
-        (tokens, LOSS, 0.004, 0.01),
-    ):
-        (panel,) = differences(builder.summary(), quality).panels
-        (dot,) = [mark for mark in panel.marks if isinstance(mark, Curve) and mark.dots]
-        assert dot.points == [(pytest.approx(change), 0.5)]
-        assert [text for _, text in panel.y.ticks] == ["Test 1 amp-bf16"]
-        assert [mark.x for mark in panel.marks if isinstance(mark, Bar)] == [(-margin, margin)]
-    assert differences(run.summary(), LOSS) is None
+ACCURACIES = {"fp32": ([90.0, 90.2], None), "amp-bf16": ([90.4, 90.4], None)}
+LOSSES = {"fp32": ([None] * 2, [3.0, 3.1]), "amp-bf16": ([None] * 2, [3.002, 3.106])}
+
+
+@pytest.mark.parametrize(
+    ("metric", "arms", "change", "margin"),
+    [(ACCURACY, ACCURACIES, 0.3, 0.5), (LOSS, LOSSES, 0.004, 0.01)],
+)
+def test_accuracy_and_the_loss_of_tokens_are_drawn_with_their_margins(
+    tmp_path, metric, arms, change, margin
+):
+    run = RunBuilder(tmp_path / "run")
+    for name, (accuracies, losses) in arms.items():
+        run.train(name, accuracies, test_loss=losses)
+    (panel,) = differences(run.summary(), metric).panels
+    (dot,) = (mark for mark in panel.marks if isinstance(mark, Curve) and mark.dots)
+    assert dot.points == [(pytest.approx(change), 0.5)]
+    assert [text for _, text in panel.y.ticks] == ["Test 1 amp-bf16"]
+    (bar,) = (mark for mark in panel.marks if isinstance(mark, Bar))
+    assert bar.x == (-margin, margin)
 
 
 def test_trainings_on_many_devices_are_drawn_only_where_all_figures_are_asked_for(tmp_path):
