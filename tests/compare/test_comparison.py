@@ -4,7 +4,6 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +26,6 @@ from tests.report.ablations import scattered, together
 from tests.report.builders import GPU, RunBuilder
 from tests.report.fleet import edit_run
 
-STEADY = (0.999, 1.0, 1.001)
-
 
 @pytest.fixture
 def old(tmp_path: Path) -> RunBuilder:
@@ -40,11 +37,9 @@ def new(tmp_path: Path) -> RunBuilder:
     return RunBuilder(tmp_path / "new")
 
 
-def timed(
-    run: RunBuilder, step_ms: float, processes: Sequence[float] = STEADY, batch: int = 128
-) -> RunBuilder:
-    """Add processes of fp32 alone, each with its share of the step's time."""
-    return run.alone("fp32", [step_ms * share for share in processes], batch=batch)
+def timed(run: RunBuilder, step_ms: float, batch: int = 128) -> RunBuilder:
+    """Add three processes of fp32 alone, in which a step takes nearly the same time."""
+    return run.alone("fp32", [step_ms * share for share in (0.999, 1.0, 1.001)], batch=batch)
 
 
 def begin(run: RunBuilder, hour: int = 0) -> RunBuilder:
@@ -67,31 +62,25 @@ def by_batch(compared: Comparison, metric: str = "speed") -> dict[int, Change]:
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "processes", "verdict"),
+    ("step_ms", "verdict"),
     [
-        (7.7, STEADY, "IMPROVED"),
-        (13.3, STEADY, "REGRESSED"),
-        (9.5, STEADY, "INCONCLUSIVE"),  # another day's speed may differ by as much
-        (10.0, STEADY, "INCONCLUSIVE"),
-        (9.8, (0.95, 1.0, 1.05), "INCONCLUSIVE"),
+        (7.7, "IMPROVED"),
+        (13.3, "REGRESSED"),
+        (9.5, "INCONCLUSIVE"),  # another day's speed may differ by as much
     ],
 )
-def test_the_verdict_is_of_the_step(old, new, step_ms, processes, verdict):
-    result = compared(timed(old, 10.0), timed(new, step_ms, processes))
+def test_the_verdict_is_of_the_step(old, new, step_ms, verdict):
+    result = compared(timed(old, 10.0), timed(new, step_ms))
     assert change_of(result).verdict == verdict
     assert bool(result.failures) is (verdict == "REGRESSED")
-
-
-def test_memory_has_its_ratio(old, new):
-    result = compared(old.memory("fp32", 100), new.memory("fp32", 50))
-    assert str(change_of(result, "memory")) == "0.500"
 
 
 def test_what_differs_between_the_runs_is_a_caution_and_rows_of_one_alone_are_named(old, new):
     edit_run(new.folder, lambda info: info["environment"].update(driver="999.1"))
     old.memory("fp32", 100).memory("amp-bf16", 60)
-    new.memory("fp32", 100).memory("amp-fp16", 60)
+    new.memory("fp32", 50).memory("amp-fp16", 60)
     result = compared(old, new)
+    assert str(change_of(result, "memory")) == "0.500"
     assert "Different driver: 550.1 in old; 999.1 in new." in " ".join(result.cautions)
     assert result.apart == [
         "Only in OLD: mlp (synthetic) on 0 batch 128 amp-bf16.",
@@ -100,39 +89,31 @@ def test_what_differs_between_the_runs_is_a_caution_and_rows_of_one_alone_are_na
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        ("ok", "oom", "REGRESSED"),
-        ("oom", "ok", "IMPROVED"),
-        ("ok", "invalid", "INCONCLUSIVE"),  # what was disturbed says nothing
-    ],
+    ("before", "after", "verdict"), [("ok", "oom", "REGRESSED"), ("oom", "ok", "IMPROVED")]
 )
 def test_what_fits_on_one_side_alone_is_a_row_with_both_words(old, new, before, after, verdict):
     for run, status in ((old, before), (new, after)):
-        run.memory("fp32", 100)
         if status == "ok":
             timed(run, 10.0)
         else:
             run.lost("speed", "fp32", status, "boom")
     result = compared(old, new, 0.5)
     change = change_of(result)
-    assert str(change) == f"{before} → {after}"
-    assert change.verdict == verdict
+    assert (str(change), change.verdict) == (f"{before} → {after}", verdict)
     assert bool(result.failures) is (verdict == "REGRESSED")
 
 
-def test_a_new_side_that_fails_everywhere_is_a_failure(old, new):
-    timed(old, 10.0)
-    new.lost("speed", "fp32", "failed")
-    (failure,) = compared(old, new).failures
-    assert "ok → failed" in failure
-
-
-def test_a_new_side_that_was_disturbed_everywhere_cannot_be_compared(old, new):
+def test_what_was_disturbed_decides_nothing(old, new):
     timed(old, 10.0)
     new.lost("speed", "fp32", "invalid")
     with pytest.raises(UsageError, match="no measured cell and precision in common"):
         compared(old, new)
+    for run in (old, new):
+        run.memory("fp32", 100)
+    result = compared(old, new)
+    change = change_of(result)
+    assert (str(change), change.verdict) == ("ok → invalid", "INCONCLUSIVE")
+    assert result.failures == []
 
 
 def exit_code(old, new, *words):
@@ -142,7 +123,7 @@ def exit_code(old, new, *words):
 def test_fail_over_that_could_judge_no_time_is_an_error_with_the_cause(old, new):
     # The memory is judged, and does not stand for the speed.
     timed(old, 10.0).memory("fp32", 100)
-    timed(new, 10.0, [1.0]).memory("fp32", 100)
+    new.alone("fp32", [10.0]).memory("fp32", 100)
     with pytest.raises(UsageError, match=r"could judge nothing: .*--quick"):
         exit_code(old, new, "--fail-over", "3%")
 
@@ -154,13 +135,6 @@ def test_without_times_anything_else_must_have_been_judged(old, new):
     for run in (old, new):
         run.memory("fp32", 100)
     assert compared(old, new).is_judged
-
-
-def test_a_copy_is_no_second_run(old):
-    begin(old.memory("fp32", 100))
-    shutil.copytree(old.folder, old.folder.parent / "again")
-    with pytest.raises(UsageError, match="are copies of one run: name, host and start"):
-        compare(old.folder, old.folder.parent / "again")
 
 
 def test_steps_of_a_ladder_are_compared(old, new):
@@ -178,20 +152,24 @@ def test_steps_of_a_ladder_are_compared(old, new):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "There is no run in"), ("old", "have the same run")]
+    ("name", "message"),
+    [
+        ("nowhere", "There is no run in"),
+        ("old", "have the same run"),
+        ("copy", "are copies of one run: name, host and start"),
+    ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_reason(old, name, message):
-    old.memory("fp32", 100)
+    begin(old.memory("fp32", 100))
+    shutil.copytree(old.folder, old.folder.with_name("copy"))
     with pytest.raises(UsageError, match=message):
-        compare(old.folder, old.folder.parent / name)
+        compare(old.folder, old.folder.with_name(name))
 
 
 @pytest.mark.parametrize(
     ("before_mib", "after_mib", "shown", "verdict"),
     [
         (100.0, 104.9, "too small to be resolved", "INCONCLUSIVE"),
-        # Each may be nothing, or 5 MiB more.
-        (2.0, 8.0, "too small to be resolved", "INCONCLUSIVE"),
         # Below 5 MiB, which is measured.
         (20.0, 0.0, "0.25 [0.11, 0.43]", "IMPROVED"),
         (0.0, 1000.0, "200 [133, 401]", "REGRESSED"),
@@ -207,7 +185,6 @@ def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(
     change = change_of(compare(tmp_path / "old", tmp_path / "new"), "memory")
     assert str(change) == shown
     assert change.verdict == verdict
-    assert change.statuses == ("ok", "ok")
 
 
 def test_an_error_that_is_read_once_is_compared_by_its_difference(old, new):
@@ -223,7 +200,6 @@ def test_an_error_that_is_read_once_is_compared_by_its_difference(old, new):
     [
         ({}, "tf32", "batch 128 tf32"),
         ({"parameters": (("depth", 4),)}, "fp32", "(depth=4, synthetic) on"),
-        ({"suite": "resnet20"}, "fp32", "resnet20 (synthetic)"),
     ],
 )
 def test_runs_without_a_common_cell_are_told_what_each_has(
@@ -266,7 +242,7 @@ def test_an_unfinished_run_is_a_failure(old, new, finished, failing):
 def test_fail_over_decides_the_exit_code(old, new):
     for run, step_ms in ((old, 10.0), (new, 13.0)):
         timed(run, step_ms)
-        timed(run, step_ms, [1.0], batch=64)
+        run.alone("fp32", [step_ms], batch=64)
     assert exit_code(old, new) == 0
     assert exit_code(old, new, "--fail-over", "3%") == 1
     assert exit_code(old, new, "--fail-over", "0.4") == 0

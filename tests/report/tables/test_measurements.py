@@ -98,9 +98,8 @@ def test_on_a_cpu_the_peak_is_resident_and_what_only_a_gpu_has_is_left_out(tmp_p
     assert "reserved (MiB)" not in line
 
 
-@pytest.mark.parametrize("larger", [0, 1])
-def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run, larger):
-    sizes = [120, 100][:: 1 - 2 * larger]  # MiB, in the order of the processes
+@pytest.mark.parametrize("sizes", [(120, 100), (100, 120)])  # MiB
+def test_of_two_processes_that_read_a_peak_the_larger_is_shown_and_explained(run, sizes):
     for replicate, size in enumerate(sizes):
         peak = MemoryPeak(**ON_A_GPU | {"peak_allocated_bytes": size * MIB})
         for name in ("fp32", "amp-bf16"):
