@@ -14,11 +14,10 @@ from bench.compare.document import document as of_comparison
 from bench.report import document
 from bench.report import load as frames
 from bench.report.reading.load import load
-from bench.results.records import Numeric
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report.ablations import whole
-from tests.report.builders import RunBuilder, block
+from tests.report.builders import RunBuilder, block, numeric
 from tests.report.fleet import copy, original
 
 
@@ -32,8 +31,7 @@ def folders(tmp_path_factory) -> list[Path]:
     """A run with every phase but inference, of which one seed diverged, and one of a ladder."""
     folder = original(tmp_path_factory.mktemp("runs") / "run")
     run = RunBuilder(folder).diverged("amp-bf16", seed=7).result("numerics", "fp32")
-    endless = {"kind": "step", "step": 0, "layer": "", "name": "loss", "value": float("inf")}
-    run.append(Numeric(trial="mlp-0-b128-numerics-fp32", precision="fp32", **endless))
+    run.append(numeric("mlp-0-b128-numerics-fp32", value=float("inf")))
     run.append(block("mlp-0-b128-speed-r0", round=20, steps=3, discarded="throttled"))
     whole(RunBuilder(folder.with_name("ladder")))
     return [folder, folder.with_name("ladder")]

@@ -41,11 +41,12 @@ def test_a_terminal_gets_nothing_raw(runs, tmp_path):
 
 
 def test_every_word_of_every_file_is_text_on_every_page(tmp_path):
-    text = f"{EVIL}<img src=x onerror=alert(1)></script></title></svg>\"'>|*`"
+    text = f"{EVIL}<img src=x onerror=alert(1)></script></title></svg>\"' onload=x>|*`"
     page = write_report([fleet.with_words(tmp_path / "run", text)], tmp_path / "out")
     html = page.read_text()
     assert len(re.findall("<(?:img|script|iframe|base)", html)) == 1  # the page's own script
-    assert not re.search(r"<[^<>]*\son\w+=", html)
+    without_values = re.sub(r'"[^"<>]*"', "", html)
+    assert not re.search(r"<[^<>]*\son\w+=", without_values)
     assert html.count("&lt;img src=x onerror=alert(1)&gt;") > 50
     for name in ("report.md", "report.html"):
         text = page.with_name(name).read_text()

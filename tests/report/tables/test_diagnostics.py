@@ -16,10 +16,10 @@ from bench.report.tables.diagnostics import (
     notes,
     warnings,
 )
-from bench.results.records import Operations, TrialResult
+from bench.results.records import Operations
 from tests.report.builders import GPU, RunBuilder, timed, write_report
 from tests.report.fleet import edit_run
-from tests.report.tables.lines import column, lines
+from tests.report.tables.lines import column
 
 
 def test_a_small_gain_is_faster_above_the_noise_and_not_below_it(tmp_path):
