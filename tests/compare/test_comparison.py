@@ -4,8 +4,10 @@ import math
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +20,12 @@ from bench.phases.energy import Energy
 from bench.phases.layers import Layers
 from bench.phases.memory import MemoryPeak
 from bench.report.analysis.arms import Arm
-from bench.report.analysis.changes import estimate
+from bench.report.analysis.changes import Contrast, estimate
 from bench.results.records import Device
 from bench.spec.errors import UsageError
 from bench.spec.metrics import SPEED
 from tests.report.ablations import scattered, together
-from tests.report.builders import GPU, RunBuilder
+from tests.report.builders import GPU, MIB, RunBuilder
 from tests.report.fleet import edit_run
 
 
@@ -52,13 +54,10 @@ def compared(old: RunBuilder, new: RunBuilder, fail_over: float | None = 0.03) -
     return compare(old.folder, new.folder, fail_over)
 
 
-def change_of(compared: Comparison, metric: str = "speed", precision: str = "fp32") -> Change:
-    (row,) = (row for row in compared.rows if row.question["precision"] == precision)
+def change_of(compared: Comparison, metric: str = "speed", **question: Any) -> Change:
+    """The change of a metric of the only row of a question, or the only one of all."""
+    (row,) = (row for row in compared.rows if question.items() <= row.question.items())
     return row.changes[metric]
-
-
-def by_batch(compared: Comparison, metric: str = "speed") -> dict[int, Change]:
-    return {row.question["batch_size"]: row.changes.get(metric) for row in compared.rows}
 
 
 @pytest.mark.parametrize(
@@ -180,18 +179,17 @@ def test_on_a_cpu_memory_is_compared_by_the_rule_of_the_reports(
 ):
     cpu = Device(placement="cpu", kind="cpu", name="CPU", architecture="x86")
     for name, mib in (("old", before_mib), ("new", after_mib)):
-        peak = MemoryPeak(peak_resident_bytes=int(mib * 2**20))
+        peak = MemoryPeak(peak_resident_bytes=int(mib * MIB))
         RunBuilder(tmp_path / name, device=cpu).result("memory", "fp32", row=peak)
     change = change_of(compare(tmp_path / "old", tmp_path / "new"), "memory")
-    assert str(change) == shown
-    assert change.verdict == verdict
+    assert (str(change), change.verdict) == (shown, verdict)
 
 
 def test_an_error_that_is_read_once_is_compared_by_its_difference(old, new):
     for run, error in ((old, 0.02), (new, 0.8)):
         run.result("layers", "amp-bf16", row=Layers(gradient_error=error))
     result = compared(old, new)
-    change = change_of(result, "gradient_error", "amp-bf16")
+    change = change_of(result, "gradient_error")
     assert (str(change), change.verdict, len(result.failures)) == ("+0.78", "REGRESSED", 1)
 
 
@@ -249,7 +247,6 @@ def test_fail_over_decides_the_exit_code(old, new):
 
 
 FIVE = [90.0, 90.8, 89.5, 91.0, 90.2]
-WOBBLE = np.array([0.01, -0.01, 0.0, 0.02, -0.02])
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
@@ -266,15 +263,15 @@ WOBBLE = np.array([0.01, -0.01, 0.0, 0.02, -0.02])
 def test_what_was_learned_is_compared_seed_by_seed_against_its_margin(
     old, new, metric, verdict, *, margins, seeds
 ):
-    changes = (margins + WOBBLE)[:seeds]
+    changes = margins + np.array([0.01, -0.01, 0.0, 0.02, -0.02])
     if metric == "loss":
+        losses = (3.0 - 0.02 * changes).tolist()
         old.train("fp32", [None] * 5, test_loss=[3.0] * 5)
-        losses = 3.0 - 0.02 * changes
-        new.train("fp32", [None] * seeds, test_loss=losses.tolist())
+        new.train("fp32", [None] * seeds, test_loss=losses)
     else:
+        accuracies = (90.0 + changes).tolist()
         old.train("fp32", [90.0] * 5)
-        accuracies = 90.0 + changes
-        new.train("fp32", accuracies.tolist())
+        new.train("fp32", accuracies[:seeds])
     result = compared(old, new, 0.5)
     assert change_of(result, metric).verdict == verdict
     assert bool(result.failures) is (verdict == "REGRESSED")
@@ -300,22 +297,19 @@ def test_a_seed_that_diverges_is_a_regression_of_what_is_learned(old, new, metri
 
 
 def test_of_several_devices_each_is_compared_with_itself_by_the_processes_of_all_runs(tmp_path):
-    def measure(side: str, name: str, card: str, step_ms: float) -> None:
-        device = replace(GPU, name=f"Card {card}")
-        timed(RunBuilder(tmp_path / side / f"{side}-{card}{name}", device=device), step_ms)
-
-    for name in "12":
-        measure("before", name, "X", 10.0)
-        measure("before", name, "Y", 4.0)
-    for name in "123":
-        measure("after", name, "X", 10.0)
-        measure("after", name, "Y", 4.8)
+    for side, runs, of_y_ms in (("before", 2, 4.0), ("after", 3, 4.8)):
+        for number in range(runs):
+            for card, step_ms in (("X", 10.0), ("Y", of_y_ms)):
+                device = replace(GPU, name=f"Card {card}")
+                timed(RunBuilder(tmp_path / side / f"{card}{number}", device=device), step_ms)
     result = compare(tmp_path / "before", tmp_path / "after", fail_over=0.03)
-    verdicts = {row.subject: row.changes["speed"].verdict for row in result.rows}
-    assert verdicts == {"mlp on Card X (0)": "INCONCLUSIVE", "mlp on Card Y (0)": "REGRESSED"}
+    of_x, of_y = result.rows
+    assert of_x.subject == "mlp on Card X (0)"
+    assert of_x.changes["speed"].verdict == "INCONCLUSIVE"
+    assert of_y.changes["speed"].verdict == "REGRESSED"
     (failure,) = result.failures
     assert "Card Y" in failure
-    contrast = result.rows[0].changes["speed"].contrast
+    contrast = of_x.changes["speed"].contrast
     assert len(contrast.against.values) == 6
     assert len(contrast.arm.values) == 9
 
@@ -329,13 +323,17 @@ def test_the_figures_of_both_sides_are_of_the_processes_that_are_compared(tmp_pa
     assert row.changes["energy"].values == (10.1, 20.1)
 
 
-def side(rng: np.random.Generator, days: list[float], processes: int) -> Arm:
-    """Step times of runs on some days, each with the logarithm of its speed."""
+def side(rng: np.random.Generator, name: str, days: Sequence[float], processes: int) -> Arm:
+    """Step times of processes on some days, each with the logarithm of its speed."""
     runs = np.repeat(np.arange(len(days)), processes)
-    values = 10 * np.exp(np.repeat(days, processes) + rng.normal(0, 0.01, len(runs)))
+    noise = rng.normal(0, 0.01, len(runs))
+    values = 10 * np.exp(np.repeat(days, processes) + noise)
     names = [("run", place) for place in range(len(values))]
-    key = ("run", "mlp", "", "", "data", "Hopper", "GPU", "0", 128, "fp32")
-    return Arm(key=key, values=values, replicates=names, runs=runs)
+    return Arm(key=(name,), values=values, replicates=names, runs=runs)
+
+
+def over_days(new: Arm, old: Arm) -> Contrast:
+    return _over_runs(estimate(SPEED, new, old), by_turns=False)
 
 
 @pytest.mark.parametrize("between", [0.0, 0.01, 0.02, 0.03])
@@ -346,36 +344,28 @@ def test_days_that_differ_make_no_change(days, between):
     The speeds of two days differ with the standard deviation ``between``.
     """
     rng = np.random.default_rng(days)
-    words = Counter()
+    verdicts = Counter()
     for pair in range(400):
         processes = 3 if pair % 2 else 10
         sides = []
         for name in ("new", "old"):
-            speeds = rng.normal(0, between / math.sqrt(2), days).tolist()
-            sides.append(replace(side(rng, speeds, processes), key=(name,)))
-        contrast = _over_runs(estimate(SPEED, *sides), by_turns=False)
-        (word,) = judge_together([contrast])
-        words[word] += 1
-    assert words["IMPROVED"] + words["REGRESSED"] <= 0.05 * 400
-    assert days == 3 or not words["SAME"]  # which two days cannot tell
+            speeds = rng.normal(0, between / math.sqrt(2), days)
+            sides.append(side(rng, name, speeds, processes))
+        verdicts.update(judge_together([over_days(*sides)]))
+    assert verdicts["IMPROVED"] + verdicts["REGRESSED"] <= 0.05 * 400
+    assert days == 3 or not verdicts["SAME"]  # which two days cannot tell
 
 
 def test_disturbed_processes_count_for_nothing_also_over_runs():
     rng = np.random.default_rng(1)
-    days = [0.001, 0.0, 0.002]
-    old = replace(side(rng, days, 3), key=("old",))
-    new = side(rng, days, 3)
-    slowed = new.values.copy()
-    slowed[::3] *= math.exp(0.3)  # the first process of each day
-    new = replace(new, key=("new",), values=slowed, disturbed=frozenset(new.replicates[::3]))
-    change = _over_runs(estimate(SPEED, new, old), by_turns=False)
-    assert abs(change.change.center) < 0.02
+    old, new = (side(rng, name, [0.001, 0.0, 0.002], 3) for name in ("old", "new"))
+    new.values[::3] *= math.exp(0.3)  # the first process of each day
+    new = replace(new, disturbed=frozenset(new.replicates[::3]))
+    assert abs(over_days(new, old).change.center) < 0.02
     assert new.figure(SPEED) < 10.5
 
 
-def in_turns(
-    folder: Path, turns: str, slower: float = 1.0, spread: float = 0.03
-) -> tuple[Path, Path]:
+def in_turns(folder: Path, turns: str, slower: float = 1.0, spread: float = 0.03) -> list[Path]:
     """Runs of OLD and NEW that began in the order of the letters.
 
     Neighbours share the machine's speed.
@@ -388,7 +378,7 @@ def in_turns(
             step_ms *= slower
         run = timed(RunBuilder(folder / side / str(place)), step_ms)
         begin(run, place)
-    return folder / "old", folder / "new"
+    return [folder / "old", folder / "new"]
 
 
 @pytest.mark.parametrize(
@@ -406,17 +396,12 @@ def test_runs_that_took_turns_tell_what_two_days_do_not(tmp_path, slower, verdic
 def test_a_cell_that_the_sides_have_in_other_pairs_decides_nothing(tmp_path):
     sides = in_turns(tmp_path, "ON")
     # The second pair has the cell in OLD alone, the third in NEW alone.
-    for side, place, has_cell in (
-        ("old", 2, True),
-        ("new", 3, False),
-        ("old", 4, False),
-        ("new", 5, True),
-    ):
+    for place, side in enumerate(("old", "new", "old", "new"), 2):
         run = RunBuilder(tmp_path / side / str(place)).memory("fp32", 100)
-        if has_cell:
+        if place in (2, 5):
             timed(run, 10.0, batch=64)
         begin(run, place)
-    change = by_batch(compare(*sides, by_turns=True))[64]
+    change = change_of(compare(*sides, by_turns=True), batch_size=64)
     assert (change.verdict, change.interval.low) == ("INCONCLUSIVE", None)
 
 
@@ -431,5 +416,6 @@ def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_pa
             if folder.name == side:
                 run.floor([1.0] * 6, within=0.0005)
             begin(run, int(path.name))
-    changes = by_batch(compare(*sides, by_turns=True))
-    assert (changes[64].verdict, changes[128].verdict) == ("REGRESSED", "SAME")
+    result = compare(*sides, by_turns=True)
+    assert change_of(result, batch_size=64).verdict == "REGRESSED"
+    assert change_of(result, batch_size=128).verdict == "SAME"
