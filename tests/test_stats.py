@@ -69,7 +69,6 @@ def single(*centers):
         ([False, False, False, True], [0, 1, 2]),  # whatever its value
         ([True, False, False, True], [1, 2]),
         ([True, False, True, True], [0, 1, 2, 3]),  # one alone does not show what is right
-        ([True] * 4, [0, 1, 2, 3]),
     ],
 )
 def test_a_cell_is_students_t_over_the_processes_without_evidence(is_disturbed, counted):
@@ -109,7 +108,6 @@ CALM = [""] * 6
         (CALM, [40, 55, 48, 60, 44, 50], UNKNOWN, []),  # on a shared machine all have some
         (CALM, UNKNOWN, [5, 4, 6, 5, 300, 5], [4]),
         (["", "thermal slowdown for 1 s", *CALM[2:]], UNKNOWN, UNKNOWN, [1]),
-        (["heat"] * 6, UNKNOWN, UNKNOWN, [0, 1, 2, 3, 4, 5]),
         (CALM[:2], [2, 60], UNKNOWN[:2], []),  # of two, neither shows what is usual
     ],
 )
@@ -127,7 +125,6 @@ def test_a_process_shows_evidence_where_it_is_named_or_a_measure_is_far_above_th
         (1.02, 1.5, "FASTER"),
         (0.5, 0.98, "SLOWER"),
         (0.995, 1.005, "SAME"),
-        (0.9, 1.1, "INCONCLUSIVE"),
         (1.005, 1.2, "INCONCLUSIVE"),
         (None, None, "INCONCLUSIVE"),
     ],

@@ -60,20 +60,6 @@ def change_of(compared: Comparison, metric: str = "speed", **question: Any) -> C
     return row.changes[metric]
 
 
-@pytest.mark.parametrize(
-    ("step_ms", "verdict"),
-    [
-        (7.7, "IMPROVED"),
-        (13.3, "REGRESSED"),
-        (9.5, "INCONCLUSIVE"),  # another day's speed may differ by as much
-    ],
-)
-def test_the_verdict_is_of_the_step(old, new, step_ms, verdict):
-    result = compared(timed(old, 10.0), timed(new, step_ms))
-    assert change_of(result).verdict == verdict
-    assert bool(result.failures) is (verdict == "REGRESSED")
-
-
 def test_what_differs_between_the_runs_is_a_caution_and_rows_of_one_alone_are_named(old, new):
     edit_run(new.folder, lambda info: info["environment"].update(driver="999.1"))
     old.memory("fp32", 100).memory("amp-bf16", 60)
@@ -216,6 +202,7 @@ def test_runs_without_a_common_cell_are_told_what_each_has(
         (8.0, "old", "INCONCLUSIVE"),
         (8.0, "new", "INCONCLUSIVE"),
         (8.0, "", "IMPROVED"),
+        (9.5, "", "INCONCLUSIVE"),  # another day's speed may differ by as much
         (10.5, "old new", "INCONCLUSIVE"),  # nor is it a failure, whatever is allowed
     ],
 )
@@ -227,13 +214,12 @@ def test_a_change_must_exceed_the_noise_of_both_runs(old, new, step_ms, noisy, v
     assert (change_of(result).verdict, result.failures) == (verdict, [])
 
 
-@pytest.mark.parametrize(("finished", "failing"), [(None, 1), ("now", 0)])
-def test_an_unfinished_run_is_a_failure(old, new, finished, failing):
+def test_an_unfinished_run_is_a_failure(old, new):
     for run in (old, new):
         run.memory("fp32", 10)
-    edit_run(new.folder, lambda info: info.update(finished=finished))
-    failures = compared(old, new).failures
-    assert " ".join(failures).count("is unfinished") == len(failures) == failing
+    edit_run(new.folder, lambda info: info.update(finished=None))
+    (failure,) = compared(old, new).failures
+    assert "is unfinished" in failure
     assert compared(old, new, None).failures == []
 
 
