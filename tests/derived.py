@@ -4,8 +4,7 @@ them.
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from bench.phases.floor import AGAIN
 from bench.phases.speed import Speed
@@ -29,55 +28,45 @@ def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[st
     return {"log_speedup": math.log(speedup), "log_speedup_error": error}
 
 
-def measured(row: Any, phase: str) -> Any:
-    """A row of a phase without what follows from its details."""
-    names = (
-        {field.name for field in fields(row)} & {*derived(PHASES[phase])} if row is not None else ()
-    )
-    return replace(row, **dict.fromkeys(names)) if names else row
-
-
 def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
     """Blocks that give the step times and speedups that the rows of a process of speed say.
 
     All of the reference take the same time. Those of an arm with an interval are faster in half of
     the rounds, and slower in the other half.
     """
-    speeds = {result.arm: result.row for result in results if isinstance(result.row, Speed)}
-    speeds = {name: speed for name, speed in speeds.items() if speed.step_ms}
-    if trial.phase == "floor":
-        speeds = {name + AGAIN: speed for name, speed in speeds.items()}
+    speeds = {}
+    for result in results:
+        if isinstance(result.row, Speed) and result.row.step_ms:
+            name = result.arm + AGAIN if trial.phase == "floor" else result.arm
+            speeds[name] = result.row
     reference = trial.cell.reference
-    wanted = {
-        speed.step_ms * math.exp(speed.log_speedup)
-        for speed in speeds.values()
-        if speed.log_speedup is not None
-    }
-    if wanted and reference not in speeds:
-        speeds = {
-            reference: replace(next(iter(speeds.values())), step_ms=min(wanted), log_speedup=None),
-            **speeds,
-        }
-    assert all(math.isclose(step_ms, speeds[reference].step_ms) for step_ms in wanted), (
-        "which are no ratios of steps"
-    )
+    for speed in [*speeds.values()]:
+        if speed.log_speedup is not None:
+            step_ms = speed.step_ms * math.exp(speed.log_speedup)
+            if reference not in speeds:
+                slower = replace(speed, step_ms=step_ms, log_speedup=None)
+                speeds = {reference: slower, **speeds}
+            assert math.isclose(step_ms, speeds[reference].step_ms), "which are no ratios of steps"
     rounds = max((speed.rounds or ROUNDS for speed in speeds.values()), default=0)
     blocks = []
     for place, (name, speed) in enumerate(speeds.items()):
         steps = speed.block_steps or STEPS
+        skipped = speed.skipped_steps or 0  # all in the first block
         for number, log in enumerate(_logs(speed, rounds)):
+            time_ms = speed.step_ms * steps / math.exp(log)
             for position in (2 * place, 2 * place + 1):
-                time_ms = speed.step_ms * steps / math.exp(log)
-                skipped = (speed.skipped_steps or 0) if not number and position == 2 * place else 0
-                where = {
-                    "round": number,
-                    "position": position,
-                    "skipped_steps": skipped,
-                    "start_s": 0.0,
-                }
-                blocks.append(
-                    Block(trial=trial.id, precision=name, steps=steps, time_ms=time_ms, **where)
+                block = Block(
+                    trial=trial.id,
+                    precision=name,
+                    round=number,
+                    position=position,
+                    steps=steps,
+                    time_ms=time_ms,
+                    skipped_steps=skipped,
+                    start_s=0.0,
                 )
+                blocks.append(block)
+                skipped = 0
     return blocks
 
 
@@ -92,8 +81,12 @@ def _logs(speed: Speed, rounds: int) -> list[float]:
 
 
 def as_sent(trial: Trial, result: TrialResult) -> TrialResult:
-    """A result as its process sends it."""
-    return replace(result, row=measured(result.row, trial.phase))
+    """A result as its process sends it: without what follows from its details."""
+    row = result.row
+    for name in derived(PHASES[trial.phase]):
+        if hasattr(row, name):
+            row = replace(row, **{name: None})
+    return replace(result, row=row)
 
 
 def with_details(
@@ -107,7 +100,7 @@ def with_details(
 
 def figured(trial: Trial, sent: Sequence[object]) -> list[object]:
     """What a process sent, its results with the figures that follow from its records."""
-    results = iter(
-        with_derived(trial, [each for each in sent if isinstance(each, TrialResult)], sent)
-    )
-    return [next(results) if isinstance(each, TrialResult) else each for each in sent]
+    results = [each for each in sent if isinstance(each, TrialResult)]
+    completed = with_derived(trial, results, sent)
+    figures = {result.arm: result for result in completed}
+    return [figures[each.arm] if isinstance(each, TrialResult) else each for each in sent]

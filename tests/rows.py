@@ -1,7 +1,7 @@
 """The rows of a run's CSVs as texts, read and edited."""
 
 import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +39,20 @@ def trial_figures(folder: Path) -> list[dict[str, Any]]:
 
 
 def _of_phase(folder: Path, name: str) -> list[Row]:
-    return [{**EMPTY, **row, "phase": name.removesuffix(".csv")} for row in rows(folder, name)]
+    phase = name.removesuffix(".csv")
+    return [{**EMPTY, **row, "phase": phase} for row in rows(folder, name)]
 
 
-def write_rows(folder: Path, name: str, written: Iterable[Row]) -> None:
+def write_rows(folder: Path, name: str, written: list[Row]) -> None:
     """Replace a CSV; of a phase it has the columns that a row has a value in."""
-    written = list(written)
-    filled, extra = set(), []
+    columns = [*COLUMNS[name]]
+    filled = set()
     for row in written:
-        filled |= {column for column in row if row[column] != ""}
-        extra += [column for column in row if column not in EMPTY]
-    columns = list(dict.fromkeys([*COLUMNS[name], *extra]))
+        for column, value in row.items():
+            if column not in EMPTY and column not in columns:
+                columns.append(column)
+            if value != "":
+                filled.add(column)
     if name in OF_PHASES:
         columns = [column for column in columns if column in filled]
     with (folder / name).open("w", newline="") as file:
@@ -60,20 +63,12 @@ def write_rows(folder: Path, name: str, written: Iterable[Row]) -> None:
 
 def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = None) -> None:
     """Change every row of a CSV in place; without a name those of all phases."""
-    if name is not None:
-        files = {name: rows(folder, name)}
-    else:
-        files = {each: _of_phase(folder, each) for each in OF_PHASES if (folder / each).exists()}
-    for each, found in files.items():
+    for each in OF_PHASES if name is None else [name]:
+        if not (folder / each).exists():
+            continue
+        found = rows(folder, each) if name else _of_phase(folder, each)
         for row in found:
             change(row)
             for column in ADDED:
                 row.pop(column, None)
         write_rows(folder, each, found)
-
-
-def keep_rows(folder: Path, keep: Callable[[Row], bool]) -> None:
-    """Remove the rows of phases that are not to be kept."""
-    for name in OF_PHASES:
-        if (folder / name).exists():
-            write_rows(folder, name, [row for row in rows(folder, name) if keep(row)])

@@ -18,41 +18,35 @@ def test_a_process_is_the_trimmed_mean_of_its_rounds_with_yuens_interval():
 
 
 def test_one_value_has_no_interval_and_equal_values_one_without_width():
-    assert stats.rounds_interval([0.3]).half_width is None
-    assert stats.student([0.3]).half_width is None
-    equal = stats.rounds_interval([0.3] * 8)
-    assert equal.center == pytest.approx(0.3)
-    assert equal.half_width == pytest.approx(0.0)
+    for estimate in (stats.rounds_interval, stats.student):
+        assert estimate([0.3]).half_width is None
+        equal = estimate([0.3] * 8)
+        assert equal.center == pytest.approx(0.3)
+        assert equal.half_width == pytest.approx(0.0)
 
 
 NEW, OLD = np.array([1.0, 1.1, 0.9]), np.array([0.5, 0.7, 0.6, 0.55])
 
 
-def test_welchs_interval_is_of_the_difference_of_means():
-    difference = stats.welch(NEW, OLD)
-    assert difference.center == pytest.approx(1.0 - 0.5875)
-    expected = scipy_stats.ttest_ind(NEW, OLD, equal_var=False).confidence_interval()
-    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high))
-    assert stats.welch([1.0], [0.5]).low is None
-
-
 @pytest.mark.parametrize("margin", [0.0, 0.1])
-def test_a_difference_is_beyond_a_margin_where_its_interval_is(margin):
+def test_welchs_interval_is_of_the_difference_of_means_which_is_beyond_a_margin_where_it_is(margin):
     difference = stats.welch(NEW, OLD)
-    expected = scipy_stats.ttest_ind(NEW, OLD + margin, equal_var=False).pvalue
-    assert difference.chance(margin) == pytest.approx(expected)
-    for confidence in (0.95, 0.99):
-        low = difference.at(confidence).low
-        assert difference.chance(low) == pytest.approx(1 - confidence)
+    welch = scipy_stats.ttest_ind(NEW, OLD + margin, equal_var=False)
+    low, high = welch.confidence_interval()
+    assert (difference.low, difference.high) == pytest.approx((low + margin, high + margin))
+    assert difference.center == pytest.approx(1.0 - 0.5875)
+    assert difference.chance(margin) == pytest.approx(welch.pvalue)
+    assert difference.chance(difference.at(0.99).low) == pytest.approx(0.01)
     assert difference.chance(1.0) == 1.0
-    assert stats.welch([1.0], [0.5]).chance(0.0) == 1.0
 
 
-def test_a_difference_that_never_varies_is_beyond_every_smaller_margin():
-    estimate = stats.student([0.5, 0.5, 0.5])
-    assert estimate.half_width == 0.0
-    assert estimate.chance(0.4) == 0.0
-    assert estimate.chance(0.6) == 1.0
+def test_single_values_have_no_difference_and_one_that_never_varies_is_beyond_smaller_margins():
+    single = stats.welch([1.0], [0.5])
+    assert single.low is None
+    assert single.chance(0.0) == 1.0
+    constant = stats.student([0.5, 0.5, 0.5])
+    assert constant.chance(0.4) == 0.0
+    assert constant.chance(0.6) == 1.0
 
 
 def test_discoveries_are_those_of_scipy():
@@ -75,7 +69,6 @@ def single(*centers):
         ([False, False, False, True], [0, 1, 2]),  # whatever its value
         ([True, False, False, True], [1, 2]),
         ([True, False, True, True], [0, 1, 2, 3]),  # one alone does not show what is right
-        ([True] * 4, [0, 1, 2, 3]),
     ],
 )
 def test_a_cell_is_students_t_over_the_processes_without_evidence(is_disturbed, counted):
@@ -115,7 +108,6 @@ CALM = [""] * 6
         (CALM, [40, 55, 48, 60, 44, 50], UNKNOWN, []),  # on a shared machine all have some
         (CALM, UNKNOWN, [5, 4, 6, 5, 300, 5], [4]),
         (["", "thermal slowdown for 1 s", *CALM[2:]], UNKNOWN, UNKNOWN, [1]),
-        (["heat"] * 6, UNKNOWN, UNKNOWN, [0, 1, 2, 3, 4, 5]),
         (CALM[:2], [2, 60], UNKNOWN[:2], []),  # of two, neither shows what is usual
     ],
 )
@@ -133,7 +125,6 @@ def test_a_process_shows_evidence_where_it_is_named_or_a_measure_is_far_above_th
         (1.02, 1.5, "FASTER"),
         (0.5, 0.98, "SLOWER"),
         (0.995, 1.005, "SAME"),
-        (0.9, 1.1, "INCONCLUSIVE"),
         (1.005, 1.2, "INCONCLUSIVE"),
         (None, None, "INCONCLUSIVE"),
     ],

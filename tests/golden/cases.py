@@ -9,14 +9,14 @@ import pandas as pd
 
 from bench.phases.explain import Explained
 from bench.phases.memory import MemoryPeak
-from bench.results.records import Numeric, TrialResult
+from bench.results.records import TrialResult
 from bench.spec.data_source import DataSource
 from bench.spec.phases import MEASURING
 from bench.spec.trial import Trial
 from perf.synthetic_fleet import GIB, write_run
 from tests.phases.test_explain_reasons import FP32, GAINS, figure, held, step
 from tests.report import ablations, fleet
-from tests.report.builders import RunBuilder, timed
+from tests.report.builders import RunBuilder, numeric, timed
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 LOST = ("oom", "failed", "timeout", "unsupported", "nonfinite", "invalid")
@@ -51,10 +51,9 @@ def script(folder: Path) -> Path:
         observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
         plain = replace(timed(step_ms, 1), **observed)
         amp = replace(timed(step_ms / speedup, 1, speedup=speedup, within=0.05), **observed)
-        results = [
-            TrialResult(arm=name, status="ok", row=row)
-            for name, row in (("plain", plain), ("amp", amp))
-        ]
+        results = []
+        for name, row in (("plain", plain), ("amp", amp)):
+            results.append(TrialResult(arm=name, status="ok", row=row))
         run.add(trial("speed", "plain", "amp", replicate=replicate), *results)
     fleet.begin(folder, "2026-01-01")
     return folder
@@ -66,12 +65,10 @@ def failures(run: RunBuilder) -> None:
     for place, phase in enumerate(MEASURING):
         status = LOST[place % len(LOST)]
         run.lost(phase, "amp-fp16", status, f"the {phase} trial ended as {status}")
-    run.lost(
-        "speed", "amp-bf16+set-to-none", "nonfinite", "the step ended as nonfinite", ablation=True
-    )
-    run.lost("speed", "fp32", "oom", "too large", batch=256).lost(
-        "memory", "fp32", "oom", "too large", batch=256
-    )
+    ended = "the step ended as nonfinite"
+    run.lost("speed", "amp-bf16+set-to-none", "nonfinite", ended, ablation=True)
+    for phase in ("speed", "memory"):
+        run.lost(phase, "fp32", "oom", "too large", batch=256)
     run.diverged("fp16")
 
 
@@ -87,50 +84,33 @@ def explain(run: RunBuilder) -> None:
     rows = [*step("fp32", FP32), *step("amp-bf16", GAINS | {"casts and layout": 20.0})]
     for name, product_ms, copy_ms in (("fp32", 60.0, 2.0), ("amp-bf16", 24.0, 20.0)):
         product = {"work": "other products", "detail": "128x512 512x512"}
+        copied = {"work": "casts and layout", "detail": "512x512"}
         rows.append(figure(name, "operator", "aten::addmm", product_ms, **product))
-        rows.append(
-            figure(
-                name,
-                "operator",
-                "aten::_to_copy",
-                copy_ms,
-                work="casts and layout",
-                detail="512x512",
-            )
-        )
+        rows.append(figure(name, "operator", "aten::_to_copy", copy_ms, **copied))
     rows += held("fp32", ("convolution", "body.0", 60), ("relu", "body.1", 40))
     rows += held("amp-bf16", ("_to_copy", "body.0", 30), ("relu", "body.1", 20))
-    known = [{name: value for name, value in row.items() if not pd.isna(value)} for row in rows]
-    explained = [Explained(trial=trial.id, **row) for row in known]
-    run.add(
-        trial,
-        *(TrialResult(arm=name, status="ok") for name in trial.arm_names),
-        records=explained,
-    )
+    explained = []
+    for row in rows:
+        known = {name: value for name, value in row.items() if not pd.isna(value)}
+        explained.append(Explained(trial=trial.id, **known))
+    results = [TrialResult(arm=name, status="ok") for name in trial.arm_names]
+    run.add(trial, *results, records=explained)
 
 
 def layers(run: RunBuilder) -> None:
     measured(run)
     trial = run.trial("layers", ["amp-fp16"], 128)
-    of_model = ("concentrated", "error", "kept", "limit")
-    rows = [module_figure(trial, "", name, 0.5) for name in of_model]
-    for module in ("head", "body"):
-        rows += [module_figure(trial, module, name, 0.5) for name in ("error", "share")]
-    rows.append(module_figure(trial, "head", "keep", 1.0))
+    rows = []
+    for layer, names in (
+        ("", ("concentrated", "error", "kept", "limit")),
+        ("head", ("error", "share")),
+        ("body", ("error", "share")),
+    ):
+        of_layer = {"kind": "module", "layer": layer}
+        for name in names:
+            rows.append(numeric(trial.id, "amp-fp16", **of_layer, name=name, value=0.5))
+    rows.append(numeric(trial.id, "amp-fp16", kind="module", layer="head", name="keep", value=1.0))
     run.add(trial, TrialResult(arm="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows)
-
-
-def module_figure(trial: Trial, layer: str, name: str, value: float) -> Numeric:
-    (precision,) = trial.arm_names
-    return Numeric(
-        trial=trial.id,
-        precision=precision,
-        kind="module",
-        step=0,
-        layer=layer,
-        name=name,
-        value=value,
-    )
 
 
 COMMITTED = {

@@ -25,21 +25,18 @@ def figures(runs: list[Path], cwd: Path) -> Figures:
     document = json.loads(call("report", "--json", *runs, cwd=cwd).stdout)
     rows = []
     for row in document["results"]:
-        rows.append(
-            (subject(row), {name: value for name, value in row.items() if name not in NAMED})
-        )
-    rows += [
-        (f"{advice['workload']} on {advice['where']}", advice) for advice in document["answers"]
-    ]
+        of_arm = {name: value for name, value in row.items() if name not in NAMED}
+        rows.append((subject(row), of_arm))
+    for advice in document["answers"]:
+        rows.append((f"{advice['workload']} on {advice['where']}", advice))
     for trial in document["trials"]:
         if trial["status"] not in ("ok", "unconverged"):
-            name = (
-                f"{subject(trial)}, {trial['phase']} "
-                f"{trial.get('replicate', trial.get('seed', ''))}"
-            )
+            number = trial.get("replicate", trial.get("seed", ""))
+            name = f"{subject(trial)}, {trial['phase']} {number}"
             rows.append((name, {"status": trial["status"], "detail": trial.get("detail")}))
     for ladder in document["ablations"]:
-        rows += [(f"{ladder['name']}, {step['step']}", step) for step in ladder["steps"]]
+        for step in ladder["steps"]:
+            rows.append((f"{ladder['name']}, {step['step']}", step))
     return named(rows)
 
 
@@ -47,28 +44,23 @@ def published() -> Figures:
     """Return how each published training differs from that in fp32 of the same source."""
     rows = []
     for row in records(literature.load_published()):
-        words = [
-            f"{name} {row[name]}" for name in (*literature.CELL, "precision") if known(row[name])
-        ]
-        changes = {
-            name: row[name]
-            for name in ("speedup", "accuracy_change", "map50_change")
-            if known(row[name])
-        }
+        known_of = {name: value for name, value in row.items() if known(value)}
+        words = []
+        for name in (*literature.CELL, "precision"):
+            if name in known_of:
+                words.append(f"{name} {row[name]}")
+        changes = {}
+        for name in ("speedup", "accuracy_change", "map50_change"):
+            changes[name] = known_of.get(name)
         rows.append((", ".join(words), changes))
     return named(rows)
 
 
 def subject(row: Mapping[str, Any]) -> str:
     """Name an arm: a run, a suite with its parameters, a device, a batch size and a precision."""
-    names = (
-        row["run"],
-        row["suite"],
-        row.get("parameters"),
-        row["device"],
-        f"batch {row['batch_size']}",
-    )
-    return ", ".join(name for name in (*names, row["precision"]) if name)
+    batch = f"batch {row['batch_size']}"
+    names = (row["run"], row["suite"], row.get("parameters"), row["device"], batch)
+    return ", ".join(filter(None, (*names, row["precision"])))
 
 
 def named(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Figures:

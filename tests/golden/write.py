@@ -29,9 +29,8 @@ def save(file: Path, found: Figures) -> None:
     """Write a row a line, so that a change of one is seen as such."""
     rows = []
     for name, row in found.items():
-        rows.append(
-            f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(row, ensure_ascii=False)}"
-        )
+        pair = json.dumps({name: row}, ensure_ascii=False)
+        rows.append(pair[1:-1])
     file.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
 
 

@@ -38,15 +38,11 @@ def together(
         trial = builder.trial("speed", list(speeds), 64, replicate=replicate, ablation=True)
         blocks, results = [], []
         for name, processes in speeds.items():
-            result = TrialResult(
-                arm=name,
-                status="ok" if replicate else status,
-                operations=operations,
-                row=timed(8.0, 64),
-            )
-            results.append(result)
-            for number, speed in enumerate(processes[replicate]):
-                blocks.append(block(trial.id, name, round=number, time_ms=8 / speed))
+            ending = "ok" if replicate else status
+            speed = timed(8.0, 64)
+            results.append(TrialResult(arm=name, status=ending, operations=operations, row=speed))
+            for number, faster in enumerate(processes[replicate]):
+                blocks.append(block(trial.id, name, round=number, time_ms=8 / faster))
         builder.add(trial, *results, records=blocks)
     return ablation_of(builder)
 
@@ -57,12 +53,12 @@ def apart(builder: RunBuilder, steps_ms: dict[str, list[float]]) -> RunBuilder:
     """
     for replicate in range(max(map(len, steps_ms.values()))):
         joint = builder.trial("speed", list(steps_ms), 64, replicate=replicate, ablation=True)
-        lost = [TrialResult(arm=name, status="oom", detail="too big") for name in steps_ms]
-        builder.add(joint, *lost)
+        asked = {"batch": 64, "replicate": replicate, "ablation": True}
+        builder.add(joint, *(TrialResult(arm=name, status="oom") for name in steps_ms))
         for name, values in steps_ms.items():
             if replicate < len(values):
                 row = timed(values[replicate], 64, paired=False)
-                builder.result("speed", name, batch=64, replicate=replicate, ablation=True, row=row)
+                builder.result("speed", name, **asked, row=row)
     return builder
 
 
@@ -75,7 +71,7 @@ def whole(builder: RunBuilder) -> RunBuilder:
     """fp32, amp-bf16 and set-to-none timed together on a machine that slows down, and non-blocking
     unsupported.
     """
-    peaks(builder, dict(zip(STEPS_MS, (100, 60, 50), strict=True)))
+    peaks(builder, {"fp32": 100, AMP: 60, ZEROED_AMP: 50})
     speeds = {}
     for name, step_ms in STEPS_MS.items():
         rounds = [8 / step_ms / slower for slower in (0.8, 0.9, 1.0, 1.1, 1.2)]

@@ -242,8 +242,9 @@ class RunBuilder:
             for number in range(1, epochs + 1):
                 epoch = epoch_of(trial.id, precision, epoch=number, **course)
                 rows.append(replace(epoch, **per_epoch))
-            of_last = {name: chosen.pop(name) for name in [*chosen] if hasattr(rows[-1], name)}
-            rows[-1] = replace(rows[-1], **of_last)
+            for name in [*chosen]:
+                if hasattr(rows[-1], name):
+                    rows[-1] = replace(rows[-1], **{name: chosen.pop(name)})
             training = Training(total_s=seconds * epochs, **chosen)
             result = TrialResult(arm=precision, status="ok", row=training)
             self.add(trial, result, records=rows)
@@ -284,6 +285,14 @@ def block(trial: str, precision: str = "fp32", **more: Any) -> Block:
     """A timed block of one step of a millisecond."""
     usual = {"round": 0, "position": 0, "steps": 1, "time_ms": 1.0, "start_s": 0.0}
     return Block(trial=trial, precision=precision, **usual | more)
+
+
+def numeric(trial: str, precision: str = "fp32", **more: Any) -> Numeric:
+    """A figure of the numerics or the layers phase; usually of the first step of the whole
+    model.
+    """
+    usual = {"kind": "step", "step": 0, "layer": "", "name": "loss"}
+    return Numeric(trial=trial, precision=precision, **usual | more)
 
 
 def timed(

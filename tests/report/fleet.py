@@ -9,22 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from bench.results.columns import COLUMNS
-from bench.results.records import Numeric
-from tests.report.builders import RunBuilder, block
+from tests.report.builders import RunBuilder, block, numeric
 from tests.rows import edit_rows
 
-ARMS = ("fp32", "amp-bf16")
 
-
-def original(folder: Path, *, suite: str = "mlp", train: bool = True) -> Path:
+def original(folder: Path, *, suite: str = "mlp") -> Path:
     """A run with memory, three processes of speed, and two seeds of training."""
-    run = RunBuilder(folder, suite=suite).speed(speedups=(2.0, 2.02, 1.98))
-    for arm in ARMS:
-        run.memory(arm, 100)
-    if train:
-        run.train("fp32", [90.0, 90.4], epoch_s=[3.0, 3.1]).train(
-            "amp-bf16", [90.1, 90.3], epoch_s=[2.0, 2.05]
-        )
+    run = RunBuilder(folder, suite=suite).speed().memory("fp32", 100).memory("amp-bf16", 100)
+    run.train("fp32", [90.0, 90.4], epoch_s=[3.0, 3.1])
+    run.train("amp-bf16", [90.1, 90.3], epoch_s=[2.0, 2.05])
     return folder
 
 
@@ -38,10 +31,8 @@ def edit_run(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
 
 def begin(run: Path, day: str) -> None:
     """Claim that a run was started on another day, and so is another run, and that it has ended."""
-    edit_run(
-        run,
-        lambda info: info.update(started=f"{day}T00:00:00+00:00", finished=f"{day}T01:00:00+00:00"),
-    )
+    started, finished = f"{day}T00:00:00+00:00", f"{day}T01:00:00+00:00"
+    edit_run(run, lambda info: info.update(started=started, finished=finished))
 
 
 def place(row: dict[str, str], placement: str) -> None:
@@ -71,15 +62,15 @@ def copy(
     def rename(row: dict[str, str]) -> None:
         row |= {"device": device, "architecture": architecture}
 
-    edit_run(target, claim)
-
     def hasten(row: dict[str, str]) -> None:
         scale = faster * (1 + jitter * (int(row["trial"].rpartition("-r")[2]) - 1))
         row["time_ms"] = repr(float(row["time_ms"]) / scale)
 
     def hasten_epoch(row: dict[str, str]) -> None:
-        row.update({name: repr(float(row[name]) / faster) for name in ("train_s", "elapsed_s")})
+        for name in ("train_s", "elapsed_s"):
+            row[name] = repr(float(row[name]) / faster)
 
+    edit_run(target, claim)
     edit_rows(target, rename)
     edit_rows(target, hasten, "blocks.csv")
     edit_rows(target, hasten_epoch, "epochs.csv")
@@ -103,33 +94,14 @@ def with_words(folder: Path, text: str) -> Path:
     word.
     """
     run = RunBuilder(folder).speed().memory("fp32", 100).memory("amp-bf16", 60)
-    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4]).lost(
-        "speed", "amp-fp16", "failed", "why"
-    )
+    run.train("fp32", [90.0, 90.5]).train("amp-bf16", [90.1, 90.4])
+    run.lost("speed", "amp-fp16", "failed", "why")
     trial = run.trial("numerics", ["fp32"], 128)
     run.append(block(run.trial("speed", ["fp32", "amp-bf16"], 128).id, discarded="why"))
     for kind, layer, name, value in FIGURES:
-        run.append(
-            Numeric(
-                trial=trial.id,
-                precision="fp32",
-                kind=kind,
-                step=0,
-                layer=layer,
-                name=name,
-                value=value,
-            )
-        )
+        run.append(numeric(trial.id, kind=kind, layer=layer, name=name, value=value))
     run.result("numerics", "fp32")
-    for file in (
-        "memory.csv",
-        "speed.csv",
-        "train.csv",
-        "numerics.csv",
-        "blocks.csv",
-        "epochs.csv",
-        "numerics_figures.csv",
-    ):
+    for file in COLUMNS.keys() & {path.name for path in folder.iterdir()}:
         free = []
         for field in COLUMNS[file].values():
             if field.kind == "word" and not field.words and field.name not in READ:

@@ -60,17 +60,19 @@ def explained(whole: Path, left: Path) -> None:
 def runs(tmp_path_factory) -> dict[str, Path]:
     """The made-up runs, each of another day than what is left of it."""
     folder = tmp_path_factory.mktemp("runs")
+    written = {}
     for case in (*SMALL, *LARGER):
-        begin(MADE[case](folder / case), "2026-01-01")
-    return {case: folder / case for case in (*SMALL, *LARGER)}
+        written[case] = MADE[case](folder / case)
+        begin(written[case], "2026-01-01")
+    return written
 
 
-@pytest.mark.parametrize(
-    "file", ["speed.csv", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)]
-)
-@pytest.mark.parametrize(
-    "case", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER)]
-)
+def slow(names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize("file", ["speed.csv", *slow(LATER)])
+@pytest.mark.parametrize("case", [*SMALL, *slow(LARGER)])
 def test_what_is_left_of_a_run_whose_file_lost_rows_is_reported(
     case, file, runs, tmp_path, monkeypatch
 ):

@@ -14,15 +14,11 @@ from bench.compare.document import document as of_comparison
 from bench.report import document
 from bench.report import load as frames
 from bench.report.reading.load import load
-from bench.results.records import Numeric
 from bench.spec.errors import UsageError
 from tests.conftest import call
 from tests.report.ablations import whole
-from tests.report.builders import RunBuilder, block
+from tests.report.builders import RunBuilder, block, numeric
 from tests.report.fleet import copy, original
-
-ROOT = Path(__file__).resolve().parents[2]
-SPEED = "mlp-0-b128-speed-r0"
 
 
 def written(exported: dict) -> dict:
@@ -35,9 +31,8 @@ def folders(tmp_path_factory) -> list[Path]:
     """A run with every phase but inference, of which one seed diverged, and one of a ladder."""
     folder = original(tmp_path_factory.mktemp("runs") / "run")
     run = RunBuilder(folder).diverged("amp-bf16", seed=7).result("numerics", "fp32")
-    endless = {"kind": "step", "step": 0, "layer": "", "name": "loss", "value": float("inf")}
-    run.append(Numeric(trial="mlp-0-b128-numerics-fp32", precision="fp32", **endless))
-    run.append(block(SPEED, round=20, steps=3, discarded="throttled"))
+    run.append(numeric("mlp-0-b128-numerics-fp32", value=float("inf")))
+    run.append(block("mlp-0-b128-speed-r0", round=20, steps=3, discarded="throttled"))
     whole(RunBuilder(folder.with_name("ladder")))
     return [folder, folder.with_name("ladder")]
 
@@ -47,29 +42,19 @@ def exported(folders) -> dict:
     return written(document.report(load(folders)))
 
 
-def of(rows: list[dict], **wanted: object) -> list[dict]:
-    """The rows with these values."""
-    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
-
-
 @pytest.mark.parametrize("name", ["summary", "trials", "epochs", "blocks"])
-def test_the_rows_of_a_frame_are_its_records(exported, folders, name):
+def test_the_rows_of_a_frame_are_its_records_with_null_or_nothing_for_the_unknown(
+    exported, folders, name
+):
     frame = getattr(frames(*folders), name)
     rows = exported["results" if name == "summary" else name]
     for row, line in zip(rows, frame.to_dict("records"), strict=True):
         for column, value in line.items():
-            unknown = pd.isna(value) or value in ("", float("inf"))
-            assert row.get(column) == (None if unknown else value), column
-
-
-def test_what_is_unknown_of_a_trial_is_left_out_and_a_loss_that_is_not_finite_too(exported):
-    (trial,) = of(exported["trials"], run="run", trial=SPEED, precision="fp32")
-    assert trial["steady"] == "yes"
-    assert "peak_allocated_bytes" not in trial
-    blocks = of(exported["blocks"], run="run", trial=SPEED, precision="fp32")
-    assert [block.get("discarded") for block in blocks][-2:] == [None, "throttled"]
-    diverged = of(exported["epochs"], run="run", precision="amp-bf16", seed=7)
-    assert [epoch.get("train_loss") for epoch in diverged] == [pytest.approx(1.35), None]
+            if pd.isna(value) or value in ("", float("inf")):
+                assert row.get(column) is None
+                assert (column in row) is (name == "summary")
+            else:
+                assert row[column] == value
 
 
 def test_a_comparison_is_a_document(tmp_path):

@@ -23,22 +23,14 @@ ELSEWHERE = {"mxfp8", "rowwise_with_gw_hp", "bf16-master", "fp16-master-noscale"
 """Precisions that a source runs and this project does not."""
 
 
-@pytest.fixture(scope="module")
-def literature() -> pd.DataFrame:
-    return load_published()
+LINK = r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{40}/.+"
 
 
 def second(tmp_path, monkeypatch, *given: dict) -> dict:
     """The second of some published rows in which only these fields are given."""
-    usual = {
-        "source": "a post",
-        "model": "mlp",
-        "gpu": "V100",
-        "precision": "fp32",
-        "batch_size": 128,
-    }
     header = (FOLDER / "published.csv").read_text().splitlines()[0].split(",")
-    rows = pd.DataFrame([dict.fromkeys(header, "") | usual | row for row in given])
+    usual = {"source": "a post", "gpu": "V100", "precision": "fp32", "batch_size": 128}
+    rows = pd.DataFrame([usual | row for row in given], columns=header)
     rows.to_csv(tmp_path / "published.csv", index=False)
     monkeypatch.setattr(published, "FOLDER", tmp_path)
     return records(load_published())[1]
@@ -52,16 +44,11 @@ def second(tmp_path, monkeypatch, *given: dict) -> dict:
             {"time_per_epoch_s": 20.0, "samples_per_s": 9.0},
             1.5,
         ),
-        ({"total_time_s": 30.0, "epochs": 2.0}, {"total_time_s": 60.0, "epochs": 2.0}, 0.5),
-        ({"samples_per_s": 30.0}, {"samples_per_s": 60.0}, 2.0),
         ({"tokens_per_s": 30.0}, {"tokens_per_s": 45.0}, 1.5),
         ({"samples_per_s": 30.0}, {"time_per_epoch_s": 45.0}, float("nan")),
-        ({}, {"times_as_fast": 1.3}, 1.3),
     ],
 )
-def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(
-    tmp_path, monkeypatch, fp32, other, speedup
-):
+def test_a_speedup_is_of_two_figures_of_one_kind(tmp_path, monkeypatch, fp32, other, speedup):
     row = second(tmp_path, monkeypatch, fp32, {"precision": "amp-fp16"} | other)
     assert row["speedup"] == pytest.approx(speedup, nan_ok=True)
 
@@ -71,29 +58,24 @@ def test_a_speedup_is_of_two_figures_of_one_kind_or_as_stated(
     [
         ({}, True),
         ({"batch_size": float("nan")}, False),
-        *(
-            ({name: "another"}, False)
-            for name in ("source", "model", "dataset", "setup", "gpu", "variant")
-        ),
+        ({"source": "another"}, False),
+        ({"gpu": "another"}, False),
         ({"n_gpus": 4.0}, False),
     ],
 )
 def test_a_published_row_is_compared_with_fp32_that_agrees_in_all_but_the_precision(
     tmp_path, monkeypatch, differs, compared
 ):
-    row = second(
-        tmp_path,
-        monkeypatch,
-        {"accuracy_pct": 90},
-        {"accuracy_pct": 91, "precision": "tf32"} | differs,
-    )
+    fp32, other = {"accuracy_pct": 90}, {"accuracy_pct": 91, "precision": "tf32"}
+    row = second(tmp_path, monkeypatch, fp32, other | differs)
     assert (row["accuracy_change"] == 1) == compared
 
 
 def test_the_flag_reaches_the_page_from_any_directory(tmp_path):
     run = RunBuilder(tmp_path / "run", suite="resnet50").train("fp32", [90.0]).folder
+    words = ["report", run, "--figures", "none", "--out", tmp_path / "out"]
     for more, is_shown in (["--published"], True), ([], False):
-        call("report", run, "--figures", "none", "--out", tmp_path / "out", *more, cwd=tmp_path)
+        call(*words, *more, cwd=tmp_path)
         assert ("Tesla V100" in (tmp_path / "out" / "report.html").read_text()) == is_shown
 
 
@@ -105,19 +87,14 @@ def test_without_the_file_the_error_is_not_that_of_a_folder_that_cannot_be_writt
         load_published()
 
 
-def test_every_row_has_a_place_where_a_reader_finds_it(literature):
-    for row in records(literature):
-        assert date.fromisoformat(row["date"])
-        assert row["source"] in NOWHERE or re.fullmatch(
-            r"https://github\.com/[\w.-]+/[\w.-]+/blob/[0-9a-f]{40}/.+", row["link"]
-        )
-
-
-def test_every_row_has_a_figure_or_says_why_not_in_words_that_are_described(literature):
+def test_every_row_is_found_in_its_source_and_has_a_figure_or_says_why_not_in_described_words():
     described = (FOLDER / "README.md").read_text()
-    for row in records(literature):
+    for row in records(load_published()):
+        assert date.fromisoformat(row["date"])
+        assert row["source"] in NOWHERE or re.fullmatch(LINK, row["link"])
         assert any(known(row[name]) for name in FIGURES[3:]) or row["note"]
         assert row["fp32_mode"] in ("ieee", "tf32", "unknown", "")
         assert find_precision(row["precision"]) or row["precision"] in ELSEWHERE
         assert f"`{row['source']}`" in described
-    assert all(f"`{name}`" in described for name in pd.read_csv(FOLDER / "published.csv"))
+    for name in pd.read_csv(FOLDER / "published.csv"):
+        assert f"`{name}`" in described

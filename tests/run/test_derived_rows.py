@@ -13,9 +13,10 @@ from tests.rows import trial_figures
 
 def sent_by(run):
     """A trial of speed with results and blocks; amp-bf16 is 1.7 times as fast."""
-    fp32 = TrialResult(arm="fp32", status="ok", row=timed(9.7, 128))
-    row = timed(9.7 / 1.7, 128, speedup=1.7, within=0.06)
-    results = [fp32, TrialResult(arm="amp-bf16", status="ok", row=row)]
+    results = []
+    for arm, speedup in (("fp32", None), ("amp-bf16", 1.7)):
+        row = timed(9.7 / (speedup or 1.0), 128, speedup=speedup, within=0.06)
+        results.append(TrialResult(arm=arm, status="ok", row=row))
     trial = run.trial("speed", ("fp32", "amp-bf16"), 128)
     return trial, *with_details(trial, results)
 
@@ -51,10 +52,9 @@ def test_what_is_discarded_counts_only_as_skipped_and_an_arm_that_failed_has_no_
 def test_steps_in_a_block_of_a_script_are_averaged_and_a_single_round_has_no_interval(tmp_path):
     trial, results, _ = sent_by(RunBuilder(tmp_path / "run"))
     records = []
-    for position, time_ms in ((0, 10.0), (0, 30.0), (1, 20.0), (1, 20.0)):
-        records.append(block(trial.id, "fp32", position=position, time_ms=time_ms))
-    for position in (0, 1):
-        records.append(block(trial.id, "amp-bf16", position=position, time_ms=10.0))
+    for time_ms in (10.0, 30.0):
+        records.append(block(trial.id, "fp32", time_ms=time_ms))
+    records.append(block(trial.id, "amp-bf16", position=1, time_ms=10.0))
     speeds = speeds_of(with_derived(trial, results, records))
     assert speeds["fp32"].step_ms == 20.0
     assert speeds["fp32"].block_steps == 2

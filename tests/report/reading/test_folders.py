@@ -14,24 +14,18 @@ from tests.report.builders import RunBuilder
         (["/x/here/run", "/x/there/run"], ["here/run", "there/run"]),
         (["/1/results/a", "/2/results/a", "/2/results/b"], ["1/results/a", "2/results/a", "b"]),
         # One path is the end of the other.
-        (
-            ["/results/run", "/a/results/run"],
-            ["/results/run", "a/results/run"],
-        ),
+        (["/results/run", "/a/results/run"], ["/results/run", "a/results/run"]),
     ],
 )
-def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(
-    paths: list[str], names: list[str]
-) -> None:
+def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(paths, names):
     assert name_runs([Path(path) for path in paths]) == names
 
 
-def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(
-    tmp_path: Path,
-) -> None:
+def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(tmp_path):
     folder = tmp_path / "results"
     RunBuilder(folder / "resnet50")
-    a, b = (RunBuilder(tmp_path / name).folder for name in "ab")
+    a = RunBuilder(tmp_path / "a").folder
+    b = RunBuilder(tmp_path / "b").folder
     assert report_name([folder]) == "results"
     assert report_name([folder, a, a]) == "results+a"
     assert report_name([a, b]) == "a+b"

@@ -29,6 +29,6 @@ def test_a_device_is_named_with_its_run_only_where_another_run_has_the_same_reci
     ]
 
 
-def test_no_two_slugs_are_alike() -> None:
+def test_no_two_slugs_are_alike():
     assert slugs(["mlp on A", "mlp on A 2", "MLP on A"]) == ["mlp-on-a", "mlp-on-a-2", "mlp-on-a-1"]
     assert len(set(slugs(["a", "a-1", "A", "a 1"]))) == 4
