@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from bench.compare.comparison import Comparison, compare
 from bench.compare import page
+from bench.compare.comparison import Comparison, compare
 from bench.compare.page import show_comparison, tables
 from tests.report import fleet
 from tests.report.builders import RunBuilder

@@ -75,9 +75,7 @@ CASES: dict[str, Callable[[RunBuilder], RunBuilder]] = {
     "one seed": lambda run: run.speed().train("fp32", [90.0]).train("amp-bf16", [90.1]),
     "unconverged": lambda run: run.speed(status="unconverged"),
     "shared clock": lambda run: capped(run, 2.0),
-    "one of many": lambda run: run.speed(speedups=[1.15, 1.2, 1.25]).speed(
-        "tf32", [0.9, 1.0, 1.1]
-    ),
+    "one of many": lambda run: run.speed(speedups=[1.15, 1.2, 1.25]).speed("tf32", [0.9, 1.0, 1.1]),
     "alone": lambda run: capped(run, 2.0).drew(1000, "fp32").drew(1800),
     "lost trials": lambda run: run.speed().result(
         "speed", "amp-bf16", replicate=3, status="timeout"
