@@ -169,7 +169,7 @@ CHANGES = {
 # Columns of summary.csv that no CSV of a run has and no metric declares.
 SUMMARY = {
     "run": "The run, by the end of its folder's path.",
-    "unfinished": "Whether its run did not end.",
+    "unfinished": "Whether its run is not finished.",
     "noise_ratio": "A/A noise: how far fp32 against itself was from 1; empty: not measured.",
     "speedup": "Times as fast as fp32: its step time divided by this one's.",
     "turns_speedup": (
