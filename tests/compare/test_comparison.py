@@ -398,9 +398,9 @@ def test_noise_that_one_side_or_one_batch_size_did_not_measure_is_assumed(tmp_pa
         for path in folder.iterdir():
             run = RunBuilder(path)
             timed(run, 10.06 if folder.name == "new" else 10.0, batch=64)
-            run.floor([1.0] * 6, within=0.0005, batch=64)
+            run.floor([1.0] * 6, batch=64)
             if folder.name == side:
-                run.floor([1.0] * 6, within=0.0005)
+                run.floor([1.0] * 6)
             begin(run, int(path.name))
     result = compare(*sides, by_turns=True)
     assert change_of(result, batch_size=64).verdict == "REGRESSED"

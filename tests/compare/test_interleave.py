@@ -50,55 +50,56 @@ def started(monkeypatch) -> Started:
 
 
 @pytest.fixture
-def sides(tmp_path: Path) -> dict[str, Path]:
-    """A suite's file, a checkout and an environment."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/model.py").touch()
-    (tmp_path / "checkout").mkdir()
-    (tmp_path / "checkout/run_bench.py").touch()
-    (tmp_path / "environment/bin").mkdir(parents=True)
+def measure(started, tmp_path):
+    """Measure two sides by turns: those of a suite's file, a checkout and an environment."""
+    for folder in ("suite", "checkout", "environment/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("suite/model.py", "checkout/run_bench.py"):
+        (tmp_path / file).touch()
     for program in ("python", "ampmeter"):
         (tmp_path / "environment/bin" / program).touch(mode=0o755)
-    return {name: tmp_path / name for name in ("model/model.py", "checkout", "environment")}
+
+    def measure(old="suite/model.py", new="checkout", words=(), pairs=1):
+        return interleave(tmp_path / old, tmp_path / new, words, tmp_path / "out", pairs=pairs)
+
+    return measure
 
 
-def test_each_pair_begins_with_the_side_that_the_one_before_ended_with(started, sides, tmp_path):
+def test_each_pair_begins_with_the_side_that_the_one_before_ended_with(started, measure, tmp_path):
     out = tmp_path / "out"
-    words = ["--suite", "mlp"]
-    folders = interleave(sides["checkout"], sides["environment"], words, out, pairs=3)
+    folders = measure("checkout", "environment", ["--suite", "mlp"], pairs=3)
     assert folders == (out / "old", out / "new")
     expected = []
     for name in ("old/1", "new/1", "new/2", "old/2", "old/3", "new/3"):
-        expected.append([*words, "--resume", str(out / name)])
+        expected.append(["--suite", "mlp", "--resume", str(out / name)])
     assert [command[-4:] for command in started.commands] == expected
 
 
 @pytest.mark.parametrize(
     ("side", "start"),
     [
-        ("model/model.py", f"{sys.executable} {PROGRAM} --suite model/model.py "),
+        ("suite/model.py", f"{sys.executable} {PROGRAM} --suite suite/model.py "),
         ("checkout", f"{sys.executable} checkout/run_bench.py "),
         ("environment", f"environment/bin/python {PROGRAM} "),
     ],
 )
-def test_a_side_is_a_suite_a_checkout_or_an_environment(started, sides, tmp_path, side, start):
-    interleave(sides[side], sides["checkout"], [], tmp_path / "out", pairs=1)
+def test_a_side_is_a_suite_a_checkout_or_an_environment(started, measure, tmp_path, side, start):
+    measure(side)
     command = " ".join(started.commands[0])
     assert command.replace(f"{tmp_path}/", "").startswith(start)
 
 
 def test_an_installed_program_does_not_bring_its_torch_into_another_environment(
-    started, sides, tmp_path, monkeypatch
+    started, measure, tmp_path, monkeypatch
 ):
     # As site-packages, without pyproject.toml.
     monkeypatch.setattr("bench.compare.interleave.ROOT", tmp_path)
-    environment = sides["environment"]
-    program = environment / "bin/ampmeter"
-    interleave(environment, environment / "bin/python", [], tmp_path / "out", pairs=1)
+    program = tmp_path / "environment/bin/ampmeter"
+    measure("environment", "environment/bin/python")
     assert {command[0] for command in started.commands} == {str(program)}
     program.unlink()
     with pytest.raises(UsageError, match="install it there"):
-        interleave(environment, sides["checkout"], [], tmp_path / "other", pairs=1)
+        measure("environment")
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,9 @@ def test_an_installed_program_does_not_bring_its_torch_into_another_environment(
         ("checkout", ["--suite=mlp"], "leave out --suite"),
     ],
 )
-def test_what_is_no_side_is_refused_before_anything_is_measured(started, sides, new, words, why):
-    folder = sides["checkout"].parent
+def test_what_is_no_side_is_refused_before_anything_is_measured(started, measure, new, words, why):
     with pytest.raises(UsageError, match=why):
-        interleave(sides["model/model.py"], folder / new, words, folder / "out", pairs=1)
+        measure(new=new, words=words)
     assert not started.commands
 
 
@@ -123,30 +123,27 @@ def test_what_is_no_side_is_refused_before_anything_is_measured(started, sides, 
         ([0, 0, "silent"], "NEW in pair 2 ended with exit code 1"),
     ],
 )
-def test_a_run_that_is_refused_or_does_not_start_ends_it(started, sides, tmp_path, codes, where):
-    count = len(codes)
+def test_a_run_that_is_refused_or_does_not_start_ends_it(started, measure, codes, where):
     started.codes += codes
     with pytest.raises(UsageError, match=where):
-        interleave(sides["model/model.py"], sides["checkout"], [], tmp_path / "out", pairs=2)
-    assert len(started.commands) == count
+        measure(pairs=2)
+    assert len(started.commands) == len(codes)
 
 
-def test_a_folder_takes_more_pairs_but_no_runs_of_other_code(started, sides, tmp_path):
-    model, out = sides["model/model.py"], tmp_path / "out"
-    interleave(model, sides["checkout"], [], out, pairs=1)
-    interleave(model, sides["checkout"], [], out, pairs=2)
+def test_a_folder_takes_more_pairs_but_no_runs_of_other_code(started, measure, tmp_path):
+    measure(pairs=1)
+    (tmp_path / "suite/.#model.py").symlink_to("nothing")
+    measure(pairs=2)
     assert len(started.commands) == 6
-    (model.parent / ".#model.py").symlink_to("nothing")
-    interleave(model, sides["checkout"], [], out, pairs=1)
-    del started.commands[6:]
-    for old, words in ((sides["checkout"], []), (model, ["--quick"])):
+    for others in ({"old": "checkout"}, {"words": ["--quick"]}):
         with pytest.raises(UsageError, match="other sides or with other options"):
-            interleave(old, sides["checkout"], words, out, pairs=2)
+            measure(**others)
+    added = tmp_path / "suite/layers.py"
+    added.touch()
     later = time.time() + 1
-    (model.parent / "layers.py").touch()
-    os.utime(model.parent / "layers.py", (later, later))
+    os.utime(added, (later, later))
     with pytest.raises(UsageError, match=r"layers\.py' was edited after"):
-        interleave(model, sides["checkout"], [], out, pairs=2)
+        measure()
     assert len(started.commands) == 6
 
 

@@ -1,19 +1,15 @@
 """The cases: each has a name and the folders of runs that it reports."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from bench.phases.explain import Explained
-from bench.phases.memory import MemoryPeak
 from bench.results.records import TrialResult
-from bench.spec.data_source import DataSource
 from bench.spec.phases import MEASURING
-from bench.spec.trial import Trial
-from perf.synthetic_fleet import GIB, write_run
+from perf.synthetic_fleet import write_run
 from tests.phases.test_explain_reasons import FP32, GAINS, figure, held, step
 from tests.report import ablations, fleet
 from tests.report.builders import RunBuilder, numeric, timed
@@ -33,28 +29,20 @@ def of_builder(fill: Callable[[RunBuilder], object], folder: Path) -> Path:
 
 def script(folder: Path) -> Path:
     """A run of a training script whose reference has a name of its own."""
-    run = RunBuilder(folder, suite="train.py")
+    run = RunBuilder(folder, suite="train.py", reference="plain")
     script = {"command": ["train.py"], "arms": [["plain", ""], ["amp", "--amp"]]}
     fleet.edit_run(folder, lambda info: info["request"].update(script=script))
-
-    def trial(phase: str, *names: str, replicate: int = 0) -> Trial:
-        asked = run.trial(phase, names, 1, replicate=replicate)
-        return replace(
-            asked, cell=replace(asked.cell, data=DataSource(kind="script"), reference="plain")
-        )
-
     for name in ("plain", "amp"):
-        peak = MemoryPeak(peak_allocated_bytes=GIB)
-        run.add(trial("memory", name), TrialResult(arm=name, status="ok", row=peak))
+        run.memory(name, 1024, batch=1)
     for replicate, step_ms in enumerate((10.0, 10.05, 10.0)):
         speedup = 2.0 + replicate / 100
         observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
-        plain = replace(timed(step_ms, 1), **observed)
-        amp = replace(timed(step_ms / speedup, 1, speedup=speedup, within=0.05), **observed)
+        plain = timed(step_ms, 1, **observed)
+        amp = timed(step_ms / speedup, 1, speedup=speedup, within=0.05, **observed)
         results = []
         for name, row in (("plain", plain), ("amp", amp)):
             results.append(TrialResult(arm=name, status="ok", row=row))
-        run.add(trial("speed", "plain", "amp", replicate=replicate), *results)
+        run.add(run.trial("speed", ["plain", "amp"], 1, replicate=replicate), *results)
     fleet.begin(folder, "2026-01-01")
     return folder
 

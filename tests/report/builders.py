@@ -35,6 +35,7 @@ from bench.results.records import (
 from bench.results.store import Store
 from bench.spec.data_source import DataSource
 from bench.spec.placement import Placement
+from bench.spec.precisions import BASELINE
 from bench.spec.protocol import Protocol
 from bench.spec.trial import Cell, SuiteRef, Trial
 from tests.arms import arms
@@ -62,8 +63,11 @@ class RunBuilder:
         device: Device = GPU,
         parameters: tuple = (),
         target_ci: float | None = None,
+        reference: str = BASELINE,
     ) -> None:
+        """Begin a run; one with another reference than fp32 is of a script."""
         self.folder, self.device = folder, device
+        self.reference = reference
         self.processes: dict[tuple[int, int], dict[str, TrialResult]] = {}
         """The results of each process, by batch size and replicate."""
         self.suite = SuiteRef(name=suite, parameters=parameters)
@@ -87,12 +91,13 @@ class RunBuilder:
         return answer
 
     def trial(self, phase: str, precisions: Sequence[str], batch: int, **asked: Any) -> Trial:
-        placement = Placement(name=self.device.placement)
+        data = DataSource(kind="synthetic" if self.reference == BASELINE else "script")
         cell = Cell(
             suite=self.suite,
-            placement=placement,
+            placement=Placement(name=self.device.placement),
             batch_size=batch,
-            data=DataSource(kind="synthetic"),
+            data=data,
+            reference=self.reference,
         )
         return Trial(cell=cell, phase=phase, arms=arms(*precisions), **asked)  # type: ignore[arg-type]
 
@@ -109,26 +114,30 @@ class RunBuilder:
         replicate.
         """
         asked = {}
-        for name in {"replicate", "seed", "epochs", "ablation"} & parts.keys():
-            asked[name] = parts.pop(name)
+        for name in ("replicate", "seed", "epochs", "ablation"):
+            if name in parts:
+                asked[name] = parts.pop(name)
         result = TrialResult(arm=precision, status=status, **parts)
         return self.add(self.trial(phase, [precision], batch, **asked), result)
 
-    def floor(
-        self, ratios: Sequence[float], *, within: float = 0.0, step_ms: float = 10.0, **more: Any
-    ) -> RunBuilder:
-        """One process per ratio of fp32 to itself, known to within a share of it."""
+    def floor(self, ratios: Sequence[float], *, step_ms: float = 10.0, **more: Any) -> RunBuilder:
+        """One process per ratio of fp32 to itself."""
         for replicate, ratio in enumerate(ratios):
-            speed = timed(step_ms, 128, speedup=ratio, within=within)
+            speed = timed(step_ms, 128, speedup=ratio)
             self.result("floor", "fp32", replicate=replicate, row=speed, **more)
         return self
 
     def append(self, *records: Block | EpochResult | Numeric | Explained) -> RunBuilder:
         """Append rows of details to their files."""
-        files = {Block: "blocks.csv", EpochResult: "epochs.csv", Numeric: "numerics_figures.csv"}
-        files |= {Explained: "explain_figures.csv"}
+        files = {
+            Block: "blocks.csv",
+            EpochResult: "epochs.csv",
+            Numeric: "numerics_figures.csv",
+            Explained: "explain_figures.csv",
+        }
         for record in records:
-            self.store._files[files[type(record)]].append([row_of(record)])
+            file = files[type(record)]
+            self.store._files[file].append([row_of(record)])
         return self
 
     def speed(
@@ -173,9 +182,8 @@ class RunBuilder:
             speed = timed(slow, batch) if is_paired else None
             rows = [TrialResult(arm="fp32", status=fp32, row=speed)]
             for name, gain in zip(gains, speedups, strict=True):
-                speed = timed(
-                    slow / gain, batch, within=within, speedup=gain if is_paired else None
-                )
+                speedup = gain if is_paired else None
+                speed = timed(slow / gain, batch, within=within, speedup=speedup)
                 rows.append(TrialResult(arm=name, status="ok", row=speed))
             self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
         return self
@@ -193,19 +201,10 @@ class RunBuilder:
         return self.result("energy", precision, row=energy)
 
     def lost(
-        self,
-        phase: str,
-        precision: str,
-        status: Status,
-        detail: str = "",
-        *,
-        batch: int = 128,
-        ablation: bool = False,
+        self, phase: str, precision: str, status: Status, detail: str = "", **asked: Any
     ) -> RunBuilder:
         """A trial that has a status and no figures."""
-        return self.result(
-            phase, precision, batch=batch, ablation=ablation, status=status, detail=detail
-        )
+        return self.result(phase, precision, status=status, detail=detail, **asked)
 
     def memory(self, precision: str, mib: float, *, batch: int = 128) -> RunBuilder:
         peak = MemoryPeak(peak_allocated_bytes=int(mib * MIB))
@@ -218,7 +217,7 @@ class RunBuilder:
         *,
         batch: int = 128,
         epochs: int = 2,
-        epoch_s: float | Sequence[float] = 3.0,
+        epoch_s: float | list[float] = 3.0,
         **figures: Any,
     ) -> RunBuilder:
         """One training per accuracy, seeds from 0; None leaves the accuracy unknown.
@@ -226,12 +225,13 @@ class RunBuilder:
         ``epoch_s`` is one for all seeds or one for each; ``figures`` are fields of Training, each
         likewise: those that follow from epochs are those of the last, or all of them together.
         """
-        times = [epoch_s] * len(accuracies) if isinstance(epoch_s, int | float) else list(epoch_s)
-        for seed, (accuracy, seconds) in enumerate(zip(accuracies, times, strict=True)):
+        for seed, accuracy in enumerate(accuracies):
             trial = self.trial("train", [precision], batch, seed=seed, epochs=epochs)
-            chosen = {}
-            for name, value in figures.items():
-                chosen[name] = value[seed] if isinstance(value, list) else value
+            chosen = {"epoch_s": epoch_s, **figures}
+            for name, value in chosen.items():
+                if isinstance(value, list):
+                    chosen[name] = value[seed]
+            seconds = chosen.pop("epoch_s")
             per_epoch: dict[str, Any] = {}
             if "data_wait_pct" in chosen:
                 per_epoch["data_wait_s"] = chosen.pop("data_wait_pct") / 100 * seconds

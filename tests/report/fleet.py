@@ -81,7 +81,6 @@ READ = ("precision", "placement", "name")
 """Words that are read as more than names: what cannot be read is refused."""
 FIGURES = (
     ("step", "", "loss", 2.0),
-    ("gradient", "", "-20", 9.0),
     ("gradient", "conv", "-10", 9.0),
     ("error", "conv", "gradient", 0.01),
     ("activation", "conv", "largest", 3.0),

@@ -9,8 +9,7 @@ import pytest
 from bench.compare.comparison import compare
 from bench.phases.memory import MemoryPeak
 from bench.phases.speed import Speed
-from bench.report import document, frames
-from bench.report import load as load_frames
+from bench.report import document
 from bench.report.analysis.summary import summarise
 from bench.report.figures.devices import charts
 from bench.report.reading import trials
@@ -66,7 +65,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, row: type, metric: Metric) -> None:
         monkeypatch.setitem(trials.TRIALS, column, field)
 
 
-def test_a_metric_reaches_table_figure_json_and_frames(tmp_path, monkeypatch):
+def test_a_metric_reaches_table_figure_and_json(tmp_path, monkeypatch):
     declare(monkeypatch, Speed, COMPILING)
     run = RunBuilder(tmp_path / "run").speed().folder
 
@@ -86,7 +85,6 @@ def test_a_metric_reaches_table_figure_json_and_frames(tmp_path, monkeypatch):
     assert (fp32["compiling_s"], fp32["compiling_ratio"]) == (8.0, None)
     assert (row["compiling_s"], row["compiling_ratio"]) == (16.0, pytest.approx(2.0))
     assert row["compiling_ratio_low"] < 2.0 < row["compiling_ratio_high"]
-    assert load_frames(run).summary["compiling_ratio"].max() == pytest.approx(2.0)
 
 
 def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_its_metric(
@@ -97,10 +95,9 @@ def test_a_field_of_a_phases_row_is_a_typed_column_of_its_csv_and_the_figure_of_
     for precision, copied in (("fp32", 4096.0), ("amp-bf16", 2048.0)):
         run.result("memory", precision, row=CopyingPeak(copied_bytes=copied))
     assert load([run.folder]).trials["copied_bytes"].tolist() == [4096.0, 2048.0]
-    fp32, other = frames.rows(load_frames(run.folder).summary)
+    fp32, other = document.report(load([run.folder]))["results"]
     assert (fp32["copied_bytes"], fp32["copied_ratio"]) == (4096.0, None)
     assert (other["copied_bytes"], other["copied_ratio"]) == (2048.0, 0.5)
-    assert COLUMNS["memory.csv"]["copied_bytes"].unit == "bytes"
     edit_rows(run.folder, lambda row: row.update(copied_bytes="-1"))
     with pytest.raises(UsageError, match="copied_bytes cannot be '-1'"):
         load([run.folder])
