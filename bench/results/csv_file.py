@@ -67,10 +67,19 @@ def read(path: Path) -> pd.DataFrame:
 
 def typed(rows: pd.DataFrame, columns: Mapping[str, Field]) -> pd.DataFrame:
     """Return rows in some columns: numbers as float64, others as texts; the rest is empty."""
-    types = {name: float if field.kind == "number" else object for name, field in columns.items()}
-    words = {name: "" for name, kind in types.items() if kind is object}
-    frame = rows.reindex(columns=[*types]).astype(types).fillna(words)
-    return frame.copy()  # in one piece, which is faster
+    unknown = pd.Series(np.nan, rows.index)
+    empty = pd.Series("", rows.index, dtype=object)
+    cells = {}
+    # A column at a time: to convert many of different types at once is slower.
+    for name, field in columns.items():
+        is_number = field.kind == "number"
+        if name not in rows:
+            cells[name] = unknown if is_number else empty
+        elif is_number:
+            cells[name] = rows[name].astype(float)
+        else:
+            cells[name] = rows[name].astype(object).fillna("")
+    return pd.DataFrame(cells)
 
 
 def _checked(cells: pd.Series, field: Field, path: Path) -> pd.Series:
