@@ -19,42 +19,39 @@ CAT = OBJECT.format("cat", 1, 5, 5, 40, 30)
 """The cat is difficult."""
 
 
-def voc(folder, split):
-    """Write two images, each with a dog and a cat, in the layout of VOC."""
+def voc(folder):
+    """Write an image with a dog and a cat, to train on and to test on, in the layout of VOC."""
     root = folder / "VOCdevkit" / "VOC2007"
-    listing = root / "ImageSets" / "Main" / f"{split}.txt"
-    listing.parent.mkdir(parents=True, exist_ok=True)
-    listing.write_text(f"{split}0\n{split}1")
-    images = root / "JPEGImages"
-    annotations = root / "Annotations"
-    images.mkdir(exist_ok=True)
-    annotations.mkdir(exist_ok=True)
-    for name in (f"{split}0", f"{split}1"):
-        image = Image.new("RGB", (64, 80))
-        image.save(images / f"{name}.jpg")
-        annotation = annotations / f"{name}.xml"
-        annotation.write_text(f"<annotation>{DOG}{CAT}</annotation>")
+    listings = root / "ImageSets" / "Main"
+    listings.mkdir(parents=True)
+    (listings / "trainval.txt").write_text("pets")
+    (listings / "test.txt").write_text("pets")
+    (root / "Annotations").mkdir()
+    (root / "Annotations" / "pets.xml").write_text(f"<annotation>{DOG}{CAT}</annotation>")
+    (root / "JPEGImages").mkdir()
+    image = Image.new("RGB", (64, 80))
+    image.save(root / "JPEGImages" / "pets.jpg")
 
 
 def first_batch(folder, split):
-    batches = _detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0)
+    """Return the first batch of one image."""
+    batches = _detection.batches(split, 1, 0, folder=str(folder), crops=False, count=1, workers=0)
     return next(iter(batches))
 
 
 def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(tmp_path):
-    voc(tmp_path, "trainval")
-    voc(tmp_path, "test")
+    voc(tmp_path)
     _detection.require_layout(str(tmp_path))
     test = first_batch(tmp_path, "test")
-    for image in test["images"]:
-        assert image.shape == (3, 80, 64)
-    for target in test["targets"]:
-        assert target["boxes"].tolist() == [[10, 20, 50, 60], [5, 5, 40, 30]]
-        assert target["labels"].tolist() == [12, 8]
-        assert target["iscrowd"].tolist() == [0, 1]
+    (image,) = test["images"]
+    assert image.shape == (3, 80, 64)
+    (target,) = test["targets"]
+    assert target["boxes"].tolist() == [[10, 20, 50, 60], [5, 5, 40, 30]]
+    assert target["labels"].tolist() == [12, 8]
+    assert target["iscrowd"].tolist() == [0, 1]
     train = first_batch(tmp_path, "train")
-    for target in train["targets"]:
-        assert target["labels"].tolist() == [12]
+    (target,) = train["targets"]
+    assert target["labels"].tolist() == [12]
 
 
 def detect(boxes, labels):
@@ -66,11 +63,10 @@ def detect(boxes, labels):
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
     """Detections are the targets, moved by some pixels."""
     batch = first_batch("", "test")
-    detections = []
-    for target in batch["targets"]:
-        boxes = target["boxes"] + by
-        detections.append(detect(boxes, target["labels"]))
-    figures = _detection.evaluate(lambda images: detections, [batch])
+    (target,) = batch["targets"]
+    boxes = target["boxes"] + by
+    detection = detect(boxes, target["labels"])
+    figures = _detection.evaluate(lambda images: [detection], [batch])
     assert figures == {"VOC 2007 mAP": pytest.approx(expected)}
 
 

@@ -31,8 +31,8 @@ def test_a_preset_has_its_parameters_and_its_flops(preset):
     suite = suite_of("gpt", preset=preset)
     with torch.device("meta"):
         model = suite.model(suite.data)
-    parameters = nn.utils.parameters_to_vector(model.parameters()).numel()
-    assert parameters == pytest.approx(1e6 * PARAMETERS_M[preset], rel=1e-3)
+    parameters = nn.utils.parameters_to_vector(model.parameters())
+    assert len(parameters) == pytest.approx(1e6 * PARAMETERS_M[preset], rel=1e-3)
     positions = model.positions.weight
     length, width = positions.shape
     in_products = -positions.numel()
@@ -102,8 +102,9 @@ def test_an_epoch_is_what_the_chain_draws_by_seed_and_number_and_no_validation_h
         inputs, _ = joined(batches.train(epoch))
         generator = token_generator(7, epoch)
         sample = chain().sample(3 * 8, 65, generator)
-        assert inputs.tolist() == sample[:, :-1].tolist()
-        sequences += inputs.tolist()
+        expected = sample[:, :-1].tolist()
+        assert inputs.tolist() == expected
+        sequences += expected
     distinct = set(map(tuple, sequences))
     assert len(distinct) == len(sequences)
 
@@ -117,8 +118,9 @@ def test_a_model_at_the_optimum_loses_the_entropy_and_has_no_accuracy():
     suite = suite_of("gpt")
     arm = arm_of(suite)
     # The best logits are those of the chain's own transitions.
-    logits = torch.from_numpy(np.log(chain().transition))
-    vars(arm.model)["forward"] = nn.Embedding.from_pretrained(logits.float()).forward
+    logits = np.log(chain().transition)
+    weights = torch.from_numpy(logits).float()
+    vars(arm.model)["forward"] = nn.Embedding.from_pretrained(weights).forward
     excesses = []
     for seed in range(5):
         batches = markov(suite.data, seed=seed)
