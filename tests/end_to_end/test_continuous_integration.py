@@ -21,7 +21,7 @@ def steps():
     """Return the commands of the workflow's steps, by name."""
     (workflow,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     job = yaml.safe_load(workflow)["jobs"]["speed"]
-    return {step["name"]: step.get("run") for step in job["steps"]}
+    return {step.get("name"): step.get("run") for step in job["steps"]}
 
 
 @pytest.fixture

@@ -22,20 +22,25 @@ CAT = OBJECT.format("cat", 1, 5, 5, 40, 30)
 def voc(folder):
     """Write an image with a dog and a cat, to train on and to test on, in the layout of VOC."""
     root = folder / "VOCdevkit" / "VOC2007"
-    listings = root / "ImageSets" / "Main"
-    listings.mkdir(parents=True)
-    (listings / "trainval.txt").write_text("pets")
-    (listings / "test.txt").write_text("pets")
-    (root / "Annotations").mkdir()
-    (root / "Annotations" / "pets.xml").write_text(f"<annotation>{DOG}{CAT}</annotation>")
-    (root / "JPEGImages").mkdir()
+    contents = {
+        "ImageSets/Main/trainval.txt": "pets",
+        "ImageSets/Main/test.txt": "pets",
+        "Annotations/pets.xml": f"<annotation>{DOG}{CAT}</annotation>",
+    }
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    images = root / "JPEGImages"
+    images.mkdir()
     image = Image.new("RGB", (64, 80))
-    image.save(root / "JPEGImages" / "pets.jpg")
+    image.save(images / "pets.jpg")
 
 
 def first_batch(folder, split):
     """Return the first batch of one image."""
-    batches = _detection.batches(split, 1, 0, folder=str(folder), crops=False, count=1, workers=0)
+    options = {"crops": False, "count": 1, "workers": 0}
+    batches = _detection.batches(split, 1, 0, folder=str(folder), **options)
     return next(iter(batches))
 
 
@@ -75,11 +80,12 @@ def test_precision_is_interpolated_at_eleven_recalls():
     labels = torch.tensor([1])
     hit = detect(boxes, labels)
     miss = detect(boxes[:0], labels[:0])
-    target = {**hit, "iscrowd": torch.tensor([0])}
+    difficult = torch.tensor([0])
+    target = {**hit, "iscrowd": difficult}
     batch = {"images": [None, None], "targets": [target, target]}
     figures = _detection.evaluate(lambda images: [hit, miss], [batch])
-    # Six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1.
-    assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)
+    expected = 100 * 6 / 11  # six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1
+    assert figures["VOC 2007 mAP"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
