@@ -80,8 +80,7 @@ def test_precision_is_interpolated_at_eleven_recalls():
     labels = torch.tensor([1])
     hit = detect(boxes, labels)
     miss = detect(boxes[:0], labels[:0])
-    difficult = torch.tensor([0])
-    target = {**hit, "iscrowd": difficult}
+    target = {**hit, "iscrowd": torch.tensor([0])}
     batch = {"images": [None, None], "targets": [target, target]}
     figures = _detection.evaluate(lambda images: [hit, miss], [batch])
     expected = 100 * 6 / 11  # six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1
