@@ -21,7 +21,6 @@ from bench.phases.fit import largest as max_batch
 from bench.spec.own_modules import ROOT
 from tests.conftest import TINY, call
 from tests.processes import running
-from tests.report.builders import text_of
 from tests.rows import trial_figures, trial_rows
 
 CPU = "--suite tiny.py --gpus cpu"
@@ -72,8 +71,8 @@ def test_from_images_to_rows(finished):
             assert row["peak_resident_bytes"] > 0
         elif row["phase"] == "train":
             assert row["test_accuracy_pct"] > 80
-    _, _, _, speed, *_ = rows
-    assert speed["log_speedup_error"] > 0
+    compared = rows[3]
+    assert compared["log_speedup_error"] > 0
 
 
 def test_a_run_ends_with_its_report(finished):
@@ -220,29 +219,27 @@ def test_the_largest_batch_is_found_then_measured_at_and_remembered(place, monke
 
 
 @pytest.mark.slow
-def test_a_sweep_is_a_row_for_each_combination_and_one_table(place):
+def test_a_sweep_is_a_row_for_each_combination(place):
     suite = TINY.replace("lr: float = 0.01", "lr: float = 0.01, batch_size: int = 4")
     suite = suite.replace("batch_size=4,", "batch_size=batch_size,")
     (place / "tiny.py").write_text(suite)
     words = f"{CPU} --quick --precisions fp32 --phases speed --time-budget 0.1 --out out"
-    words += " --sweep width=8,16 --sweep batch_size=4,5"
-    assert "Trials: 4" in ask(f"{words} --dry-run", place).stdout
-    ask(words, place)
+    ask(f"{words} --sweep width=8,16 --sweep batch_size=4,5", place)
     swept = []
     for row in trial_rows(place / "out"):
         parameters = json.loads(row["parameters"])
-        assert row["batch_size"] == str(parameters["batch_size"])
-        swept.append((parameters["width"], parameters["batch_size"]))
+        width = parameters["width"]
+        size = parameters["batch_size"]
+        assert row["batch_size"] == str(size)
+        swept.append((width, size))
     assert swept == [(8, 4), (8, 5), (16, 4), (16, 5)]
-    report = text_of(place / "reports" / "out" / "report.html")
-    of_width = report.index("Sweep of tiny's width")
-    assert of_width < report.index("Sweep of tiny's batch_size")
 
 
 def test_a_trial_that_fails_is_a_row_and_exit_code_1(place):
     ask(f"{SHORT} --batch-sizes 4,8 --set fail=raise --out out", place, code=1)
     trials = trial_rows(place / "out")
-    assert {row["batch_size"] for row in trials} == {"4", "8"}
+    sizes = {row["batch_size"] for row in trials}
+    assert sizes == {"4", "8"}
     for row in trials:
         assert row["phase"] == "memory"
         assert row["status"] == "failed"
