@@ -33,10 +33,10 @@ def test_without_an_optional_folder_all_else_works(folder, tmp_path):
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
 
-    assert f"run_bench.py {folder.name} " not in python("run_bench.py", "--help")
+    usage = python("run_bench.py", "--help")
+    assert f"run_bench.py {folder.name} " not in usage
     python("-c", IMPORT_ALL)
     python(*RUN.split())
-    assert (tmp_path / "run" / "speed.csv").is_file()
     python("run_bench.py", "report", "run", "--out", "report")
     report = (tmp_path / "report" / "report.md").read_text()
     assert "mlp" in report
