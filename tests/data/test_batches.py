@@ -5,7 +5,6 @@ stored.
 import math
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from torch.nn import functional
 from torchvision.transforms.functional import crop
 
-from bench.data import WHOLE, Shard, cache, prepare, random_batches
+from bench.data import WHOLE, Shard, cache, prepare
 from bench.data import batches as batches_module
 from bench.data.sampling import augmentation, order
 from bench.spec.data_source import DataSource
@@ -73,32 +72,31 @@ def test_images_are_mirrored_resized_and_cropped_one_by_one(open_, folder, store
     shape = (3, 16, 12)
     batches = open_(input_shape=shape, crop_padding=3, flip=True, seed=5)
     inputs, _ = epoch_of(batches, 1)
-    taken = order(12, seed=5, epoch=1)
-    pixels = stored(folder / "train").float()
+    taken = order(12, seed=5, epoch=1)[:10]
+    pixels = stored(folder / "train")[taken].float()
     resized = functional.interpolate(pixels, (16, 12), mode="bilinear")
-    images = functional.pad(resized, (3, 3, 3, 3))[taken]
-    drawn = augmentation(10, 3, seed=5, epoch=1).T.tolist()
-    for number, (mirrored, top, left) in enumerate(drawn):
-        image = images[number]
-        if mirrored:
-            image = image.flip(2)
-        expected = crop(image, top, left, 16, 12)
-        assert_normalised(inputs[number], expected, atol=1e-5)
+    images = functional.pad(resized, (3, 3, 3, 3))
+    drawn = augmentation(10, 3, seed=5, epoch=1)
+    expected = []
+    for image, (mirrored, top, left) in zip(images, drawn.T.tolist(), strict=True):
+        turned = image.flip(2) if mirrored else image
+        cropped = crop(turned, top, left, 16, 12)
+        expected.append(cropped)
+    assert_normalised(inputs, torch.stack(expected), atol=1e-5)
     tested, _ = next(batches.test())
     assert tested.shape == (5, *shape)
 
 
 def test_an_epoch_follows_from_seed_and_number_and_leaves_the_global_generator_alone(open_):
-    def epoch(seed, number):
-        return epoch_of(open_(seed=seed, **AUGMENTED), number)
-
     generator = torch.get_rng_state()
-    first = epoch(1, 0)
-    assert same(first, epoch(1, 0))
+    batches = open_(seed=1, **AUGMENTED)
+    first = epoch_of(batches)
+    assert same(first, epoch_of(batches))
     assert torch.equal(generator, torch.get_rng_state())
-    assert not same(first, epoch(1, 1))
+    assert not same(first, epoch_of(batches, 1))
     for seed in (2, 1 + 2**32, -1):
-        assert not same(first, epoch(seed, 0))
+        others = open_(seed=seed, **AUGMENTED)
+        assert not same(first, epoch_of(others))
 
 
 def test_the_test_set_is_whole_in_order_and_not_augmented(open_, folder, stored):
@@ -115,14 +113,14 @@ def test_shards_of_the_test_set_are_all_of_it_once(open_, ranks):
     # The last of three batches has two images, fewer than there may be ranks.
     whole, _ = joined(open_(batch_size=4).test())
     most = math.ceil(4 / ranks)
-    shards = []
+    sharded = []
     for rank in range(ranks):
         shard = Shard(rank=rank, ranks=ranks)
         batches = open_(batch_size=4, shard=shard)
         for inputs, _ in batches.test():
             assert 0 < len(inputs) <= most
-            shards += inputs.tolist()
-    assert sorted(shards) == sorted(whole.tolist())
+            sharded += inputs.tolist()
+    assert sorted(sharded) == sorted(whole.tolist())
 
 
 @pytest.mark.parametrize("kind", ["folder", "synthetic", "markov"])
@@ -185,13 +183,12 @@ def test_images_in_a_file_are_gathered_by_a_thread_that_ends_with_the_epoch(open
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_gpu_gets_the_same_batches(open_, monkeypatch, on_device):
-    usual = open_(**AUGMENTED)
+    expected = epoch_of(open_(**AUGMENTED))
     monkeypatch.setattr(batches_module, "fits", lambda *_: on_device)
     batches = open_(device=torch.device("cuda", 0), **AUGMENTED)
     inputs, labels = epoch_of(batches)
     assert inputs.is_cuda
     on_cpu = (inputs.cpu(), labels.cpu())
-    expected = epoch_of(usual)
     torch.testing.assert_close(on_cpu, expected, rtol=0, atol=2e-6)
 
 
@@ -203,15 +200,18 @@ def test_a_model_that_does_not_take_rgb_is_refused(data, source):
 
 
 def test_random_inputs_and_targets_are_normal_and_classes_uniform():
-    draw = partial(random_batches, batch_size=2000, count=1, device=CPU, seed=0)
-    ((inputs, classes),) = draw(IMAGES)
-    ((_, targets),) = draw(FEATURES)
+    images = opened(IMAGES, SYNTHETIC, batch_size=2000)
+    features = opened(FEATURES, SYNTHETIC, batch_size=2000)
+    inputs, classes = next(images.train(0))
+    _, targets = next(features.train(0))
     counts = classes.bincount(minlength=10)
     assert counts.min() > 125  # of 200: 5.6 standard deviations
     assert counts.max() < 275
     for values in (inputs, targets):
-        assert values.mean() == pytest.approx(0, abs=0.05)
-        assert values.std() == pytest.approx(1, abs=0.05)
+        mean = values.mean()
+        deviation = values.std()
+        assert mean == pytest.approx(0, abs=0.05)
+        assert deviation == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize(
