@@ -1,9 +1,9 @@
 """Tiny image folders and archives, made by the tests that need them."""
 
-import io
 import pickle
-import tarfile
+import shutil
 from hashlib import md5
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +12,21 @@ from PIL import Image
 from torchvision.datasets import CIFAR10
 from torchvision.transforms.functional import normalize
 
+from bench.data import WHOLE, open_batches
 from bench.spec.data_source import DataSource
 from bench.spec.suite import Data
+
+CPU = torch.device("cpu")
+DEFAULT = Data(input_shape=(3, 8, 8), classes=2)
+FILES = [
+    "data_batch_1",
+    "data_batch_2",
+    "data_batch_3",
+    "data_batch_4",
+    "data_batch_5",
+    "test_batch",
+]
+"""Of CIFAR-10, each of ten images in the fake."""
 
 
 @pytest.fixture
@@ -34,10 +47,11 @@ def paint():
 def folder(tmp_path, paint):
     """Two classes of six training and five test images each, 8 × 8, lossless."""
     root = tmp_path / "pets"
-    for split, count in (("train", 6), ("test", 5)):
-        for name in ("cat", "dog"):
-            for index in range(count):
-                paint(root / split / name / f"{index}.png")
+    for name in ("cat", "dog"):
+        for index in range(6):
+            paint(root / "train" / name / f"{index}.png")
+        for index in range(5):
+            paint(root / "test" / name / f"{index}.png")
     return root
 
 
@@ -65,54 +79,65 @@ def stored():
     return read
 
 
+def opened(data, source, *, batch_size=8, seed=0, device=CPU, shard=WHOLE):
+    return open_batches(
+        data,
+        source,
+        batch_size=batch_size,
+        seed=seed,
+        device=device,
+        shard=shard,
+    )
+
+
 def joined(batches):
     """Return the inputs and the targets of all batches."""
     inputs, targets = zip(*batches, strict=True)
     return torch.cat(inputs), torch.cat(targets)
 
 
-def assert_normalised(inputs, pixels, data, atol=2e-6):
+def assert_normalised(inputs, pixels, atol=2e-6):
+    """Check that inputs are pixels normalised by the default mean and deviation."""
     scaled = pixels.double() / 255
-    expected = normalize(scaled, data.mean, data.std)
+    expected = normalize(scaled, DEFAULT.mean, DEFAULT.std)
     torch.testing.assert_close(inputs, expected.float(), rtol=0, atol=atol)
 
 
 class FakeCifar:
     """The archive of a CIFAR-10 of 50 training and 10 test images."""
 
-    def __init__(self):
+    def __init__(self, folder):
         random = np.random.default_rng(3)
         self.pixels = random.integers(0, 256, (60, 3, 32, 32), dtype=np.uint8)
         self.labels = random.integers(0, 10, 60).tolist()
-        classes = [f"class {label}" for label in range(10)]
-        self.members = {"batches.meta": pickle.dumps({"label_names": classes})}
-        for number in range(6):
+        meta = {"label_names": list("abcdefghij")}
+        self.members = {"batches.meta": pickle.dumps(meta)}
+        for number, name in enumerate(FILES):
             part = slice(10 * number, 10 * number + 10)
             pixels = self.pixels[part].reshape(10, -1)
             content = {"data": pixels, "labels": self.labels[part]}
-            name = f"data_batch_{number + 1}" if number < 5 else "test_batch"
             self.members[name] = pickle.dumps(content)
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-            for name, content in self.members.items():
-                entry = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
-        self.archive = buffer.getvalue()
+        packed = folder / CIFAR10.base_folder
+        packed.mkdir()
+        for name, content in self.members.items():
+            (packed / name).write_bytes(content)
+        archive = shutil.make_archive(packed, "gztar", folder, CIFAR10.base_folder)
+        self.archive = Path(archive).read_bytes()
 
 
 @pytest.fixture
-def cifar(monkeypatch, tmp_path):
+def cifar(monkeypatch, tmp_path_factory):
     """Let torchvision take the fake's checksums for its own, and find nothing at its address."""
-    fake = FakeCifar()
-    sums = []
+    folder = tmp_path_factory.mktemp("cifar")
+    fake = FakeCifar(folder)
+    sums = {}
     for name, content in fake.members.items():
-        sums.append([name, md5(content).hexdigest()])
-    (_, meta), *trained, tested = sums
+        sums[name] = md5(content).hexdigest()
+    meta = sums.pop("batches.meta")
+    *trained, tested = sums.items()
     monkeypatch.setattr(CIFAR10, "train_list", trained)
     monkeypatch.setattr(CIFAR10, "test_list", [tested])
     monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": meta})
     monkeypatch.setattr(CIFAR10, "tgz_md5", md5(fake.archive).hexdigest())
-    nowhere = tmp_path / "nowhere" / CIFAR10.filename
-    monkeypatch.setattr(CIFAR10, "url", nowhere.as_uri())
+    monkeypatch.setattr(CIFAR10, "url", (folder / "nowhere").as_uri())
     return fake

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from bench.data import open_batches, prepare
+from bench.data import prepare
 from bench.data.prepare import load_digits
 from bench.planning.suite_registry import load as load_suite
 from bench.planning.suite_registry import refer
@@ -18,10 +18,9 @@ from bench.run.prepare import TRAIN_SAMPLES
 from bench.spec.data_source import DataSource
 from bench.spec.errors import UsageError
 from bench.spec.suite import Data
-from tests.data.conftest import assert_normalised, joined
+from tests.data.conftest import assert_normalised, joined, opened
 
 DATA = Data(input_shape=(3, 32, 32), classes=7, source="cifar10")
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -52,10 +51,9 @@ def assert_is(cifar, source):
     prepared = prepare(DATA, source)
     assert prepared.train_samples == 50
     assert prepared.classes == 10
-    batches = open_batches(DATA, source, batch_size=4, device=CPU, seed=0)
-    images, labels = joined(batches.test())
-    pixels = torch.from_numpy(cifar.pixels[50:])
-    assert_normalised(images, pixels, DATA)
+    images, labels = joined(opened(DATA, source).test())
+    pixels = torch.from_numpy(cifar.pixels)[50:]
+    assert_normalised(images, pixels)
     assert labels.tolist() == cifar.labels[50:]
 
 
@@ -101,11 +99,11 @@ def test_the_digits_are_all_there_with_their_mean_and_deviation_and_a_plan_knows
     digits = load_digits()
     data = load_suite(refer("digits")).data
     pixels = digits.train.images[:, 0] / 255
-    assert abs(pixels.mean() - data.mean[0]) < 5e-3
-    assert abs(pixels.std() - data.std[0]) < 5e-3
+    assert pixels.mean() == pytest.approx(data.mean[0], abs=5e-3)
+    assert pixels.std() == pytest.approx(data.std[0], abs=5e-3)
     prepared = prepare(data, DataSource(kind="digits"))
     assert prepared.train_samples == TRAIN_SAMPLES["digits"] == len(pixels)
     labels = torch.cat([digits.train.labels, digits.test.labels])
-    counts = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's own
-    assert labels.bincount().tolist() == counts
+    counts = labels.bincount()
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # scikit-learn's
     assert digits.test.images.shape == (597, 3, 8, 8)

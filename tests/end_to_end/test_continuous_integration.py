@@ -17,17 +17,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "continuous-integration.md"
 
 
-def steps() -> dict[str, str]:
-    """The commands of the workflow's steps, by name."""
+def steps():
+    """Return the commands of the workflow's steps, by name."""
     (workflow,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    every = yaml.safe_load(workflow)["jobs"]["speed"]["steps"]
-    return {step["name"]: step["run"] for step in every if "run" in step}
+    job = yaml.safe_load(workflow)["jobs"]["speed"]
+    return {step.get("name"): step.get("run") for step in job["steps"]}
 
 
 @pytest.fixture
 def bash(tmp_path):
     """Runs a step as a runner would, with the command `ampmeter` on its path."""
-    work, tools = tmp_path / "work", tmp_path / "bin"
+    work = tmp_path / "work"
+    tools = tmp_path / "bin"
     work.mkdir()
     tools.mkdir()
     command = tools / "ampmeter"
@@ -39,7 +40,7 @@ def bash(tmp_path):
         "GITHUB_STEP_SUMMARY": str(tmp_path / "page"),
     }
 
-    def run(script: str, **variables: str) -> str:
+    def run(script, **variables):
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
         given = environment | variables
         return subprocess.check_output(words, cwd=work, env=given, text=True)

@@ -5,7 +5,6 @@ its own.
 import json
 import os
 import re
-from itertools import product
 
 import psutil
 import pytest
@@ -120,46 +119,47 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(place, fault, words, depth="--quick"):
-    """Run the suite with a fault; return how that ended, and the rows."""
+def run(place, fault, words, code=1, depth="--quick"):
+    """Run the suite with a fault to an exit code; return the rows."""
+    silence = "2s" if fault == "hang" else "60s"
     given = f"--suite ./faulty.py --set fault={fault} --batch-sizes 4 --gpus cpu --out out"
-    limits = f"--time-budget 0.3 --trial-timeout {'2s' if fault == 'hang' else '60s'}"
+    limits = f"--time-budget 0.3 --trial-timeout {silence}"
     line = f"{given} {depth} {limits} --precisions fp32,amp-bf16 {words}"
-    return call(*line.split(), cwd=place), trial_rows(place / "out")
+    done = call(*line.split(), cwd=place)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return trial_rows(place / "out")
 
 
 def computing():
     """Return this process's descendants, without multiprocessing's servers and trackers."""
-    found = []
+    processes = []
     for child in psutil.Process().children(recursive=True):
         command = " ".join(child.cmdline())
         if child.ppid() != os.getpid() or not re.search("forkserver|resource_tracker", command):
-            found.append(child)
-    return found
+            processes.append(child)
+    return processes
 
 
-def check(place, fault, phase, words=""):
-    done, rows = run(place, fault, f"--phases {phase} {words}")
-    assert done.returncode == (0 if fault == "fill" else 1), done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    check_apart(place, fault, phase, rows)
-
-
-def check_apart(place, fault, phase, rows):
+def check(place, fault, words, phase):
     """Check that fp32 has been measured in a phase, and the row of what breaks there."""
-    by_name = {row["precision"]: row for row in rows if row["phase"] == phase}
-    assert by_name["fp32"]["status"] in MEASURED
-    check_broken(place, fault, by_name["amp-bf16"])
+    rows = {}
+    for row in run(place, fault, words, code=int(fault != "fill")):
+        if row["phase"] == phase:
+            rows[row["precision"]] = row
+    assert rows["fp32"]["status"] in MEASURED
+    check_broken(place, fault, rows["amp-bf16"])
 
 
 def check_broken(place, fault, broken):
     """Check the row of what breaks, and that nothing is left of its process."""
     status, reason = FAULTS[fault]
+    detail = broken["detail"]
     assert broken["status"] == status
-    assert re.search(reason, broken["detail"], re.IGNORECASE)
-    assert len(broken["detail"]) < 1000
+    assert re.search(reason, detail, re.IGNORECASE)
+    assert len(detail) < 1000
     if fault not in ("fill", "kill", "leave"):  # which leave no word
-        (log,) = re.findall(r"folder: (logs/.*\.log)$", broken["detail"])
+        (log,) = re.findall(r"folder: (logs/.*\.log)$", detail)
         assert (place / "out" / log).exists()
     assert computing() == []
 
@@ -170,21 +170,22 @@ def check_broken(place, fault, broken):
 def test_a_precision_that_breaks_is_a_row_with_what_and_where_and_fp32_keeps_its_own(
     place, fault, phase
 ):
-    check(place, fault, phase)
+    check(place, fault, f"--phases {phase}", phase)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["crash", "throw", "hang"])
 def test_a_step_of_an_ablation_that_breaks_is_a_row_and_the_others_keep_theirs(place, fault):
-    done, rows = run(place, fault, "--ladder --techniques set-to-none")
-    assert done.returncode == 1, done.stdout + done.stderr
-    measured = set()
-    for row in rows:
-        if row["status"] in MEASURED:
-            measured.add((row["phase"], arm_name(row)))
-    assert measured >= set(product(("memory", "speed"), ("fp32", "fp32+set-to-none")))
-    (broken,) = (row for row in rows if arm_name(row) == "amp-bf16")
-    check_broken(place, fault, broken)
+    measured = []
+    for row in run(place, fault, "--ladder --techniques set-to-none"):
+        name = arm_name(row)
+        if name == "amp-bf16":
+            check_broken(place, fault, row)
+        elif row["status"] in MEASURED:
+            measured.append((row["phase"], name))
+    for phase in ("memory", "speed"):
+        assert (phase, "fp32") in measured
+        assert (phase, "fp32+set-to-none") in measured
 
 
 @pytest.mark.slow
@@ -192,39 +193,33 @@ def test_a_step_of_an_ablation_that_breaks_is_a_row_and_the_others_keep_theirs(p
 def test_a_precision_that_breaks_in_the_search_for_the_largest_batch_is_a_row_and_fp32_has_its_size(
     place, fault
 ):
-    _, rows = run(place, fault, "--phases memory --batch-sizes max")
-    check_apart(place, fault, "fit", rows)
+    check(place, fault, "--phases memory --batch-sizes max", "fit")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["crash", "throw", "kill"])
 def test_a_baseline_that_breaks_where_it_is_timed_against_itself_is_a_row(place, fault):
-    always = "--phases floor --set always=true --precisions fp32"
-    done, (broken,) = run(place, fault, always)
-    assert done.returncode == 1, done.stdout + done.stderr
+    (broken,) = run(place, fault, "--phases floor --set always=true --precisions fp32")
     assert broken["phase"] == "floor"
     check_broken(place, fault, broken)
 
 
 @pytest.mark.slow
 def test_a_precision_that_crashes_while_it_is_timed_with_fp32_leaves_it_its_row(place):
-    check(place, "crash", "speed", "--set at=5")
+    check(place, "crash", "--phases speed --set at=5", "speed")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_model_that_prints_garbage_is_measured(place, phase):
-    done, rows = run(place, "shout", f"--phases {phase}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert {row["status"] for row in rows} <= {*MEASURED}
+    for row in run(place, "shout", f"--phases {phase}", code=0):
+        assert row["status"] in MEASURED
 
 
 @pytest.mark.slow
 def test_a_precision_that_hangs_costs_one_limit_and_not_one_in_each_phase_and_process(place):
-    done, rows = run(place, "hang", "--phases speed,train,inference", "--rigorous")
-    assert done.returncode == 1
     tried = []
-    for row in rows:
+    for row in run(place, "hang", "--phases speed,train,inference", depth="--rigorous"):
         if row["precision"] == "amp-bf16":
             assert row["status"] == "timeout"
             tried.append("not tried again" not in row["detail"])
@@ -234,9 +229,12 @@ def test_a_precision_that_hangs_costs_one_limit_and_not_one_in_each_phase_and_pr
 
 @pytest.mark.slow
 def test_a_trial_that_runs_over_the_time_of_a_run_is_ended_and_has_no_row(place):
-    done, (row,) = run(place, "hang", "--phases memory,train --trial-timeout 60s --within 16s")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (row["phase"], row["precision"], row["status"]) == ("memory", "fp32", "ok")
-    undecided = json.loads((place / "out" / "run.json").read_text())["undecided"]
+    limits = "--trial-timeout 60s --within 16s"
+    (row,) = run(place, "hang", f"--phases memory,train {limits}", code=0)
+    assert row["phase"] == "memory"
+    assert row["precision"] == "fp32"
+    assert row["status"] == "ok"
+    written = (place / "out" / "run.json").read_text()
+    undecided = json.loads(written)["undecided"]
     assert undecided == ["memory of faulty on cpu", "train of faulty on cpu"]
     assert computing() == []

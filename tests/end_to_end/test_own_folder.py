@@ -15,12 +15,18 @@ from tests.conftest import TINY
 def test_suites_are_measured_in_a_folder_with_modules_called_as_ours(tmp_path):
     (tmp_path / "suites").mkdir()
     for name in ("bench.py", "results.py", "run_bench.py", "suites/__init__.py"):
-        (tmp_path / name).write_text("raise SystemExit('a module of the user was executed')")
+        module = tmp_path / name
+        module.write_text("raise SystemExit('a module of the user was executed')")
     (tmp_path / "neighbour.py").write_text("WIDTH = 24")
     (tmp_path / "mine.py").write_text(f"from neighbour import WIDTH\n{TINY}")
     words = "--suite mine.py,mlp --set width=8 --phases memory,speed --quick --gpus cpu --out run"
     command = [sys.executable, str(ROOT / "run_bench.py"), *words.split()]
-    environment = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
-    place = {"cwd": tmp_path, "env": environment}
-    printed = subprocess.check_output(command, stderr=subprocess.STDOUT, text=True, **place)
+    home = str(tmp_path)
+    printed = subprocess.check_output(
+        command,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=home,
+        env={"PATH": "", "HOME": home, "PYTHONPATH": home},
+    )
     assert "executed" not in printed

@@ -98,27 +98,29 @@ for step, x in enumerate(torch.utils.data.DataLoader(Batches(), batch_size=None)
 """
 
 
-def script(line, cwd, main=METRONOME):
-    """Run a command line of ``script`` on this file, into the folder ``run``."""
+def script(line, cwd, code=1, main=METRONOME):
+    """Run a command line of ``script`` on this file, into the folder ``run``, to an exit code."""
     (cwd / "train.py").write_text(main)
     words = f"script --quick --gpus cpu --out run {line} -- train.py"
-    return call(*shlex.split(words), cwd=cwd)
+    done = call(*shlex.split(words), cwd=cwd)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timing
 def test_a_metronome_reads_what_it_is_set_to(tmp_path):
     mixed = "mixed=--ms 20 --bf16 --slow-evaluation --start 0.5"
-    done = script(f"--arm 'plain=--ms 30' --arm '{mixed}'", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    printed = script(f"--arm 'plain=--ms 30' --arm '{mixed}'", tmp_path, code=0)
     assert {path.name for path in tmp_path.iterdir()} == {"train.py", "run", "reports"}
     *_, measured = trial_figures(tmp_path / "run")
-    assert (measured["phase"], measured["precision"]) == ("speed", "mixed")
+    assert measured["phase"] == "speed"
+    assert measured["precision"] == "mixed"
     assert math.exp(measured["log_speedup"]) == pytest.approx(1.5, abs=0.02)
     assert measured["skipped_steps"] == 6  # three in each of its two processes
     report = (tmp_path / "reports" / "run" / "report.md").read_text()
     assert "plain, its reference, is called fp32" in report
-    assert "batch" not in done.stdout  # a script's batch size is its own
+    assert "batch" not in printed  # a script's batch size is its own
     assert "batch size |" not in report
     assert "samples/s |" not in report
 
@@ -150,11 +152,13 @@ def test_what_a_step_consists_of_does_not_change_its_time(tmp_path, has):
     asked = replace(trial(*options), silence_s=120.0)
     with closing(ScriptLauncher(given)) as launcher:
         launcher.run(asked, CPU, sent.append)
-    results = {each.arm: each for each in figured(asked, sent) if isinstance(each, TrialResult)}
+    results = {}
+    for message in figured(asked, sent):
+        if isinstance(message, TrialResult):
+            results[message.arm] = message
     measured = results["b"]
     assert measured.status == "ok", measured.detail
     speedup = measured.row.log_gain().exp().center
-    print(f"{has}: {speedup:.4f}")
     assert speedup == pytest.approx(1.5, rel=0.01)
     # Three in each of its two processes.
     assert measured.row.skipped_steps == (6 if has == "scaler" else 0)
@@ -165,23 +169,25 @@ def test_an_arm_without_effect_and_one_that_fails_are_refused_and_the_rest_is_me
     tmp_path,
 ):
     arms = "--arm 'fp32=--ms 4' --arm 'same=--ms 4 --no-effect' --arm broken=--flag"
-    done = script(f"{arms} --arm 'bf16=--ms 4 --bf16' --steps 20", tmp_path)
-    assert done.returncode == 1
+    script(f"{arms} --arm 'bf16=--ms 4 --bf16' --steps 20", tmp_path)
     run = tmp_path / "run"
     rows = {(row["phase"], row["precision"]): row for row in trial_rows(run)}
     assert "changed nothing that was computed" in rows["memory", "same"]["detail"]
     assert "unrecognized arguments: --flag" in rows["memory", "broken"]["detail"]
     assert rows["speed", "bf16"]["status"] == "ok"
     assert ("speed", "same") not in rows
-    assert json.loads((run / "run.json").read_text())["request"]["script"]["steps"] == 20
+    request = json.loads((run / "run.json").read_text())["request"]
+    assert request["script"]["steps"] == 20
     measured = (run / "blocks.csv").read_bytes()
-    assert call("--resume", "run", cwd=tmp_path).returncode == 1
+    resumed = call("--resume", "run", cwd=tmp_path)
+    assert resumed.returncode == 1
     assert (run / "blocks.csv").read_bytes() == measured
 
 
 @pytest.mark.slow
 def test_a_script_that_fails_in_each_arm_has_a_report_with_the_reason(tmp_path):
-    done = script("--inject as-is,amp-bf16", tmp_path, "raise ValueError('no images')")
-    assert done.returncode == 1
-    assert "in time" not in done.stdout
-    assert "no images" in (tmp_path / "reports" / "run" / "report.html").read_text()
+    failing = "raise ValueError('no images')"
+    printed = script("--inject as-is,amp-bf16", tmp_path, main=failing)
+    assert "in time" not in printed
+    report = tmp_path / "reports" / "run" / "report.html"
+    assert "no images" in report.read_text()

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 
@@ -20,59 +19,66 @@ from bench.spec.protocol import Protocol
 from bench.training import amp
 from bench.training.arms import TrainingRunner
 from tests.arms import arms
-from tests.gpu.conftest import GPU, NEEDS_TWO, ON_SIMULATED, run
+from tests.gpu.conftest import GPU, NEEDS_TWO, ON_SIMULATED, apply, run, take, vary_cell
 
 
 def test_memory_at_the_peak_by_operator_is_what_the_allocator_says():
-    layers = torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)
-    model = torch.nn.Sequential(*layers).to(GPU)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(512, 2048),
+        torch.nn.GELU(),
+        torch.nn.Linear(2048, 512),
+    ).to(GPU)
     inputs = torch.randn(1024, 512, device=GPU)
 
     def step():
-        model.zero_grad()
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = model(inputs).float().square().mean()
         loss.backward()
         torch.cuda.synchronize()
+        model.zero_grad()
 
     step()  # which makes what libraries keep
-    model.zero_grad()
     before_bytes = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     step()
     grown_bytes = torch.cuda.max_memory_allocated() - before_bytes
-    model.zero_grad()
-    there = [*model.parameters(), inputs]
-    with PeakHolders(GPU, {"parameters": there}) as holders:
+    tensors = [*model.parameters(), inputs]
+    with PeakHolders(GPU, {"parameters": tensors}) as holders:
         step()
-    there_bytes = sum(tensor.nbytes for tensor in there)
-    assert holders.peak_bytes == pytest.approx(there_bytes + grown_bytes, rel=0.05)
-    rows = pd.DataFrame(holders.rows())
-    assert rows[rows["kind"] == "held"]["value"].sum() == holders.peak_bytes
+    tensors_bytes = sum(tensor.nbytes for tensor in tensors)
+    assert holders.peak_bytes == pytest.approx(tensors_bytes + grown_bytes, rel=0.05)
+    held_bytes = 0
+    for row in holders.rows():
+        if row["kind"] == "held":
+            held_bytes += row["value"]
+    assert held_bytes == holders.peak_bytes
 
 
 @pytest.mark.card
-def test_fp32_is_ieee_and_tf32_is_not():
-    for name, low, high in (("fp32", 0, 2e-6), ("tf32", 1e-4, 1e-3), ("default", 0, 2e-6)):
-        if backend_of(GPU).unsupported_reason(PRECISIONS[name]):
-            continue
-        amp.apply(PRECISIONS[name])
-        read = amp.read_back(PRECISIONS[name], GPU)
-        assert read.fp32_matmul == ("tf32" if name == "tf32" else "ieee")
-        assert read.fp32_conv == ("ieee" if name == "fp32" else "tf32")
-        assert low <= read.matmul_error < high
+@pytest.mark.parametrize(
+    ("name", "matmul", "conv", "low", "high"),
+    [
+        ("fp32", "ieee", "ieee", 0, 2e-6),
+        ("tf32", "tf32", "tf32", 1e-4, 1e-3),
+        ("default", "ieee", "tf32", 0, 2e-6),
+    ],
+)
+def test_fp32_is_ieee_and_tf32_is_not(name, matmul, conv, low, high):
+    switches = amp.read_back(apply(name), GPU)
+    assert switches.fp32_matmul == matmul
+    assert switches.fp32_conv == conv
+    assert low <= switches.matmul_error < high
 
 
 def test_what_was_allocated_and_freed_before_is_in_no_peak():
     backend = backend_of(GPU)
-    before = torch.cuda.memory_allocated()
-    cached = torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU)
-    del cached
+    before_bytes = torch.cuda.memory_allocated()
+    take(256)  # which is freed, and cached
     assert torch.cuda.memory_reserved() >= 256 * 2**20
     backend.reset_peak_memory()
-    held = torch.empty(2**20, dtype=torch.uint8, device=GPU)
+    held = take(1)
     peak = backend.peak_memory()
-    assert peak.allocated - before == held.nbytes
+    assert peak.allocated - before_bytes == held.nbytes
     # torch reserves blocks of 2 MiB for small tensors.
     assert peak.allocated < peak.reserved < 256 * 2**20
 
@@ -82,36 +88,39 @@ def test_memory_that_torch_asks_the_device_for_is_told_from_what_it_has_cached()
     backend.release_cached_memory()
     before = backend.allocations()
     for _ in range(2):  # the second is cached
-        held = torch.empty(256 * 2**20, dtype=torch.uint8, device=GPU)
+        take(256)
         assert backend.allocations() == before + 1
-        del held
     backend.release_cached_memory()
     assert torch.cuda.memory_reserved(0) < 256 * 2**20
 
 
 @NEEDS_TWO
 def test_each_gpu_answers_for_itself():
-    first, second = (backend_of(torch.device("cuda", index)) for index in (0, 1))
-    first_seed, second_seed = first.rng_state().clone(), second.rng_state().clone()
+    first = backend_of(torch.device("cuda", 0))
+    second = backend_of(torch.device("cuda", 1))
     try:
-        for backend in (first, second):
-            backend.set_current()
-            backend.reset_peak_memory()
+        first.reset_peak_memory()
+        second.set_current()
         assert torch.cuda.current_device() == 1
-        free, peaks, others_free = first.free_bytes(), first.peak_memory(), second.free_bytes()
-        held = torch.empty(256 * 2**20, dtype=torch.uint8, device=second.device)
-        assert (first.free_bytes(), first.peak_memory()) == (free, peaks)
-        assert second.free_bytes() == others_free - held.nbytes
-        work = torch.ones(2048, 2048, device=second.device)
+        free_bytes = first.free_bytes()
+        peak = first.peak_memory()
+        others_free_bytes = second.free_bytes()
+        held = take(256, second.device)
+        assert first.free_bytes() == free_bytes
+        assert first.peak_memory() == peak
+        assert second.free_bytes() == others_free_bytes - held.nbytes
+        factor = torch.ones(2048, 2048, device=second.device)
         for _ in range(50):
-            work = work @ work.clamp(max=1e-3)
+            factor @ factor
         done = torch.cuda.Event()
-        done.record(torch.cuda.current_stream(second.device))
+        done.record()  # on the current GPU's stream
         second.synchronize()
         assert done.query()
+        first_seed = first.rng_state().clone()
+        second_seed = second.rng_state().clone()
         torch.cuda.manual_seed(7)  # of the current GPU
-        assert not torch.equal(second.rng_state(), second_seed)
         assert torch.equal(first.rng_state(), first_seed)
+        assert not torch.equal(second.rng_state(), second_seed)
         second.set_rng_state(second_seed)
         assert torch.equal(second.rng_state(), second_seed)
     finally:
@@ -162,40 +171,42 @@ def test_a_block_waits_for_the_device():
 
 
 def test_the_phases_run_on_the_gpu(device, trial):
-    names = tuple(name for name in PRECISIONS if name not in (device.unsupported or {}))
+    unsupported = device.unsupported or {}
+    names = [name for name in PRECISIONS if name not in unsupported]
     size = common_multiple(names, 1)  # on a GPU with float8, no smaller batch trains in it
-    trial = replace(trial, cell=replace(trial.cell, batch_size=max(4, size)))
+    trial = vary_cell(trial, batch_size=max(4, size))
 
-    def measure(phase, *names, **more):
-        results = run(replace(trial, phase=phase, arms=arms(*names), **more), device)
-        assert [result.arm for result in results] == list(names)
-        return [result.row for result in results]
+    def measure(phase, *names, **fields):
+        asked = replace(trial, phase=phase, arms=arms(*names), **fields)
+        return {result.arm: result.row for result in run(asked, device)}
 
-    assert device.energy in ("counter", "power")
     for name in names:
-        (memory,) = measure("memory", name)
+        memory = measure("memory", name)[name]
         # None: NVML lists no processes, and a neighbour ended.
-        driver = memory.driver_used_bytes
-        assert driver is None or driver > memory.peak_reserved_bytes
+        driver_bytes = memory.driver_used_bytes
+        assert driver_bytes is None or driver_bytes > memory.peak_reserved_bytes
         assert 0 < memory.tracked_peak_bytes <= memory.peak_allocated_bytes
         # Master weights in fp32 take twice as much as the 16-bit ones, in addition.
         copies = 3 if PRECISIONS[name].master else 1
         assert memory.parameter_bytes == copies * memory.model_bytes
-    for name in {"fp32", "amp-fp16"}.intersection(names):  # each takes about ten seconds
-        (energy,) = measure("energy", name)
+    for name in ("fp32", "amp-fp16"):  # each takes about ten seconds
+        energy = measure("energy", name)[name]
         assert energy.energy_j_per_step > 0
     # One process with time for a few rounds of a slow host; any interval is narrow enough.
     longer = Protocol(time_budget_s=60.0, replicates=1, most_replicates=1, target_ci=0.99)
-    for name, speed in zip(names, measure("speed", *names, protocol=longer), strict=True):
+    speeds = measure("speed", *names, protocol=longer)
+    assert list(speeds) == names
+    for name, speed in speeds.items():
         assert speed.step_ms > 0
-        assert (speed.host_ratio is None) == bool(PRECISIONS[name].loss_scaling)
-    (training,) = measure("train", "amp-fp16")
-    assert training.epochs == 1
+        has_scaler = bool(PRECISIONS[name].loss_scaling)
+        assert (speed.host_ratio is None) == has_scaler
+    training = measure("train", "amp-fp16")
+    assert training["amp-fp16"].epochs == 1
 
 
 @pytest.mark.card
 def test_fp32_timed_against_itself_is_as_fast(device, trial):
-    (floor,) = run(replace(trial, phase="floor", arms=arms("fp32")), device)
+    (floor,) = run(replace(trial, phase="floor"), device)
     assert floor.row.log_speedup_error > 0
     # A simulated GPU's steps take as long as other programs let them.
     if not ON_SIMULATED:
@@ -212,10 +223,11 @@ def test_the_backend_of_attention_is_named():
 @pytest.mark.card
 def test_a_batch_fits_or_is_out_of_memory_and_the_next_process_has_it_all_again(device, trial):
     small = replace(trial, phase="fit")
-    (before,) = run(small, device)
+    before = run(small, device)[0].row
     images = 400 * 2**30 // (3 * 8 * 8)  # of pixels of four bytes: more than any card has
-    huge = replace(small, cell=replace(trial.cell, batch_size=images))
-    assert LocalLauncher().run(huge, device, lambda _message: None).kind == "oom"
-    (after,) = run(small, device)
-    assert before.row.fit_peak_bytes == after.row.fit_peak_bytes > 0
-    assert after.row.fit_free_bytes > 0.9 * before.row.fit_free_bytes
+    huge = vary_cell(small, batch_size=images)
+    ending = LocalLauncher().run(huge, device, lambda _message: None)
+    assert ending.kind == "oom"
+    after = run(small, device)[0].row
+    assert before.fit_peak_bytes == after.fit_peak_bytes > 0
+    assert after.fit_free_bytes > 0.9 * before.fit_free_bytes

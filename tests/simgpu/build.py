@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ HEADERS = {
     "12": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-cccl-cu12"),
 }
 """The packages with the headers of CUDA that torch's own dependencies lack."""
+OBJECT = ("-O1", "-w", "-fPIC", "-c")
 
 
 class UnavailableError(Exception):
@@ -34,18 +36,19 @@ def built() -> Path:
         UnavailableError: there is no compiler, or torch is no build for CUDA 12 or 13.
         RuntimeError: they do not compile, or CUDA's headers cannot be installed.
     """
-    if missing := [name for name in ("gcc", "g++", "nm") if shutil.which(name) is None]:
-        raise UnavailableError(
-            "simulated GPUs are built with gcc, g++ and nm, and there is no "
-            f"{' and no '.join(missing)}"
-        )
-    major, _ = _cuda()
-    folder = _cache() / _key(metadata.version("torch"))
+    for tool in ("gcc", "g++", "nm"):
+        if shutil.which(tool) is None:
+            raise UnavailableError(
+                f"simulated GPUs are built with gcc, g++ and nm, and there is no {tool}"
+            )
+    _cuda()
+    folder = _cache() / _key()
     if not (folder / "operators.so").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as place:
-            _build(Path(place), major)
-            _move(Path(place) / "out", folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as temporary:
+            place = Path(temporary)
+            _build(place)
+            _move(place / "out", folder)
     return folder
 
 
@@ -55,19 +58,17 @@ def preloaded() -> tuple[str, ...]:
     Raises:
         UnavailableError: torch is no build for CUDA 12 or 13.
     """
-    major = _cuda()[0]
+    major, _ = _cuda()
     return f"libcudart.so.{major}", "libnccl.so.2", f"libcupti.so.{major}"
 
 
 def _cuda() -> tuple[str, str]:
-    """Return CUDA's major and full version, from the metadata of packages: no GPU is touched."""
+    """Return CUDA's major and minor version, from the metadata of packages: no GPU is touched."""
     for major, package in RUNTIMES.items():
-        try:
-            version = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-        if version.startswith(f"{major}."):
-            return major, version
+        with suppress(metadata.PackageNotFoundError):
+            installed, minor, *_ = metadata.version(package).split(".")
+            if installed == major:
+                return major, minor
     torch = metadata.version("torch")
     raise UnavailableError(
         f"simulated GPUs stand in for CUDA 12 and 13, and torch {torch} here is no build for them"
@@ -75,14 +76,17 @@ def _cuda() -> tuple[str, str]:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ampmeter-simgpu"
+    usual = Path.home() / ".cache"
+    cache = os.environ.get("XDG_CACHE_HOME") or usual
+    return Path(cache, "ampmeter-simgpu")
 
 
-def _key(version: str) -> str:
-    digest = hashlib.blake2b(f"{version} {sys.version_info[:2]}".encode())
-    paths = [*SOURCES.glob("native/*"), *SOURCES.glob("preload/*.py")]
-    for path in sorted([*paths, Path(stubs.__file__), Path(__file__)]):
-        digest.update(path.name.encode() + path.read_bytes())
+def _key() -> str:
+    version = f"{metadata.version('torch')} {sys.version_info[:2]}"
+    digest = hashlib.blake2b(version.encode())
+    for pattern in ("native/*", "preload/*.py", "build.py", "stubs.py"):
+        for path in sorted(SOURCES.glob(pattern)):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -94,66 +98,80 @@ def _move(fresh: Path, folder: Path) -> None:
             raise
 
 
-def _build(place: Path, major: str) -> None:
-    out, native = place / "out", SOURCES / "native"
-    out.mkdir()
-    shutil.copytree(
-        SOURCES / "preload", out / "preload", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    site = Path(metadata.distribution("torch").locate_file(""))
-    torch = site / "torch"
-    cuda = [f"-I{folder}" for folder in (*_includes(site), *_includes(_headers(place, major)))]
-    runtime = f"libcudart.so.{major}"
-    linked = ["-Wl,--no-as-needed", f"-L{out}", f"-l:{runtime}"]
-    installed = installed_libraries(site)
+def _site() -> Path:
+    """Return the folder that torch is installed in."""
+    return Path(metadata.distribution("torch").locate_file(""))
 
-    def library(
-        name: str, source: Path, compiled: list[str], linked: list[str], *kinds: stubs.Library
-    ) -> None:
+
+def _build(place: Path) -> None:
+    major, _ = _cuda()
+    out = place / "out"
+    preload = out / "preload"
+    preload.mkdir(parents=True)
+    shutil.copy(SOURCES / "preload" / "sitecustomize.py", preload)
+    torch = _site() / "torch"
+    headers = [
+        torch / "include",
+        torch / "include/torch/csrc/api/include",
+        *_site().glob("nvidia/*/include"),
+        *_headers(place).glob("nvidia/*/include"),
+    ]
+    includes = [f"-I{folder}" for folder in headers]
+    installed = installed_libraries()
+
+    def library(name: str, stem: str, linked: list[str], *kinds: stubs.Library) -> None:
         """Compile and link a library that stands in for some kinds, with stubs of the rest."""
-        objects = [place / f"{source.stem}.o"]
-        _run("g++", "-O1", "-w", "-fPIC", "-c", source, *compiled, "-o", objects[0])
+        objects = [place / f"{stem}.o"]
+        source = SOURCES / "native" / f"{stem}.cpp"
+        options = ["-std=c++20", _strings(torch), *includes]
+        _run("g++", *OBJECT, source, "-o", *objects, *options)
         written = stubs.symbols(objects, "--defined-only")
         for kind in kinds:
             code = place / f"{kind.stem}.c"
-            code.write_text(stubs.source(kind, stubs.wanted(installed, kind) - written))
-            objects.append(code.with_suffix(".o"))
-            _run("gcc", "-O1", "-w", "-fPIC", "-c", code, "-o", objects[-1])
+            compiled = code.with_suffix(".o")
+            missing = stubs.wanted(installed, kind) - written
+            code.write_text(stubs.source(kind, missing))
+            _run("gcc", *OBJECT, code, "-o", compiled)
+            objects.append(compiled)
         _run("g++", "-shared", *objects, *linked, "-o", out / name, f"-Wl,-soname,{name}")
 
-    # The driver's functions are in the runtime's library; the driver's has nothing but its name.
-    runtime_source = native / "runtime.cpp"
-    library(
-        runtime, runtime_source, ["-std=c++17", *cuda], ["-lpthread"], stubs.RUNTIME, stubs.DRIVER
-    )
-    (place / "empty.cpp").touch()
-    library("libcuda.so.1", place / "empty.cpp", [], linked)
-    library("libnvidia-ml.so.1", native / "nvml.cpp", ["-std=c++17"], linked, stubs.NVML)
-    library("libnccl.so.2", native / "nccl.cpp", ["-std=c++17", *cuda], linked, stubs.NCCL)
-    functions = stubs.symbols([torch / "lib/libc10.so"], "--dynamic", "--defined-only")
-    abi = any(name.startswith("_ZN3c10") and "cxx11" in name for name in functions)
-    strings = f"-D_GLIBCXX_USE_CXX11_ABI={int(abi)}"  # std::string as torch was compiled with it
-    library(f"libcupti.so.{major}", native / "cupti.cpp", [], linked, stubs.CUPTI)
-    includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", *cuda, strings]
-    with_torch = [f"-L{torch}/lib", "-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda", *linked]
-    library("operators.so", native / "operators.cpp", ["-std=c++20", *includes], with_torch)
+    runtime = f"libcudart.so.{major}"
+    library(runtime, "runtime", ["-lpthread"], stubs.RUNTIME, stubs.DRIVER)
+    linked = ["-Wl,--no-as-needed", f"-L{out}", f"-l:{runtime}"]
+    library("libcuda.so.1", "driver", linked)
+    library("libnvidia-ml.so.1", "nvml", linked, stubs.NVML)
+    library("libnccl.so.2", "nccl", linked, stubs.NCCL)
+    library(f"libcupti.so.{major}", "cupti", linked, stubs.CUPTI)
+    of_torch = ["-lc10", "-lc10_cuda", "-ltorch_cpu", "-ltorch_cuda"]
+    library("operators.so", "operators", [f"-L{torch}/lib", *of_torch, *linked])
 
 
-def installed_libraries(site: Path) -> list[Path]:
-    """Return the libraries of torch, torchvision and NVIDIA's packages below a folder."""
-    folders = [site / "torch", site / "torchvision", *site.glob("torch*.libs"), site / "nvidia"]
-    return sorted(path for folder in folders for path in folder.rglob("*.so*") if path.is_file())
+def _strings(torch: Path) -> str:
+    """Return the option that makes std::string what torch was compiled with."""
+    for name in stubs.symbols([torch / "lib" / "libc10.so"], "--dynamic", "--defined-only"):
+        if name.startswith("_ZN3c10") and "cxx11" in name:
+            return "-D_GLIBCXX_USE_CXX11_ABI=1"
+    return "-D_GLIBCXX_USE_CXX11_ABI=0"
 
 
-def _includes(site: Path) -> list[Path]:
-    return sorted(site.glob("nvidia/*/include"))
+def installed_libraries() -> list[Path]:
+    """Return the libraries of torch, torchvision and NVIDIA's packages."""
+    paths: set[Path] = set()
+    for pattern in (
+        "torch/**/*.so*",
+        "torchvision/**/*.so*",
+        "torch*.libs/*.so*",
+        "nvidia/**/*.so*",
+    ):
+        paths.update(_site().glob(pattern))
+    return sorted(filter(Path.is_file, paths))
 
 
-def _headers(place: Path, major: str) -> Path:
+def _headers(place: Path) -> Path:
     """Return a folder with CUDA's remaining headers, from the package index."""
     folder = place / "headers"
-    release = ".".join(_cuda()[1].split(".")[:2])  # the runtime's
-    packages = [f"{name}=={release}.*" for name in HEADERS[major]]
+    major, minor = _cuda()  # the runtime's
+    packages = [f"{name}=={major}.{minor}.*" for name in HEADERS[major]]
     pip = (sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check")
     _run(*pip, "--no-deps", "--target", folder, *packages)
     return folder

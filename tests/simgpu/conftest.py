@@ -1,10 +1,12 @@
 """Machines with simulated GPUs, on which the command line runs as a user would run it."""
 
+import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,20 +26,20 @@ RUNS = {"hot", "pair", "single", "runs"}
 pytest-xdist."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Mark every test in this folder, and those that look at the same run."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
+        if HERE in item.path.parents:
             item.add_marker(pytest.mark.simgpu)
             for name in RUNS.intersection(item.fixturenames):
                 item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def libraries() -> Path:
+def libraries() -> None:
     """The built libraries; without them, every test here is skipped with the reason."""
     try:
-        return built()
+        built()
     except UnavailableError as reason:
         pytest.skip(str(reason))
 
@@ -46,7 +48,8 @@ class Host:
     """A folder in which a user works, on a machine with simulated GPUs of its own."""
 
     def __init__(self, folder: Path, variables: dict[str, str], prefork: Prefork) -> None:
-        self.folder, self.prefork = folder, prefork
+        self.folder = folder
+        self.prefork = prefork
         self.sessions: set[int] = set()
         """Of all its runs; whatever they start belongs to them."""
         self.machine = Machine(folder / "machine")
@@ -60,7 +63,8 @@ class Host:
         Returns what it printed.
         """
         words = shlex.split(line)
-        session, ended, printed = self.prefork.run(words, self.folder, self.environment(), LIMIT_S)
+        variables = self.environment()
+        session, ended, printed = self.prefork.run(words, self.folder, variables, LIMIT_S)
         self.sessions.add(session)
         assert ended == code, printed
         return printed
@@ -68,9 +72,14 @@ class Host:
     def run_anew(self, line: str) -> None:
         """Run a command line to its end as a user does, in a new process."""
         command = [sys.executable, str(ROOT / "run_bench.py"), *shlex.split(line)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         process = subprocess.Popen(
-            command, cwd=self.folder, env=self.environment(), start_new_session=True, **pipes
+            command,
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
         self.sessions.add(process.pid)
         try:
@@ -83,20 +92,27 @@ class Host:
         """Return what a process on the machine has."""
         return environment(SIM_SHM=self.machine.path, **self.variables)
 
-    def rows(self, run: str, name: str = "") -> list[dict[str, str]]:
-        """Return a table of a run; without a name the rows of all phases."""
-        folder = self.folder / run
-        return rows(folder, f"{name}.csv") if name else trial_rows(folder)
+    def rows(self, table: str = "", run: str = "out") -> list[dict[str, str]]:
+        """Return a table of a run; without its name the rows of all phases."""
+        if table:
+            return rows(self.folder / run, f"{table}.csv")
+        return trial_rows(self.folder / run)
+
+    def recorded_environment(self) -> dict[str, Any]:
+        """Return what the run ``out`` tells about the machine."""
+        written = (self.folder / "out" / "run.json").read_text()
+        return json.loads(written)["environment"]
 
     def left_behind(self) -> list[str]:
         """Return what is left on the machine: processes, contexts on GPUs, temporary files."""
         left = [f"context of process {pid}" for pid in self.machine.computing()]
-        of_runs = {process.pid for process in running(self.sessions)}
+        processes = running(self.sessions)
         for process in psutil.process_iter(["cmdline", "environ"]):
             variables = process.info["environ"] or {}
-            # Some begin a session of their own.
-            if process.pid in of_runs or variables.get("SIM_SHM") == str(self.machine.path):
-                left.append(f"process {process.pid}: {process.info['cmdline']}")
+            if variables.get("SIM_SHM") == str(self.machine.path):  # also in another session
+                processes.append(process)
+        for process in processes:
+            left.append(f"process {process.pid}: {process.info['cmdline']}")
         for path in (self.folder / "tmp").rglob("*"):
             if not path.name.startswith("torchinductor_"):  # torch's own, for what it may compile
                 left.append(str(path))
@@ -104,7 +120,7 @@ class Host:
 
 
 @pytest.fixture(scope="session")
-def prefork(libraries: Path) -> Iterator[Prefork]:
+def prefork(libraries: None) -> Iterator[Prefork]:
     """The process of which runs are forks."""
     parent = Prefork()
     yield parent
@@ -116,7 +132,8 @@ def host(tmp_path_factory: pytest.TempPathFactory, prefork: Prefork) -> Callable
     """Make machines: of a model of ``MODELS``, with a number of GPUs, and more variables."""
 
     def make(model: str = "A100", count: int = 1, **variables: str) -> Host:
-        variables = settings(MODELS[model], count) | variables
-        return Host(tmp_path_factory.mktemp(model), variables, prefork)
+        folder = tmp_path_factory.mktemp(model)
+        given = settings(MODELS[model], count) | variables
+        return Host(folder, given, prefork)
 
     return make

@@ -79,7 +79,8 @@ def machine_of(inputs):
     """Return the machine and the GPU's number there, and let the fault end with this process."""
     from tests.simgpu.machine import Machine
 
-    machine, gpu = Machine(), inputs.device.index
+    machine = Machine(os.environ["SIM_SHM"])
+    gpu = inputs.device.index
     machine.poke("holder", gpu, os.getpid())
     return machine, gpu
 

@@ -90,18 +90,13 @@ class Shared(ctypes.Structure):
 class Machine:
     """The state of a machine's GPUs, in the file that SIM_SHM names. GPUs go by CUDA's number."""
 
-    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        """Open a machine, or make it.
-
-        Args:
-            path: its file; None is the one of this process's environment, as in native/machine.h.
-        """
-        worker = os.environ.get("PYTEST_XDIST_WORKER")
-        usual = f"/dev/shm/simgpu.{worker}" if worker else "/dev/shm/simgpu"
-        self.path = Path(path or os.environ.get("SIM_SHM") or usual)
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a machine's file, or make it."""
+        self.path = Path(path)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-        os.ftruncate(file, ctypes.sizeof(Shared))
-        self.shared = Shared.from_buffer(mmap.mmap(file, ctypes.sizeof(Shared)))
+        size = ctypes.sizeof(Shared)
+        os.ftruncate(file, size)
+        self.shared = Shared.from_buffer(mmap.mmap(file, size))
         os.close(file)
 
     def poke(self, what: str, gpu: int, value: int) -> None:
@@ -116,10 +111,10 @@ class Machine:
     def computing(self) -> list[int]:
         """Return the processes that still have a context on a GPU."""
         pids = []
-        for slot in self.shared.processes:
+        for process in self.shared.processes:
             # A process that was killed leaves its slot as it was.
-            if slot.pid and any(slot.has_context) and psutil.pid_exists(slot.pid):
-                pids.append(slot.pid)
+            if any(process.has_context) and psutil.pid_exists(process.pid):
+                pids.append(process.pid)
         return pids
 
 
@@ -133,13 +128,15 @@ def environment(**settings: object) -> dict[str, str]:
         UnavailableError: simulated GPUs cannot be built here.
     """
     folder = built()
-    paths = [str(folder / "preload"), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {
-        "LD_PRELOAD": ":".join(f"{folder}/{name}" for name in preloaded()),
+    libraries = [f"{folder}/{name}" for name in preloaded()]
+    variables = os.environ | {
+        "LD_PRELOAD": ":".join(libraries),
         "LD_LIBRARY_PATH": str(folder),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        **{name: str(value) for name, value in settings.items()},
+        "PYTHONPATH": f"{folder}/preload:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
     }
+    for name, value in settings.items():
+        variables[name] = str(value)
+    return variables
 
 
 def settings(model: Model, count: int = 1) -> dict[str, str]:

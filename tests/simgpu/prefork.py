@@ -15,8 +15,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from multiprocessing import util
 from pathlib import Path
 from threading import Timer
@@ -27,7 +26,7 @@ from tests.simgpu.machine import environment
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = ROOT / "run_bench.py"
 REQUEST_BYTES = 2**16
-KEPT_SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
+KEPT_SIGNALS = {signal.SIGKILL, signal.SIGSTOP}
 """Signals that have no handler."""
 execute = util.spawnv_passfds
 
@@ -45,7 +44,7 @@ class Prefork:
         theirs.close()
 
     def run(
-        self, words: Sequence[str], folder: Path, variables: Mapping[str, str], limit_s: float
+        self, words: list[str], folder: Path, variables: dict[str, str], limit_s: float
     ) -> tuple[int, int, str]:
         """Run the command line, and wait for all that holds its streams.
 
@@ -59,16 +58,19 @@ class Prefork:
             Its session, its exit code, and what it printed to both streams.
         """
         ours, theirs = os.pipe()
-        request = pickle.dumps((list(words), str(folder), dict(variables)))
+        request = pickle.dumps((words, folder, variables))
         socket.send_fds(self._socket, [request], [theirs])
         os.close(theirs)
-        session = int(self._socket.recv(REQUEST_BYTES))
+        session = self._answer()
         killer = Timer(limit_s, os.killpg, (session, signal.SIGKILL))
         killer.start()
         with os.fdopen(ours, encoding="utf-8", errors="replace") as file:
             printed = file.read()
         killer.cancel()
-        return session, int(self._socket.recv(REQUEST_BYTES)), printed
+        return session, self._answer(), printed
+
+    def _answer(self) -> int:
+        return int(self._socket.recv(REQUEST_BYTES))
 
     def close(self) -> None:
         """End it."""
@@ -103,16 +105,17 @@ def main() -> None:
         requests.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become_run(words: list[str], folder: str, variables: dict[str, str], stream: int) -> None:
+def _become_run(words: list[str], folder: Path, variables: dict[str, str], stream: int) -> None:
     """Be what ``python run_bench.py WORDS`` is when it begins."""
     os.setsid()
-    for number in (1, 2):
-        os.dup2(stream, number)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
     os.close(stream)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
-    sys.argv, sys.path[0] = [str(COMMAND), *words], str(ROOT)
+    sys.argv = [str(COMMAND), *words]
+    sys.path[0] = str(ROOT)
     util.spawnv_passfds = _fork_or_execute  # which starts multiprocessing's fork server
     runpy.run_path(str(COMMAND), run_name="__main__")
 
@@ -132,9 +135,12 @@ def _fork_or_execute(path: str, arguments: Sequence[object], passed: Sequence[in
 
 def _become_fork_server(code: str, passed: Sequence[int]) -> NoReturn:
     """Be what ``python -c CODE`` is when it begins, but for what has been imported."""
-    for before, number in pairwise([2, *sorted(passed), os.sysconf("SC_OPEN_MAX")]):
-        os.closerange(before + 1, number)
-    for number in signal.valid_signals() - set(KEPT_SIGNALS):
+    begin = 3
+    for number in sorted(passed):
+        os.closerange(begin, number)
+        begin = number + 1
+    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
+    for number in signal.valid_signals() - KEPT_SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:  # Python's own default is another

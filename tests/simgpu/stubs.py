@@ -18,20 +18,20 @@ class Library:
 
     stem: str
     """Its file's name up to the first dot; the rest differs by version and package."""
-    names: re.Pattern[str]
-    """How its functions are called."""
+    names: str
+    """How its functions are called, as a regular expression without groups."""
     unsupported: int
     """Its own error code for a call that is not supported."""
     by_name: bool = False
     """Whether torch looks its functions up by their names as it runs, too."""
 
 
-RUNTIME = Library("libcudart", re.compile(r"(__)?cuda[A-Z]\w*"), 801)
-DRIVER = Library("libcuda", re.compile(r"cu[A-Z]\w*"), 801, by_name=True)
-NVML = Library("libnvidia-ml", re.compile(r"nvml[A-Z]\w*"), 3)
-NCCL = Library("libnccl", re.compile(r"p?nccl[A-Z]\w*"), 5)
+RUNTIME = Library("libcudart", r"(?:__)?cuda[A-Z]\w*", 801)
+DRIVER = Library("libcuda", r"cu[A-Z]\w*", 801, by_name=True)
+NVML = Library("libnvidia-ml", r"nvml[A-Z]\w*", 3)
+NCCL = Library("libnccl", r"p?nccl[A-Z]\w*", 5)
 """NCCL has no such code; this is ncclInvalidUsage."""
-CUPTI = Library("libcupti", re.compile(r"cupti[A-Z]\w*"), 27)
+CUPTI = Library("libcupti", r"cupti[A-Z]\w*", 27)
 """All of it is stubs: the real one recurses without end on a driver that it cannot look into."""
 LIBRARIES = (RUNTIME, DRIVER, NVML, NCCL, CUPTI)
 
@@ -44,14 +44,10 @@ def symbols(files: Iterable[Path], *options: str) -> set[str]:
         options: nm's, such as ``--undefined-only`` and ``--dynamic``. Weak symbols, which may stay
             undefined, are left out.
     """
-    command = ["nm", *options, *map(str, files)]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    names = set()
-    for line in listed.stdout.splitlines():
-        words = line.split()  # such as U cudaMalloc@libcudart.so.13
-        if len(words) >= 2 and words[-2] not in ("w", "v"):
-            names.add(words[-1].partition("@")[0])
-    return names
+    command = ["nm", *options, *files]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    names = re.findall(r" [A-Za-uxyz] ([^@\s]+)", done.stdout)  # U cudaMalloc@libcudart.so.13
+    return set(names)
 
 
 def wanted(files: Collection[Path], library: Library) -> set[str]:
@@ -63,31 +59,38 @@ def wanted(files: Collection[Path], library: Library) -> set[str]:
         library: the one that is stood in for.
     """
     replaced = {each.stem for each in LIBRARIES}
-    files = [file for file in files if file.name.partition(".")[0] not in replaced]
-    undefined = symbols(files, "--dynamic", "--undefined-only")
-    named = {name for name in undefined if library.names.fullmatch(name)}
+    others = []
+    for file in files:
+        stem, *_ = file.name.split(".")
+        if stem not in replaced:
+            others.append(file)
+    names = symbols(others, "--dynamic", "--undefined-only")
     if library.by_name:
-        for file in files:
+        for file in others:
             if file.name.startswith(("libtorch", "libc10")):
-                named |= _texts(file, library)
-    return named - symbols(files, "--dynamic", "--defined-only")
+                names |= _texts(file, library)
+    names -= symbols(others, "--dynamic", "--defined-only")
+    pattern = re.compile(library.names)
+    return set(filter(pattern.fullmatch, names))
 
 
 def _texts(file: Path, library: Library) -> set[str]:
     """Return the names of a library's functions that a file holds as texts, to look them up by."""
-    whole = re.compile(rb"(?<=\0)" + library.names.pattern.encode() + rb"(?=\0)")
+    name = re.compile(rb"(?<=\0)%b(?=\0)" % library.names.encode())
     with (
         file.open("rb") as opened,
         mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return {match.group().decode() for match in whole.finditer(content)}
+        texts = name.findall(content)
+    return {text.decode() for text in texts}
 
 
 def source(library: Library, names: Iterable[str]) -> str:
     """Return C code with a stub of each function, which logs its name and returns the error."""
     is_runtime = int(library is RUNTIME)
-    lines = ["void simgpu_unsupported(const char*, int);"]
+    error = library.unsupported
+    code = "void simgpu_unsupported(const char*, int);\n"
     for name in sorted(names):
         call = f'simgpu_unsupported("{name}", {is_runtime})'
-        lines.append(f"int {name}() {{ {call}; return {library.unsupported}; }}")
-    return "\n".join([*lines, ""])
+        code += f"int {name}() {{ {call}; return {error}; }}\n"
+    return code

@@ -12,75 +12,79 @@ from tests.suites.conftest import suite_of, take_step
 for package in _detection.NEEDED:
     pytest.importorskip(package, reason="pip install 'ampmeter[detection]'")
 
-BOXES = [("dog", (10, 20, 50, 60), 0), ("cat", (5, 5, 40, 30), 1)]
-"""In each image: the class, the corners, and whether it is difficult."""
-
-
 OBJECT = """<object><name>{}</name><difficult>{}</difficult><bndbox>
 <xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>"""
+DOG = OBJECT.format("dog", 0, 10, 20, 50, 60)
+CAT = OBJECT.format("cat", 1, 5, 5, 40, 30)
+"""The cat is difficult."""
 
 
-def voc(folder, split):
+def voc(folder):
+    """Write an image with a dog and a cat, to train on and to test on, in the layout of VOC."""
     root = folder / "VOCdevkit" / "VOC2007"
-    for part in ("Annotations", "JPEGImages", "ImageSets/Main"):
-        (root / part).mkdir(parents=True, exist_ok=True)
-    objects = ""
-    for name, box, hard in BOXES:
-        objects += OBJECT.format(name, hard, *box)
-    xml = f"<annotation>{objects}</annotation>"
-    names = [f"{split}0", f"{split}1"]
-    listing = root / "ImageSets" / "Main" / f"{split}.txt"
-    listing.write_text("\n".join(names))
-    for name in names:
-        image = Image.new("RGB", (64, 80))
-        image.save(root / f"JPEGImages/{name}.jpg")
-        (root / f"Annotations/{name}.xml").write_text(xml)
+    contents = {
+        "ImageSets/Main/trainval.txt": "pets",
+        "ImageSets/Main/test.txt": "pets",
+        "Annotations/pets.xml": f"<annotation>{DOG}{CAT}</annotation>",
+    }
+    for name, content in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    images = root / "JPEGImages"
+    images.mkdir()
+    image = Image.new("RGB", (64, 80))
+    image.save(images / "pets.jpg")
 
 
-def epoch(folder, split):
-    batches = _detection.batches(split, 2, 0, folder=str(folder), crops=False, count=1, workers=0)
-    return list(batches)
+def first_batch(folder, split):
+    """Return the first batch of one image."""
+    options = {"crops": False, "count": 1, "workers": 0}
+    batches = _detection.batches(split, 1, 0, folder=str(folder), **options)
+    return next(iter(batches))
 
 
 def test_a_folder_gives_images_with_boxes_and_trains_on_none_that_is_difficult(tmp_path):
-    for split in ("trainval", "test"):
-        voc(tmp_path, split)
+    voc(tmp_path)
     _detection.require_layout(str(tmp_path))
-    (test,) = epoch(tmp_path, "test")
-    for image in test["images"]:
-        assert image.shape == (3, 80, 64)
-    first, _second = test["targets"]
-    assert first["boxes"].tolist() == [[10, 20, 50, 60], [5, 5, 40, 30]]
-    assert first["labels"].tolist() == [12, 8]
-    assert first["iscrowd"].tolist() == [0, 1]
-    (train,) = epoch(tmp_path, "train")
-    for target in train["targets"]:
-        assert target["labels"].tolist() == [12]
+    test = first_batch(tmp_path, "test")
+    (image,) = test["images"]
+    assert image.shape == (3, 80, 64)
+    (target,) = test["targets"]
+    assert target["boxes"].tolist() == [[10, 20, 50, 60], [5, 5, 40, 30]]
+    assert target["labels"].tolist() == [12, 8]
+    assert target["iscrowd"].tolist() == [0, 1]
+    train = first_batch(tmp_path, "train")
+    (target,) = train["targets"]
+    assert target["labels"].tolist() == [12]
+
+
+def detect(boxes, labels):
+    """Return detections that are sure."""
+    return {"boxes": boxes, "labels": labels, "scores": torch.ones(len(labels))}
 
 
 @pytest.mark.parametrize(("by", "expected"), [(2.0, 100.0), (100.0, 0.0)])
 def test_the_map_is_of_boxes_that_overlap_by_half(by, expected):
-    """Detections are surely the targets, moved by some pixels."""
-    batch, *_ = epoch("", "test")
-    detections = []
-    for target in batch["targets"]:
-        labels = target["labels"]
-        boxes = target["boxes"] + by
-        detections.append({"boxes": boxes, "labels": labels, "scores": torch.ones(len(labels))})
-    figures = _detection.evaluate(lambda images: detections, [batch])
+    """Detections are the targets, moved by some pixels."""
+    batch = first_batch("", "test")
+    (target,) = batch["targets"]
+    boxes = target["boxes"] + by
+    detection = detect(boxes, target["labels"])
+    figures = _detection.evaluate(lambda images: [detection], [batch])
     assert figures == {"VOC 2007 mAP": pytest.approx(expected)}
 
 
 def test_precision_is_interpolated_at_eleven_recalls():
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0]])
     labels = torch.tensor([1])
-    target = {"boxes": boxes, "labels": labels, "iscrowd": torch.tensor([0])}
-    hit = {"boxes": boxes, "labels": labels, "scores": torch.tensor([0.9])}
-    nothing = {name: value[:0] for name, value in hit.items()}
+    hit = detect(boxes, labels)
+    miss = detect(boxes[:0], labels[:0])
+    target = {**hit, "iscrowd": torch.tensor([0])}
     batch = {"images": [None, None], "targets": [target, target]}
-    figures = _detection.evaluate(lambda images: [hit, nothing], [batch])
-    # Six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1.
-    assert figures["VOC 2007 mAP"] == pytest.approx(100 * 6 / 11)
+    figures = _detection.evaluate(lambda images: [hit, miss], [batch])
+    expected = 100 * 6 / 11  # six of eleven recalls, 0, 0.1 … 0.5, at a precision of 1
+    assert figures["VOC 2007 mAP"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

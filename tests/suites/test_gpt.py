@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from bench.data import open_batches
 from bench.data.sampling import token_generator
 from bench.data.tokens import chain
 from bench.spec.data_source import DataSource
@@ -16,16 +15,15 @@ from bench.spec.errors import UsageError
 from bench.training.checkpoint import stored_bytes
 from bench.training.estimates import training_flops_per_sample
 from bench.training.step import evaluate
-from tests.data.conftest import joined
+from tests.data.conftest import joined, opened
 from tests.suites.conftest import suite_of
-from tests.training.conftest import CPU, arm_of, train
+from tests.training.conftest import arm_of, train
 
 PARAMETERS_M = {"tiny": 0.834, "char": 10.84, "gpt2": 124.5, "wide": 408.0}
 
 
-def markov(data, batch_size=8, seed=0):
-    source = DataSource(kind="markov")
-    return open_batches(data, source, batch_size=batch_size, device=CPU, seed=seed)
+def markov(data, **options):
+    return opened(data, DataSource(kind="markov"), **options)
 
 
 @pytest.mark.parametrize("preset", PARAMETERS_M)
@@ -33,38 +31,36 @@ def test_a_preset_has_its_parameters_and_its_flops(preset):
     suite = suite_of("gpt", preset=preset)
     with torch.device("meta"):
         model = suite.model(suite.data)
-    count = 0
-    in_products = -model.positions.weight.numel()
-    for weight in model.parameters():
-        count += weight.numel()
-        if weight.dim() == 2:
-            in_products += weight.numel()
-    assert count == pytest.approx(1e6 * PARAMETERS_M[preset], rel=1e-3)
-    (length,) = suite.data.input_shape
-    _, width = model.tokens.weight.shape
+    parameters = nn.utils.parameters_to_vector(model.parameters())
+    assert len(parameters) == pytest.approx(1e6 * PARAMETERS_M[preset], rel=1e-3)
+    length, width = model.positions.weight.shape
+    layers = len(model.blocks)
+    in_products = 12 * layers * width**2 + model.head.weight.numel()
     # Kaplan et al., Scaling Laws (2020), section 2.1: six for each weight in a product, and
     # attention's own products.
-    in_attention = 12 * len(model.blocks) * length * width
+    in_attention = 12 * layers * length * width
     least = length * (6 * in_products + in_attention)
-    assert least <= training_flops_per_sample(suite) <= 1.2 * least
+    flops = training_flops_per_sample(suite)
+    assert least <= flops <= 1.2 * least
 
 
 def test_a_tied_head_is_stored_once():
     model = arm_of(suite_of("gpt"), "bf16").model
-    assert model.head.weight is model.tokens.weight
+    head = model.head.weight
+    assert head is model.tokens.weight
     bytes_once = sum(weight.nbytes for weight in model.parameters())
-    assert bytes_once <= stored_bytes(model) < bytes_once + model.head.weight.nbytes
+    stored = stored_bytes(model)
+    assert bytes_once <= stored < bytes_once + head.nbytes
 
 
 def test_outputs_do_not_depend_on_later_tokens():
     suite = suite_of("gpt")
     model = suite.model(suite.data)
     tokens = torch.randint(256, (2, 64))
-    changed = tokens.clone()
-    changed[:, 40:] = 0
     with torch.no_grad():
         before = model(tokens)
-        after = model(changed)
+        tokens[:, 40:] = 0
+        after = model(tokens)
     torch.testing.assert_close(before[:, :40], after[:, :40])
     assert not torch.allclose(before, after)
 
@@ -79,33 +75,37 @@ def test_a_preset_has_its_rate_and_batch():
 def test_biases_and_norms_do_not_decay():
     suite = suite_of("gpt")
     model = suite.model(suite.data)
-    for group in suite.optimizer(model.parameters()).param_groups:
-        dimensions = {weight.dim() for weight in group["params"]}
-        assert (dimensions, group["weight_decay"]) in [({2}, 0.1), ({1}, 0.0)]
+    optimizer = suite.optimizer(model.parameters())
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            decay = 0.1 if weight.dim() == 2 else 0.0
+            assert group["weight_decay"] == decay
 
 
 def test_the_loss_falls_within_a_few_steps():
     suite = suite_of("gpt", lr="3e-3", batches="5")
     batches = markov(suite.data, batch_size=4)
-    first, *_, last = train(arm_of(suite, "amp-bf16"), batches.train(1))
-    assert first == pytest.approx(math.log(256), rel=0.05)
+    arm = arm_of(suite, "amp-bf16")
+    first, *_, last = train(arm, batches.train(1))
+    uniform_nats = math.log(256)
+    assert first == pytest.approx(uniform_nats, rel=0.05)
     assert last < first - 0.1
 
 
 def test_an_epoch_is_what_the_chain_draws_by_seed_and_number_and_no_validation_has_it():
     suite = suite_of("gpt", batches="3")
-    drawn = []
-    for seed in (0, 7):
-        batches = markov(suite.data, seed=seed)
-        validated, _ = next(batches.test())
-        drawn.append(validated)
-        for epoch in (1, 2):
-            inputs, _ = joined(batches.train(epoch))
-            drawn.append(inputs)
-            expected = chain().sample(3 * 8, 65, token_generator(seed, epoch))
-            assert inputs.tolist() == expected[:, :-1].tolist()
-    sequences = torch.cat(drawn)
-    assert len(sequences.unique(dim=0)) == len(sequences)
+    batches = markov(suite.data, seed=7)
+    validated, _ = next(batches.test())
+    sequences = validated.tolist()
+    for epoch in (1, 2):
+        inputs, _ = joined(batches.train(epoch))
+        generator = token_generator(7, epoch)
+        sample = chain().sample(3 * 8, 65, generator)
+        expected = sample[:, :-1].tolist()
+        assert inputs.tolist() == expected
+        sequences += expected
+    distinct = set(map(tuple, sequences))
+    assert len(distinct) == len(sequences)
 
 
 def test_a_small_vocabulary_is_refused():
@@ -117,14 +117,16 @@ def test_a_model_at_the_optimum_loses_the_entropy_and_has_no_accuracy():
     suite = suite_of("gpt")
     arm = arm_of(suite)
     # The best logits are those of the chain's own transitions.
-    logits = torch.from_numpy(np.log(chain().transition)).float()
-    vars(arm.model)["forward"] = nn.Embedding.from_pretrained(logits).forward
-    above = []
+    logits = np.log(chain().transition)
+    weights = torch.from_numpy(logits).float()
+    vars(arm.model)["forward"] = nn.Embedding.from_pretrained(weights).forward
+    excesses = []
     for seed in range(5):
         batches = markov(suite.data, seed=seed)
         loss, accuracy_pct = evaluate(arm, batches.test())
-        above.append(loss - batches.entropy_nats)
         assert accuracy_pct is None
-    error = np.std(above, ddof=1) / math.sqrt(5)
-    half = 2.776 * error  # Student's 95 % interval
-    assert abs(np.mean(above)) < half < 0.02
+        excesses.append(loss - batches.entropy_nats)
+    error = np.std(excesses, ddof=1) / math.sqrt(5)
+    half_width = 2.776 * error  # Student's 95 % interval
+    mean = np.mean(excesses)
+    assert abs(mean) < half_width < 0.02
