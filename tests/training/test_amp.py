@@ -47,8 +47,8 @@ def test_fp32_turns_tf32_off_everywhere_and_tf32_turns_it_on(name, setting):
         assert part.fp32_precision == setting
     assert set(switches()) == {setting}
     read = amp.read_back(PRECISIONS[name], CPU)
-    for switch in (read.fp32_matmul, read.fp32_conv, read.fp32_rnn):
-        assert switch == setting
+    for operation in ("matmul", "conv", "rnn"):
+        assert getattr(read, f"fp32_{operation}") == setting
 
 
 @newer
@@ -96,14 +96,20 @@ def test_only_fp16_precisions_scale_their_loss_with_torchs_own_defaults_unless_o
     usual = torch.amp.GradScaler("cpu").state_dict()
     for name, precision in PRECISIONS.items():
         scaler = amp.grad_scaler(precision, CPU)
-        scales = name in ("amp-fp16", "fp16-master")
-        assert scaler.state_dict() == (usual if scales else {})
+        expected = usual if name in ("amp-fp16", "fp16-master") else {}
+        assert scaler.state_dict() == expected
     named = parse_precision("amp-fp16:growth_interval=5")
     scaler = amp.grad_scaler(named, CPU)
     assert scaler.get_growth_interval() == 5
 
 
-@pytest.mark.parametrize(("name", "caches"), [("amp-bf16", True), ("amp-bf16:cache=off", False)])
+@pytest.mark.parametrize(
+    ("name", "caches"),
+    [
+        ("amp-bf16", True),
+        ("amp-bf16:cache=off", False),
+    ],
+)
 def test_autocast_caches_its_copies_of_weights_unless_told_not_to(name, caches):
     with amp.autocast(parse_precision(name), CPU):
         assert torch.is_autocast_cache_enabled() is caches
@@ -128,8 +134,10 @@ def test_a_step_with_a_master_copy_is_the_eight_steps_of_the_paper():
     before = master.detach().clone()
     assert torch.equal(conv.weight, before.half())  # 1: an fp16 copy of fp32 weights
     training_step(arm, batch)
-    assert outputs[0].dtype == torch.float16  # 2: forward in fp16
-    assert losses[0].dtype == torch.float32  # 3: loss in fp32
+    (output,) = outputs
+    assert output.dtype == torch.float16  # 2: forward in fp16
+    (loss,) = losses
+    assert loss.dtype == torch.float32  # 3: loss in fp32
     (gradient,) = gradients
     assert gradient.dtype == torch.float16  # 5: backward in fp16
     # 4, 6 and 7: times the scale, to fp32, and divided by the scale.
@@ -182,8 +190,9 @@ def test_an_overflow_skips_the_step_and_halves_a_scale_that_is_not_static(name, 
 def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
     arm = make(name, model=norms)
     losses = keep_outputs(arm.criterion)
-    train(arm, batches(2))
-    assert losses[0].dtype == torch.float32
+    train(arm, batches(1))
+    (loss,) = losses
+    assert loss.dtype == torch.float32
     for moment in arm.optimizer.state.values():
         assert moment["momentum_buffer"].dtype == dtype
     for key, value in arm.model.state_dict().items():
@@ -194,7 +203,7 @@ def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
 class Twice(nn.Module):
     """Uses a weight twice, with a bias that is frozen."""
 
-    def __init__(self):
+    def __init__(self, _data):
         super().__init__()
         self.one = nn.Linear(192, 192, bias=False)
         self.two = nn.Linear(192, 192)
@@ -207,10 +216,7 @@ class Twice(nn.Module):
 
 
 def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
-    def model(_data):
-        return Twice()
-
-    arm = make("fp16-master", model=model)
+    arm = make("fp16-master", model=Twice)
     weight, bias = arm.weights.trained()
     weight_before = weight.clone()
     bias_before = bias.clone()

@@ -242,12 +242,12 @@ def train_twice(rank, trial, device, folder):
 def test_a_stopped_training_of_two_ranks_resumes_to_the_same_bits(tiny_trial, cpu, tmp_path):
     cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"), data=paint(tmp_path))
     trial = replace(tiny_trial, phase="train", epochs=3, cell=cell)
-    for whole, stopped, resumed in together(tmp_path, train_twice, trial, cpu, str(tmp_path)):
+    ranks = together(tmp_path, train_twice, trial, cpu, str(tmp_path))
+    for whole, stopped, resumed in ranks:
         assert len(whole) == 3
         assert stopped == whole[:1]
         assert resumed == whole
-    whole = read_checkpoint(tmp_path / "whole.pt")
-    resumed = read_checkpoint(tmp_path / "stopped.pt")
-    assert same(whole.model, resumed.model)
-    first, second = whole.generators
+    kept = read_checkpoint(tmp_path / "whole.pt")
+    assert same(kept.model, read_checkpoint(tmp_path / "stopped.pt").model)
+    first, second = kept.generators
     assert not torch.equal(first["cpu"], second["cpu"])
