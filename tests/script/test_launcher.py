@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -32,17 +33,14 @@ def trial(*names, phase="speed", reference=None):
     return Trial(cell=cell, phase=phase, arms=arms(*names))
 
 
-def ignore(message):
-    """Take a launcher's message."""
-
-
 def run_process(command, name="fp32", *, options="", phase="speed", **more):
     """Run one process of an arm to the end of its measured steps; return each rank's record."""
     script = Script(command=command, arms=((name, options),), warmup=4, **more)
     with closing(ScriptLauncher(script)) as launcher:
+        run_arm = partial(launcher._run_arm, trial(name), name, CPU, print)
         if phase == "memory":
-            return launcher._run_arm(trial(name), name, CPU, ignore, CENSUS_STEPS, census=True)
-        return launcher._run_arm(trial(name), name, CPU, ignore, script.steps)
+            return run_arm(CENSUS_STEPS, census=True)
+        return run_arm(script.steps)
 
 
 @pytest.fixture
@@ -98,9 +96,9 @@ def speedup(done, arm):
 
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
     # Each process takes twice as long as the one before would have.
-    plain = [process(30), process(240)]
-    mixed = [process(40), process(80)]
-    done = launch({"plain": iter(plain), "mixed": iter(mixed)})
+    plain = iter([process(30), process(240)])
+    mixed = iter([process(40), process(80)])
+    done = launch({"plain": plain, "mixed": mixed})
     assert done.ending.kind == "done"
     assert done.started == ["plain", "mixed", "mixed", "plain"]
     assert speedup(done, "mixed") == pytest.approx(1.5)
@@ -110,9 +108,8 @@ def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch)
 
 
 def test_the_slowest_of_several_ranks_counts(launch):
-    slow = [process(10), process(12)]
-    fast = [process(6), process(5)]
-    done = launch({"a": slow, "b": fast})
+    ranks = [process(10), process(12)]
+    done = launch({"a": ranks, "b": process(6)})
     assert speedup(done, "b") == pytest.approx(2.0)
 
 
@@ -136,13 +133,16 @@ def test_an_arm_that_fails_or_accumulates_otherwise_leaves_the_round_and_the_oth
 
 @pytest.mark.parametrize("left", [("a",), ("b", "c")])
 def test_without_the_reference_or_a_second_arm_nothing_is_started(launch, left):
-    done = launch({}, trial(*left, reference="a"))
+    asked = trial(*left, reference="a")
+    done = launch({}, asked)
     assert done.ending.kind == "unsupported"
     assert done.rows == {}
 
 
 def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
-    slow = process(10, data_s=[0.004] * 12, skipped=[True] * 12)
+    waits_s = [0.004] * 12
+    skipped = [True] * 12
+    slow = process(10, data_s=waits_s, skipped=skipped)
     done = launch({"a": slow, "b": process(5)})
     row = done.rows["a"].row
     assert row.script_wait_pct == pytest.approx(40.0)

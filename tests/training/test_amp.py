@@ -4,7 +4,7 @@ weights.
 
 from functools import partial
 from operator import attrgetter
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -82,13 +82,11 @@ def test_each_devices_own_switches_are_read_back_and_not_what_was_asked():
 def test_the_older_interface_is_used_where_there_is_no_newer_one(
     monkeypatch, name, in_matmul, in_cudnn
 ):
-    cudnn = SimpleNamespace(allow_tf32=None)
-    matmul = SimpleNamespace(allow_tf32=None)
-    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=matmul), cudnn=cudnn)
+    backends = mock.Mock(spec=["cuda", "cudnn"])
     monkeypatch.setattr(capabilities, "_backends", backends)
     amp.apply(PRECISIONS[name])
-    assert matmul.allow_tf32 is (in_matmul == "tf32")
-    assert cudnn.allow_tf32 is (in_cudnn == "tf32")
+    assert backends.cuda.matmul.allow_tf32 is (in_matmul == "tf32")
+    assert backends.cudnn.allow_tf32 is (in_cudnn == "tf32")
     assert backend_of(CPU).fp32_switches() == (in_matmul, in_cudnn, in_cudnn)
 
 
