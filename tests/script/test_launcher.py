@@ -91,7 +91,8 @@ def process(ms, **columns):
 
 
 def speedup(done, arm):
-    return done.rows[arm].row.log_gain().exp().center
+    gain = done.rows[arm].row.log_gain()
+    return gain.exp().center
 
 
 def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch):
@@ -102,7 +103,8 @@ def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch)
     assert done.ending.kind == "done"
     assert done.started == ["plain", "mixed", "mixed", "plain"]
     assert speedup(done, "mixed") == pytest.approx(1.5)
-    assert done.rows["plain"].row.step_ms == pytest.approx(135)
+    row = done.rows["plain"].row
+    assert row.step_ms == pytest.approx(135)
     positions = [block.position for block in done.blocks]
     assert positions == sorted([0, 1, 2, 3] * 10)
 
@@ -155,21 +157,24 @@ def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
     plain = process(10, backwards=growing)
     mixed = process(5, backwards=growing)
     done = launch({"plain": plain, "mixed": mixed})
-    assert "had another number of backward passes" in done.rows["mixed"].detail
+    result = done.rows["mixed"]
+    assert "had another number of backward passes" in result.detail
     assert speedup(done, "mixed") == pytest.approx(2.0)
 
 
 def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch):
     reference = trial("a", phase="memory")
     done = launch({"a": process(10)}, reference)
-    assert done.rows["a"].row.peak_resident_bytes == 2**20
+    result = done.rows["a"]
+    assert result.row.peak_resident_bytes == 2**20
     other = trial("b", phase="memory", reference="a")
     mixed = process(5)
     done = launch({"b": mixed}, other)
     assert "changed nothing" in done.ending.text
     mixed["computed"] = {"bfloat16": 9, "float32": 1}
     done = launch({"b": mixed}, other)
-    assert done.rows["b"].operations.compute_dtypes == "bfloat16:90% float32:10%"
+    result = done.rows["b"]
+    assert result.operations.compute_dtypes == "bfloat16:90% float32:10%"
 
 
 @pytest.mark.parametrize(
