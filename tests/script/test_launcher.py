@@ -51,9 +51,10 @@ def launch(monkeypatch, tmp_path):
     turns, or an error.
     """
 
-    def launch(processes, asked=None, *, inject=False):
-        asked = asked or trial(*processes)
-        launcher = ScriptLauncher(Script(command=("train.py",), arms=(), warmup=2, inject=inject))
+    def launch(processes, *, inject=False, **options):
+        asked = trial(*processes, **options)
+        script = Script(command=("train.py",), arms=(), warmup=2, inject=inject)
+        launcher = ScriptLauncher(script)
         launcher.workspace = tmp_path
         started = []
 
@@ -110,8 +111,9 @@ def test_drift_that_is_linear_cancels_in_a_round_and_each_step_has_a_row(launch)
 
 
 def test_the_slowest_of_several_ranks_counts(launch):
-    ranks = [process(10), process(12)]
-    done = launch({"a": ranks, "b": process(6)})
+    first = process(10)
+    second = process(12)
+    done = launch({"a": [first, second], "b": process(6)})
     assert speedup(done, "b") == pytest.approx(2.0)
 
 
@@ -135,10 +137,10 @@ def test_an_arm_that_fails_or_accumulates_otherwise_leaves_the_round_and_the_oth
 
 @pytest.mark.parametrize("left", [("a",), ("b", "c")])
 def test_without_the_reference_or_a_second_arm_nothing_is_started(launch, left):
-    asked = trial(*left, reference="a")
-    done = launch({}, asked)
+    processes = dict.fromkeys(left)
+    done = launch(processes, reference="a")
     assert done.ending.kind == "unsupported"
-    assert done.rows == {}
+    assert done.started == []
 
 
 def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
@@ -163,16 +165,14 @@ def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
 
 
 def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch):
-    reference = trial("a", phase="memory")
-    done = launch({"a": process(10)}, reference)
+    done = launch({"a": process(10)}, phase="memory")
     result = done.rows["a"]
     assert result.row.peak_resident_bytes == 2**20
-    other = trial("b", phase="memory", reference="a")
     mixed = process(5)
-    done = launch({"b": mixed}, other)
+    done = launch({"b": mixed}, phase="memory", reference="a")
     assert "changed nothing" in done.ending.text
     mixed["computed"] = {"bfloat16": 9, "float32": 1}
-    done = launch({"b": mixed}, other)
+    done = launch({"b": mixed}, phase="memory", reference="a")
     result = done.rows["b"]
     assert result.operations.compute_dtypes == "bfloat16:90% float32:10%"
 
@@ -189,14 +189,12 @@ def test_float16_without_loss_scaling_is_warned_of(launch, dtype, is_scaled, cou
     narrow = process(10)
     narrow["computed"] = {dtype: 10}
     narrow["is_scaled"] = is_scaled
-    asked = trial("amp", phase="memory")
-    done = launch({"amp": narrow}, asked)
+    done = launch({"amp": narrow}, phase="memory")
     assert len(done.notes) == count
 
 
 def test_a_script_that_computes_in_16_bits_itself_is_not_injected(launch):
     narrow = process(10)
     narrow["computed"] = {"bfloat16": 10}
-    asked = trial("fp32", phase="memory")
-    done = launch({"fp32": narrow}, asked, inject=True)
+    done = launch({"fp32": narrow}, phase="memory", inject=True)
     assert "16 bits itself" in done.ending.text
