@@ -198,30 +198,25 @@ def test_without_a_master_everything_but_the_loss_is_in_16_bits(name, dtype):
         assert value.dtype == (torch.int64 if is_counter else dtype)
 
 
-class Twice(nn.Module):
-    """Uses a weight twice, with a bias that is frozen."""
-
-    def __init__(self, _data):
-        super().__init__()
-        self.one = nn.Linear(192, 192, bias=False)
-        self.two = nn.Linear(192, 192)
-        self.two.weight = self.one.weight
-        self.two.bias.requires_grad_(False)
-
-    def forward(self, inputs):
-        hidden = self.one(inputs.flatten(1))
-        return self.two(hidden)
+def tied(_data):
+    """A model that uses a weight twice, with a bias that is frozen."""
+    first = nn.Linear(192, 192, bias=False)
+    second = nn.Linear(192, 192)
+    second.weight = first.weight
+    second.bias.requires_grad_(False)
+    return nn.Sequential(nn.Flatten(), first, second)
 
 
 def test_a_weight_that_is_used_twice_has_one_master_and_a_frozen_one_stays():
-    arm = make("fp16-master", model=Twice)
+    arm = make("fp16-master", model=tied)
     weight, bias = arm.weights.trained()
     weight_before = weight.clone()
     bias_before = bias.clone()
     train(arm, batches(2))
     assert not torch.equal(weight, weight_before)
     assert torch.equal(bias, bias_before)
-    assert torch.equal(arm.model.two.weight, weight.half())
+    *_, last = arm.model
+    assert torch.equal(last.weight, weight.half())
 
 
 def test_masters_count_as_parameters_in_memory():

@@ -19,7 +19,6 @@ from bench.results.records import EpochResult
 from bench.spec.errors import UsageError
 from bench.spec.placement import Placement
 from bench.spec.suite import Data
-from bench.spec.trial import kept_checkpoint
 from bench.training.checkpoint import Checkpoint, read_checkpoint
 from tests.arms import arms
 from tests.conftest import call
@@ -129,12 +128,12 @@ def test_a_training_from_another_runs_epoch_ends_as_if_it_had_not_been_interrupt
 def test_a_checkpoint_of_another_training_or_of_its_last_epoch_is_refused(
     tmp_path, tiny_trial, cpu, change, sentence
 ):
-    trial = replace(tiny_trial, phase="train", epochs=1, keep_checkpoints=True)
-    train_phase.run(trial, cpu, print, tmp_path / trial.checkpoint)
-    start = tmp_path / kept_checkpoint(trial.id, 1)
+    trial = replace(tiny_trial, phase="train", epochs=1)
+    start = tmp_path / "a.pt"
+    train_phase.run(trial, cpu, print, start)
     other = replace(trial, start=str(start), **change)
     with pytest.raises(UsageError, match=sentence):
-        train_phase.run(other, cpu, print, tmp_path / "other.pt")
+        train_phase.run(other, cpu, print)
 
 
 def test_an_interrupted_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
@@ -205,10 +204,6 @@ def test_a_killed_run_resumes_with_no_epoch_lost_or_repeated_and_leaves_no_check
     assert len(losses_in(run)) == 3
 
 
-class StoppedError(Exception):
-    """A training that ended before its time."""
-
-
 def train_twice(rank, trial, device, folder):
     """Train whole, then again with a stop after the first epoch; return the losses of both and what
     was left.
@@ -223,11 +218,11 @@ def train_twice(rank, trial, device, folder):
             if isinstance(message, EpochResult):
                 losses.append((message.epoch, message.train_loss, message.test_loss))
                 if message.epoch == stop_after:
-                    raise StoppedError
+                    raise KeyboardInterrupt
 
         # Only the first process has a file: the others may be on another machine.
         file = Path(folder) / name if rank == 0 else None
-        with suppress(StoppedError):
+        with suppress(KeyboardInterrupt):
             train_phase.run(trial, device, send, file)
         return losses
 
