@@ -47,7 +47,6 @@ def test_a_gpu_is_found_by_uuid_with_or_without_its_prefix_whatever_the_order(ma
     nvml = machine(FakeGpu("GPU-b", power_w=2.0), FakeGpu("GPU-a", power_w=1.0))
     assert nvml.power_w("GPU-a") == 1.0
     assert nvml.power_w("b") == 2.0
-    assert nvml.describe("b")["uuid"] == "GPU-b"
     message = r"GPU-z: Not Found\. Slices of GPUs \(MIG\) are not read"
     with pytest.raises(DeviceLostError, match=message):
         nvml.power_w("GPU-z")
