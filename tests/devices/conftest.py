@@ -19,14 +19,21 @@ WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 def see(monkeypatch):
     """Let torch see GPUs of some compute capabilities, "a" and "b"; return the first one's backend.
 
-    No library knows them unless there is a driver.
+    No library knows them.
     """
 
-    def see(*capabilities, driver=None, built=WHEEL, **properties):
+    def see(*capabilities, built=WHEEL, name="Test GPU", **properties):
         gpus = []
         for uuid, (major, minor) in zip("ab", capabilities, strict=False):
-            gpu = SimpleNamespace(uuid=uuid, major=major, minor=minor, name="Test GPU")
-            vars(gpu).update({"total_memory": 2**34, "multi_processor_count": 10} | properties)
+            gpu = SimpleNamespace(
+                uuid=uuid,
+                major=major,
+                minor=minor,
+                name=name,
+                total_memory=2**34,
+                multi_processor_count=10,
+                **properties,
+            )
             gpus.append(gpu)
 
         def properties_of(device):
@@ -34,12 +41,9 @@ def see(monkeypatch):
 
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
         monkeypatch.setattr(torch.cuda, "get_device_properties", properties_of)
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(built))
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
         monkeypatch.setattr(survey, "_gflops", lambda device, size, dtype=None: 1000.0)
-        if driver is None:
-            fake_nvml.without_driver(monkeypatch)
-        else:
-            driver.install(monkeypatch)
+        fake_nvml.without_driver(monkeypatch)
         return backend_of(torch.device("cuda", 0))
 
     # A backend is kept by device, and is another one where torch is built for ROCm.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +17,7 @@ from bench.devices.monitor import DeviceLostError, GpuMeter, open_monitor
 from bench.measure.disturbance import open_watch
 from bench.phases.energy import stream
 from tests.devices import fake_nvml as fake
-from tests.devices.fake_nvml import FakeClock, FakeDriver, FakeGpu, GiB
+from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 from tests.measure.test_disturbance import gpu_device
 from tests.phases.test_energy_stream import SimulatedLoad
 
@@ -25,7 +25,7 @@ from tests.phases.test_energy_stream import SimulatedLoad
 class FailingDriver(FakeDriver):
     """A driver whose Nth call fails once, after it has done what it was called for."""
 
-    fail_at, code, calls = 0, fake.SUCCESS, 0
+    calls = 0
 
     def answer(self, name, *arguments):
         self.calls += 1
@@ -44,14 +44,15 @@ def each_call(monkeypatch, code, use, *, ends=True):
 
     Unless ``ends`` is false, it must shut down what it has initialised.
     """
-    clock = FakeClock()
     pid = os.getpid()
     gpu = FakeGpu("GPU-a", power_w=300.0, processes={pid: GiB}, work=[(10, pid, 50)])
-    driver = FailingDriver([gpu], clock=clock).install(monkeypatch)
+    driver = FailingDriver([gpu]).install(monkeypatch)
     driver.code = code
     for number in range(1, MOST + 1):
-        driver.calls, driver.fail_at, driver.running = 0, number, 0
-        use(clock)
+        driver.fail_at = number
+        driver.calls = 0
+        driver.running = 0
+        use(driver.clock)
         # An initialisation that failed is not ended.
         assert driver.running == 0 or number == 1 or not ends
         if driver.calls < number:
@@ -69,8 +70,9 @@ def with_monitor(function):
     """
 
     def use(clock):
-        if (monitor := open_monitor()) is not None:
-            with closing(monitor), suppress(DeviceLostError):
+        monitor = open_monitor()
+        if monitor is not None:
+            with monitor, suppress(DeviceLostError):
                 function(monitor, clock)
 
     return use
@@ -91,10 +93,12 @@ def test_energy_is_right_or_the_gpu_is_said_to_be_lost(monkeypatch, code):
     known = []
 
     def measure_energy(monitor, clock):
-        load, meter = SimulatedLoad(clock, 0.5), GpuMeter(monitor, "GPU-a")
+        load = SimulatedLoad(clock, 0.5)
+        meter = GpuMeter(monitor, "GPU-a")
         timed = SimpleNamespace(monotonic=clock, time=clock, sleep=clock.advance)
         monkeypatch.setattr(stream, "time", timed)
-        known.append(stream.measure(load, [meter], 2.0).power_w)
+        window = stream.measure(load, [meter], 2.0)
+        known.append(window.power_w)
 
     assert each_call(monkeypatch, code, with_monitor(measure_energy)) > 5
     assert known == pytest.approx([300] * len(known), rel=0.01)

@@ -12,14 +12,9 @@ import pytest
 
 from bench.devices import processes as module
 from bench.devices.processes import GpuProcess, busy, gpu_processes
-from bench.results.records import Device
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
-
-ANN = GpuProcess(pid=5, user="ann", command="python", memory_bytes=12 * GiB + GiB // 2)
-PAIR = Device(
-    placement="1+0", kind="cuda", name="2 × GPU", architecture="Hopper", uuids=("GPU-b", "GPU-a")
-)
+from tests.measure.test_disturbance import gpu_device
 
 
 def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch):
@@ -30,9 +25,14 @@ def test_without_a_driver_nobody_is_seen_and_gpustat_is_not_imported(monkeypatch
 
 @pytest.mark.parametrize(("missing", "held"), [(fake.DRIVER_470, 3 * GiB), ((), None)])
 def test_a_stranger_is_named_with_user_program_and_memory(monkeypatch, stranger, missing, held):
-    gpus = [FakeGpu("GPU-b"), FakeGpu("GPU-a", processes={stranger: held, os.getpid(): GiB})]
-    FakeDriver(gpus, missing=missing).install(monkeypatch)
-    process = GpuProcess(pid=stranger, user=getpass.getuser(), command="sleep", memory_bytes=held)
+    used = FakeGpu("GPU-a", processes={stranger: held, os.getpid(): GiB})
+    FakeDriver([FakeGpu("GPU-b"), used], missing=missing).install(monkeypatch)
+    process = GpuProcess(
+        pid=stranger,
+        user=getpass.getuser(),
+        command="sleep",
+        memory_bytes=held,
+    )
     assert gpu_processes() == {"GPU-b": [], "GPU-a": [process]}
 
 
@@ -49,8 +49,10 @@ def test_a_display_server_is_left_out(monkeypatch, tmp_path, stranger):
 
 def test_processes_that_have_gone_and_gpus_that_hide_theirs_or_are_lost_are_left_out(monkeypatch):
     lost = FakeGpu("GPU-a", lost=True)
-    names = "nvmlDeviceGet{}RunningProcesses_v3"
-    errors = dict.fromkeys(map(names.format, ("Compute", "Graphics")), fake.NO_PERMISSION)
+    errors = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": fake.NO_PERMISSION,
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": fake.NO_PERMISSION,
+    }
     hidden = FakeGpu("GPU-b", errors=errors)
     left = FakeGpu("GPU-c", processes={2**22 + 1: GiB})
     FakeDriver([lost, hidden, left]).install(monkeypatch)
@@ -68,13 +70,16 @@ def test_processes_that_cannot_be_asked_for_are_unknown_and_a_warning_says_why(m
 
 
 def test_other_processes_on_a_runs_gpus_are_named_in_one_warning(machine, monkeypatch):
-    ghost = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
-    seen = {"GPU-a": [ANN, ghost], "GPU-b": [ANN], "GPU-other": [ANN]}
+    python = GpuProcess(pid=5, user="ann", command="python", memory_bytes=12.5 * GiB)
+    unknown = GpuProcess(pid=7, user="?", command="?", memory_bytes=None)
+    seen = {"GPU-a": [python, unknown], "GPU-b": [python], "GPU-other": [python]}
     monkeypatch.setattr(module, "gpu_processes", lambda: seen)
-    machine = replace(machine, devices=(PAIR,))
+    pair = replace(gpu_device(None), placement="1+0", uuids=("GPU-b", "GPU-a"))
+    machine = replace(machine, devices=(pair,))
     assert busy(machine) == [
         "GPU 0 is in use by ann (python, pid 5, 12.5 GiB), ? (?, pid 7, memory unknown). "
         "GPU 1 is in use by ann (python, pid 5, 12.5 GiB)."
     ]
-    seen |= {"GPU-a": [], "GPU-b": []}
+    seen["GPU-a"] = []
+    seen["GPU-b"] = []
     assert busy(machine) == []

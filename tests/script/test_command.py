@@ -6,19 +6,21 @@ from bench.cli import parser
 from bench.script.command import COMMAND
 from bench.spec.errors import UsageError
 
-ARMS = ["--arm", "fp32=--dtype float32", "--arm", "amp-bf16=--dtype bfloat16"]
-
 
 def parse(words):
     return COMMAND.run(parser.parse(words))
 
 
 def test_the_command_is_all_that_follows_the_dashes():
-    command = ("torchrun", "--nproc_per_node", "2", "a/train.py", "--steps", "9")
-    request = parse(["script", *ARMS, "--steps", "20", "--", *command])
-    assert (request.script.command, request.script.steps) == (command, 20)
-    assert (request.suites, request.script.name) == (("train.py",), "train.py")
-    assert request.script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
+    command = ["torchrun", "--nproc_per_node", "2", "a/train.py", "--steps", "9"]
+    arms = ["--arm", "fp32=--dtype float32", "--arm", "amp-bf16=--dtype bfloat16"]
+    request = parse(["script", *arms, "--steps", "20", "--", *command])
+    assert request.suites == ("train.py",)
+    script = request.script
+    assert script.command == tuple(command)
+    assert script.steps == 20
+    assert script.name == "train.py"
+    assert script.arms == (("fp32", "--dtype float32"), ("amp-bf16", "--dtype bfloat16"))
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,8 @@ def test_the_command_is_all_that_follows_the_dashes():
 def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
     words = f"script --inject fp32,amp-bf16 -- {starter} -m package.train"
     request = parse(words.split())
-    assert (request.script.main, request.script.inject) == ("package.train", True)
+    assert request.script.main == "package.train"
+    assert request.script.inject
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,8 @@ def test_a_module_is_named_by_its_name_also_behind_a_starter(starter):
     ],
 )
 def test_what_is_injected_is_compared_with_fp32_or_else_with_the_script_as_it_is(named, arms):
-    assert tuple(dict(parse(["script", "--inject", named, "--", "train.py"]).script.arms)) == arms
+    request = parse(["script", "--inject", named, "--", "train.py"])
+    assert tuple(dict(request.script.arms)) == arms
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ named.
 """
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,8 +14,10 @@ from bench.phases.explain.script import figures_of
 from bench.report.reading.load import CELL
 from bench.script.launcher import ScriptLauncher
 from bench.spec.request import Script
+from tests.phases.conftest import of_kind
 from tests.script.test_hook import EXAMPLES
 from tests.script.test_launcher import CPU, trial
+from tests.traces import Trace
 
 START = """
 import time
@@ -81,12 +82,12 @@ def explained(tmp_path, monkeypatch):
         Path("train.py").write_text(text)
         arms = (("fp32", ""), ("amp-bf16", ""))
         script = Script(command=("train.py",), arms=arms, warmup=4, inject=True, explain=True)
+        asked = trial("fp32", "amp-bf16", phase="explain")
         sent = []
         with closing(ScriptLauncher(script)) as launcher:
-            asked = replace(trial("fp32", "amp-bf16", phase="explain"), silence_s=300.0)
             ending = launcher.run(asked, CPU, sent.append)
         assert ending.kind == "done", ending.text
-        frame = pd.DataFrame([message for message in sent if isinstance(message, Explained)])
+        frame = pd.DataFrame(of_kind(Explained, sent))
         frame[[*CELL, "workload", "where"]] = "x"
         (explanation,) = explanations(frame.assign(placement="cpu"))
         return explanation
@@ -98,7 +99,8 @@ def explained(tmp_path, monkeypatch):
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_cause_that_is_planted_in_a_script_is_named(explained, cause):
     text, named = PLANTED[cause]
-    sentences = {reason.name: reason.sentence for reason in explained(START + text).reasons}
+    explanation = explained(START + text)
+    sentences = {reason.name: reason.sentence for reason in explanation.reasons}
     assert named in sentences[cause]
 
 
@@ -106,37 +108,35 @@ def test_a_cause_that_is_planted_in_a_script_is_named(explained, cause):
 def test_modules_of_lightnings_trainer_are_named(explained):
     pytest.importorskip("lightning")
     explanation = explained((EXAMPLES / "lightning_mlp.py").read_text())
-    assert {"parameters", "addmm"} <= set(explanation.baseline.of("held")["name"])
+    held = set(explanation.baseline.of("held")["name"])
+    assert {"parameters", "addmm"} <= held
     products = explanation.baseline.of("operator").query("name == 'aten::addmm'")
     assert all(products["module"] != "")
 
 
-TIMED = {"step_ms": 10.0, "wait_pct": 30.0}
-
-
-def event(name, category, start_us, time_us):
-    span = {"ts": start_us, "dur": time_us, "ph": "X", "tid": 1, "args": {}}
-    return {"name": name, "cat": category} | span
-
-
-def recorded(*optimizer_ends_us):
-    """Return a profiled process whose optimizer's steps end at these times; a product follows."""
-    events = []
+def figures(*optimizer_ends_us):
+    """Return those of a process whose optimizers' steps end at these times; a product follows."""
+    trace = Trace()
     for end_us in optimizer_ends_us:
-        events.append(event("Optimizer.step#SGD.step", "user_annotation", end_us - 5, 5))
-        events.append(event("aten::mm", "cpu_op", end_us + 1, 500))
-    steps = [{"skipped": True}, *[{"skipped": False}] * 3]
-    return {"trace": {"traceEvents": events}, "observed": [], "steps": steps}
+        trace.range("Optimizer.step#SGD.step", end_us - 5, 5)
+        trace.op("aten::mm", end_us + 1, 500)
+    skipped = [True, False, False, False]
+    record = {
+        "trace": trace.document(),
+        "observed": [],
+        "steps": [{"skipped": each} for each in skipped],
+    }
+    return list(figures_of(record, step_ms=10.0, wait_pct=30.0, length=2, gpu=False))
 
 
 def test_an_iteration_goes_from_the_end_of_an_optimizers_step_to_that_of_the_next_iteration():
-    rows = figures_of(recorded(0, 1000, 2000, 3000, 4000), **TIMED, length=2, gpu=False)
-    values = {row["name"]: row["value"] for row in rows if row["kind"] != "operator"}
+    values = {row["name"]: row["value"] for row in figures(0, 1000, 2000, 3000, 4000)}
     assert values["timed"] == 10.0
     assert values["other products"] == pytest.approx(1.0)
-    assert (values["skipped"], values["waiting"]) == (25.0, 30.0)
+    assert values["skipped"] == 25.0
+    assert values["waiting"] == 30.0
 
 
 def test_a_trace_without_steps_is_refused():
     with pytest.raises(ValueError, match="no step of its optimizers"):
-        list(figures_of(recorded(0), **TIMED, length=1, gpu=False))
+        figures(0)

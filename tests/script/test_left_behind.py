@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -95,26 +94,34 @@ def folder(monkeypatch):
     """
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "mine"
-        for made in (folder, folder.with_name("temporary")):
-            made.mkdir()
+        temporary = Path(place) / "temporary"
+        folder.mkdir()
+        temporary.mkdir()
         (folder / "model.pt").write_text("mine")
         (folder / "neighbour.py").write_text("def save(): pass")
         monkeypatch.chdir(folder)
-        monkeypatch.setenv("TMPDIR", str(folder.with_name("temporary")))
+        monkeypatch.setenv("TMPDIR", str(temporary))
         monkeypatch.setattr(tempfile, "tempdir", None)
-        monkeypatch.setenv("HOME", str(folder.with_name("home")))
+        monkeypatch.setenv("HOME", f"{place}/home")
         yield folder
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_script_leaves_no_file_and_no_process(folder, shape):
     (folder / "train.py").write_text(START + SHAPES[shape])
-    starter = f"{BIN}/torchrun --nproc_per_node 2" if shape == "torchrun" else ""
-    before = contents(folder.parent), variables()
-    with pytest.raises(RefusedError, match="exit code 7") if "failure" in shape else nullcontext():
-        records = run_process((*starter.split(), "train.py"), steps=8)
-        assert {len(record["steps"]) for record in records} == {4 + 8 + 1}
-    assert (contents(folder.parent), variables()) == before
+    words = ("train.py",)
+    if shape == "torchrun":
+        words = (f"{BIN}/torchrun", "--nproc_per_node", "2", "train.py")
+    files = contents(folder.parent)
+    environment = variables()
+    if "failure" in shape:
+        with pytest.raises(RefusedError, match="exit code 7"):
+            run_process(words, steps=8)
+    else:
+        for record in run_process(words, steps=8):
+            assert len(record["steps"]) == 4 + 8 + 1
+    assert contents(folder.parent) == files
+    assert variables() == environment
     for process in psutil.process_iter(["cwd", "status"]):
         if process.pid != os.getpid() and process.info["cwd"] == str(folder):
             assert process.info["status"] == psutil.STATUS_ZOMBIE, process

@@ -152,13 +152,15 @@ def train(tmp_path, monkeypatch):
     with open({str(weights)!r}, "a") as file:
         print([each.tolist() for part in (model, second) for each in part.parameters()], file=file)
 """
-        Path("train.py").write_text(MODEL + (BY_HAND if by_hand else OUTSIDE) + loop + end)
+        begin = MODEL + (BY_HAND if by_hand else OUTSIDE)
+        Path("train.py").write_text(begin + loop + end)
+        record = None
         if by_hand:
             subprocess.run([sys.executable, "train.py"], check=True)
-            return weights.read_text().splitlines(), None
-        (record,) = run_process(
-            ("train.py",), "amp-fp16", phase=phase, inject=True, steps=100, allow_writes=True
-        )
+        else:
+            (record,) = run_process(
+                ("train.py",), "amp-fp16", phase=phase, inject=True, steps=100, allow_writes=True
+            )
         return weights.read_text().splitlines(), record
 
     return train
@@ -220,8 +222,8 @@ def test_what_loss_scaling_from_outside_would_make_wrong_is_refused(
 
 
 def test_a_closure_and_torch_autograd_grad_are_right(train):
-    penalty = "torch.autograd.grad(loss, model[0].weight, create_graph=True)[0].square().sum()"
-    step = f"loss = loss + {penalty}; {CLOSURE}"
+    gradient = "torch.autograd.grad(loss, model[0].weight, create_graph=True)[0]"
+    step = f"loss = loss + {gradient}.square().sum(); {CLOSURE}"
     text = LOOP.format(optimizer=SGD, attacked=False, step=step)
     outside, record = train(text, by_hand=False, phase="memory")
     (warning,) = record["warnings"]

@@ -86,12 +86,12 @@ def make(
 
 def batches(count=4, size=8):
     rng = torch.Generator().manual_seed(1)
-    made = []
+    drawn = []
     for _ in range(count):
         inputs = torch.randn(size, 3, 8, 8, generator=rng)
-        targets = torch.randint(0, 3, (size,), generator=rng)
-        made.append((inputs, targets))
-    return made
+        targets = torch.randint(3, (size,), generator=rng)
+        drawn.append((inputs, targets))
+    return drawn
 
 
 def wide(_data=None):

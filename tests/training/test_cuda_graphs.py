@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def test_a_captured_step_learns_what_a_plain_one_learns(monkeypatch, precision, 
     losses = [training_step(captured, batch) for batch in data]
     # Compared after the last step: no loss was overwritten by a later one.
     assert losses == train(plain, data)
-    assert captured.graph.graph.graph.replays > 0
+    capture = captured.graph.graph
+    assert capture.graph.replays > 0
     assert torch.equal(state(plain), state(captured))
     assert plain.taken.count == captured.taken.count
 
@@ -75,10 +77,7 @@ def test_a_step_that_asks_for_a_value_cannot_be_captured(streams, warm):
 
 def test_a_capture_that_memory_ends_is_out_of_memory_and_not_unsupported(warm):
     error = RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")
-
-    def fail(*_):
-        raise error
-
+    fail = mock.Mock(side_effect=error)
     warm.model.register_forward_pre_hook(fail)
     with pytest.raises(RuntimeError) as raised:
         training_step(warm, BATCH)

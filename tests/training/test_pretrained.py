@@ -49,11 +49,11 @@ def hub(tmp_path, monkeypatch):
 
 def test_a_files_weights_are_taken_and_the_last_layer_only_where_its_classes_are_the_same(kept):
     state = torch.load(kept, weights_only=True)
-    own = build("none")
-    other = build(kept)
-    assert torch.equal(other[0].weight, state["0.weight"])
-    assert torch.equal(other[1].weight, own[1].weight)
     assert same(build(kept, classes=5).state_dict(), state)
+    body, head = build(kept)
+    _, untrained = build("none")
+    assert torch.equal(body.weight, state["0.weight"])
+    assert torch.equal(head.weight, untrained.weight)
 
 
 def test_weights_of_another_model_are_refused_by_name(kept):
@@ -77,10 +77,11 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
 
 def test_imagenets_weights_are_found_where_torchvision_keeps_them(hub):
     hub.mkdir(parents=True)
-    original = models.resnet18(num_classes=1000)
+    original = models.resnet18()
     file = Path(models.ResNet18_Weights.DEFAULT.url).name
     torch.save(original.state_dict(), hub / file)
-    model = pretrained(models.resnet18, "imagenet", Data(input_shape=(3, 32, 32), classes=6))
+    data = Data(input_shape=(3, 32, 32), classes=6)
+    model = pretrained(models.resnet18, "imagenet", data)
     assert torch.equal(model.conv1.weight, original.conv1.weight)
     assert model.fc.out_features == 6
 
@@ -102,5 +103,6 @@ def test_weights_that_cannot_be_had_end_the_program_before_anything_is_measured(
     words = "--suite intel_resnet18 --gpus cpu --out out --weights nowhere.pt"
     done = call(*words.split(), cwd=tmp_path)
     assert done.returncode == 2
-    assert f"There is no weights file '{tmp_path / 'nowhere.pt'}'" in done.stderr
+    missing = tmp_path / "nowhere.pt"
+    assert f"There is no weights file '{missing}'" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,7 @@
 """Every technique trains as the plain step does."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
@@ -24,27 +25,18 @@ def make(techniques=PLAIN, precision="fp32", **given):
 
 
 def noisy(data):
-    """A block with batch norm and dropout, behind a batch norm of its own."""
-    block = nn.Sequential(
-        nn.Conv2d(4, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.Dropout(0.5),
-    )
-    return nn.Sequential(
-        nn.Conv2d(3, 4, 3),
-        nn.BatchNorm2d(4),
-        block,
-        nn.Flatten(),
-        nn.Linear(144, 3),
-    )
+    """Blocks with batch norm, and one with dropout, behind a batch norm of its own."""
+    model = norms(data)
+    model[2].append(nn.Dropout(0.5))
+    return model
 
 
 def train(techniques, precision, model):
     """Return the losses and what was learned, batch norm's statistics and counters included."""
     arm = make(techniques, precision, model=model)
     torch.manual_seed(5)
-    losses = [training_step(arm, batch) for batch in batches()]
-    return [*losses, state(arm)]
+    losses = conftest.train(arm, batches())
+    return torch.tensor(losses), state(arm)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "amp-bf16", "amp-fp16", "fp16-master"])
@@ -60,11 +52,10 @@ def test_zeroing_and_checkpointing_change_no_bit(precision, techniques):
 @pytest.mark.parametrize("precision", ["fp32", "fp16-master"])
 def test_without_set_to_none_gradients_are_zeroed_where_they_are(precision, set_to_none):
     arm = make(Techniques(set_to_none=set_to_none), precision)
-    first, second = batches(2)
     weight, *_ = arm.weights.trained()
-    training_step(arm, first)
+    training_step(arm, BATCH)
     held = weight.grad
-    training_step(arm, second)
+    training_step(arm, BATCH)
     assert (weight.grad is held) != set_to_none
 
 
@@ -84,37 +75,37 @@ def test_layout_fused_steps_and_accumulation_change_roundings_alone(precision, t
     torch.testing.assert_close(changed, plain, rtol=tolerance, atol=tolerance)
 
 
+def keep_inputs(module):
+    """Return a list that takes the inputs of a module from now on."""
+    kept = []
+    module.register_forward_pre_hook(lambda _module, inputs: kept.extend(inputs))
+    return kept
+
+
 @pytest.mark.parametrize("wanted", [False, True])
 def test_channels_last_reaches_weights_and_inputs_also_in_evaluation(wanted):
     arm = make(Techniques(channels_last=wanted))
-    conv = arm.model[0]
-    seen = [conv.weight]
-    conv.register_forward_pre_hook(lambda _conv, inputs: seen.extend(inputs))
+    conv, *_ = arm.model
+    inputs = keep_inputs(conv)
     training_step(arm, BATCH)
     evaluate(arm, iter([BATCH]))
-    assert len(seen) == 3
-    for tensor in seen:
+    assert len(inputs) == 2
+    for tensor in (conv.weight, *inputs):
         assert tensor.is_contiguous(memory_format=torch.channels_last) is wanted
 
 
 def test_a_batch_in_parts_runs_forward_once_for_each_and_steps_once():
     arm = make(Techniques(grad_accumulation=4), model=layers)
-    sizes = []
-
-    def keep_size(_model, inputs):
-        sizes.append(len(inputs[0]))
-
-    arm.model.register_forward_pre_hook(keep_size)
+    parts = keep_inputs(arm.model)
     training_step(arm, BATCH)
-    assert sizes == [2, 2, 2, 2]
+    assert list(map(len, parts)) == [2, 2, 2, 2]
     assert arm.taken.count == 1
 
 
 def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
     arm = make(Techniques(checkpointing=True))
-    runs = []
-    last_of_block = arm.model[2][-1]
-    last_of_block.register_forward_pre_hook(lambda *_: runs.append(True))
+    _, _, block, *_ = arm.model
+    runs = keep_inputs(block[-1])
     training_step(arm, BATCH)
     evaluate(arm, iter([BATCH]))
     assert len(runs) == 2 + 1
@@ -123,9 +114,8 @@ def test_a_checkpointed_block_runs_again_in_backward_and_not_when_evaluated():
 def test_a_copy_of_a_checkpointed_model_runs_its_own_layers():
     arm = make(Techniques(checkpointing=True))
     copied = copy.deepcopy(arm.model)
-    with torch.no_grad():
-        for weight in copied.parameters():
-            weight.zero_()
+    for weight in copied.parameters():
+        nn.init.zeros_(weight)
     inputs, _ = BATCH
     assert not copied(inputs).any()
 
@@ -156,8 +146,10 @@ def test_a_groups_own_settings_are_kept_by_the_fused_optimizer():
     groups = [{"params": weight, "lr": 0.5}, {"params": bias, "weight_decay": 0.2}]
     optimizer = fused(torch.optim.AdamW(groups, lr=0.1))
     first, second = optimizer.param_groups
-    assert (first["lr"], first["weight_decay"]) == (0.5, 0.01)
-    assert (second["lr"], second["weight_decay"]) == (0.1, 0.2)
+    assert first["lr"] == 0.5
+    assert first["weight_decay"] == 0.01
+    assert second["lr"] == 0.1
+    assert second["weight_decay"] == 0.2
 
 
 class Own(torch.optim.SGD):
@@ -220,13 +212,8 @@ def test_what_a_device_or_phase_cannot_do_is_known_from_the_names(names, kind, p
     ],
 )
 def test_torchs_compiler_is_given_the_mode(monkeypatch, name, modes):
-    given = []
-
-    def compiled(model, mode, **_options):
-        given.append(mode)
-        return model
-
+    compiler = mock.Mock()
     monkeypatch.setattr("bench.training.techniques.load_compiler", lambda kind: None)
-    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(torch, "compile", compiler)
     make(named(parse_techniques(name)))
-    assert given == modes
+    assert [call.kwargs["mode"] for call in compiler.mock_calls] == modes
