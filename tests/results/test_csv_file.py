@@ -46,7 +46,7 @@ def refused(path: Path, message: str) -> None:
         ("speed.csv", "samples_per_step", "quick"),
         ("speed.csv", "wall_s", "-1"),
         ("speed.csv", "status", "fine"),
-        ("speed.csv", "batch_size", ""),
+        ("speed.csv", "status", ""),
         ("speed.csv", "parameters", "[]"),
         ("speed.csv", "steady", "perhaps"),
         ("epochs.csv", "train_s", "-1"),
