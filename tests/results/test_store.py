@@ -233,9 +233,10 @@ def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, add, pair,
 
 def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial):
     paths = set()
-    for note in ("a/b", "a_b", "a b", "x" * 400):
+    for note in ("/a/../b", "a_b", "a b", "x" * 400):
         trial = noted(tiny_trial, note)
         paths.update([trial.checkpoint, trial.log])
     assert len(paths) == 2 * 4
     for path in paths:
-        assert len(path.name) < 200
+        _folder, name = path.parts
+        assert len(name) < 200
