@@ -58,7 +58,8 @@ with interruption.Interruption() as signals:
 def test_a_second_signal_ends_the_process_at_once_and_says_how_the_run_goes_on(tmp_path):
     (tmp_path / "run.json").touch()
     done = python(SECOND, tmp_path)
-    assert (done.returncode, done.stdout) == (143, "once more\n")
+    assert done.returncode == 143
+    assert done.stdout == "once more\n"
     assert f"python run_bench.py --resume {tmp_path}\nrun_bench: stopped.\n" in done.stderr
 
 
@@ -79,7 +80,8 @@ sys.exit(run_bench.main())
 @pytest.mark.parametrize("module", ["bench.cli.interruption", "bench.cli.parser"])
 def test_ctrl_c_while_modules_are_imported_is_answered(module):
     done = python(IMPORTING, module)
-    assert (done.returncode, done.stderr) == (130, "run_bench: stopped.\n")
+    assert done.returncode == 130
+    assert done.stderr == "run_bench: stopped.\n"
 
 
 def test_a_run_that_has_stored_nothing_is_stopped_without_advice(tmp_path, capfd):
