@@ -64,10 +64,7 @@ def test_explain_refuses_precisions_that_leave_nothing_to_compare(named):
     parse_words("explain --suite mlp --precisions fp32,amp-fp16")
 
 
-def test_explain_of_folders_starts_no_run():
-    options = parse_words("explain results/a results/b")
-    assert options.command == "explain"
-    assert options.runs == [Path("results/a"), Path("results/b")]
+def test_explain_goes_on_with_a_run():
     assert parse_words("explain --resume results/a").resume == Path("results/a")
 
 
@@ -113,7 +110,6 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--target-ci 150%", "above 0 and up to 100%, not '150%'"),
         ("--batch-sizes 64,,128", "empty word"),
         ("--gpus gpu0", "--gpus must be GPU indices such as 0 or 0,1, cpu, or 0+1"),
-        ("--precisions fp31", "Did you mean 'fp32'"),
         ("--precisions init_scale=8", "no precision 'init_scale=8'"),
         ("--phases sped", "Did you mean 'speed'"),
         ("--time-budget 0s", "--time-budget takes a time above 0"),
@@ -132,7 +128,6 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--quick --rigorous", "not allowed with"),
         ("--out a --resume b", "give one of the two"),
         ("--weights none --set weights=imagenet", "weights is set twice"),
-        ("--phases speed --seeds 0,1", "--seeds is for training: add train to --phases"),
         (
             "--ladder --epochs 2 --seeds 0,1",
             "--epochs, --seeds is for training: add train to --phases",

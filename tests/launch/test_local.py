@@ -209,11 +209,6 @@ def test_switches_that_a_model_sets_are_set_back_and_read_after_it(
     assert [m.switches.fp32_matmul for m in messages if isinstance(m, TrialResult)] == ["ieee"]
 
 
-def test_what_the_user_can_mend_is_raised_as_such(launcher):
-    with pytest.raises(UsageError, match="There is no GPU 97 here"):
-        launcher.survey(("97",))
-
-
 def test_variables_that_override_tf32_or_emulate_fp32_are_removed_and_told(monkeypatch):
     names = (
         "NVIDIA_TF32_OVERRIDE",

@@ -22,7 +22,6 @@ from bench.results.endings import Ending
 from bench.results.records import EpochResult, Progress, TrialResult
 from bench.spec.placement import Placement
 from bench.worker.failures import failure
-from tests.conftest import TINY
 
 DONE = Ending(kind="done")
 
@@ -120,9 +119,21 @@ def test_errors_of_a_lost_peer_are_secondary_and_the_models_own_are_not(error, s
 
 # In processes.
 
-MORE = """
+SUITE = """
+import os
+from pathlib import Path
+
+from bench.spec import Data, Suite
+
+
+def suite(fail: str = "", folder: str = "") -> Suite:
+    def model(data):
+        from torch import nn
+
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Linear(16, 2))
+        rank = os.environ.get("RANK")
         if fail == "wait":
-            note = Path(folder) / f"{os.environ['RANK']}.pid"
+            note = Path(folder) / f"{rank}.pid"
 
             def note_process(*_):
                 if not note.exists():
@@ -131,19 +142,30 @@ MORE = """
             layers.register_forward_pre_hook(note_process)
         if fail == "unused":
             layers.idle = nn.Linear(3, 3)
-            layers.forward = lambda inputs: layers[3](layers[2](layers[1](layers[0](inputs))))
+            layers.forward = lambda inputs: layers[2](layers[1](layers[0](inputs)))
+        if fail == "raise" and rank == "1":
+            raise RuntimeError("the model broke")
+        if fail == "die" and rank == "1":
+            os._exit(7)
+        if fail == "oom" and rank == "1":
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return layers
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.01)
+
+    return Suite(
+        name="tiny",
+        title="",
+        data=Data(input_shape=(3, 8, 8), classes=2, steps_per_epoch=3),
+        model=model,
+        optimizer=optimizer,
+        batch_size=4,
+    )
 """
-SUITE = "import os\nfrom pathlib import Path\n" + TINY
-"""The tiny suite, which fails on its second device."""
-for word, other in {
-    'fail: str = ""': 'fail: str = "", folder: str = ""',
-    "            import os\n": "",
-    "if fail ==": "if os.environ.get('RANK') == '1' and fail ==",
-    "return nn.Sequential(": "layers = nn.Sequential(",
-    "nn.ReLU(), head)\n": f"nn.ReLU(), head){MORE}",
-}.items():
-    SUITE = SUITE.replace(word, other)
+"""A suite that fails on its second device."""
 
 
 @pytest.fixture
