@@ -16,14 +16,18 @@ from tests.derived import gained
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, rounds=20, **gained(2.0, within=0.05))
-FORWARD = Inference(
-    **dict.fromkeys(Inference.__slots__) | {"latency_p50_ms": 1.5, "inference_samples_per_s": 812.5}
-)
+
+
+def filled(kind, **given):
+    """Return a row of which nothing but some fields is known."""
+    return kind(**{**dict.fromkeys(kind.__slots__), **given})
+
+
+FORWARD = filled(Inference, latency_p50_ms=1.5, inference_samples_per_s=812.5)
 FASTER = replace(
     FORWARD, inference_speedup=2.0, inference_speedup_low=1.9, inference_speedup_high=2.1
 )
-LEARNT = {"time_per_epoch_s": 3.0, "train_loss": 0.5, "test_accuracy_pct": 81.25}
-TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
+TRAINING = filled(Training, time_per_epoch_s=3.0, train_loss=0.5, test_accuracy_pct=81.25)
 
 
 @pytest.mark.parametrize(
