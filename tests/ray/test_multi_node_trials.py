@@ -29,16 +29,20 @@ def nodes():
 def left(nodes):
     """Return the states of the placement groups that the cluster knows, and what of it is free."""
     with ray.init(address=nodes.address, logging_level="ERROR"):
-        groups = ray.util.placement_group_table()
-        states = Counter(group["state"] for group in groups.values())
-        return states, ray.available_resources().get("accelerator_type:V100", 0)
+        states = Counter()
+        for group in ray.util.placement_group_table().values():
+            states[group["state"]] += 1
+        free = ray.available_resources()
+        return states, free.get("accelerator_type:V100", 0)
 
 
 def train_on_both(nodes, suite, action, seeds):
     """Train on both nodes with some seeds, and do something after the first."""
-    with after_first_row_of("V100+V100", suite.parent / "run", action):
-        words = f"--accelerators V100+V100 --phases train --seeds {seeds} --precisions fp32"
-        return run(nodes, slow(suite, 1.5), *words.split())
+    words = f"--accelerators V100+V100 --phases train --seeds {seeds} --precisions fp32"
+    folder = suite.parent / "run"
+    slow(suite, 1.5)
+    with after_first_row_of("V100+V100", folder, action):
+        return run(nodes, suite, *words.split())
 
 
 @pytest.mark.slow
@@ -59,8 +63,9 @@ def test_two_nodes_train_together_and_one_of_them_alone(nodes, suite):
     alone = trials["V100", "train"]
     both = trials["V100+V100", "train"]
     assert both["train_loss"] == pytest.approx(alone["train_loss"], rel=1e-3)
+    environment = read_run(folder)["environment"]
     places = []
-    for machine in read_run(folder)["environment"]["machines"]:
+    for machine in environment["machines"]:
         (device,) = machine["devices"]
         places.append(device["placement"])
     assert places == ["V100", "V100+V100", "V100+V100"]
@@ -74,9 +79,10 @@ def test_ctrl_c_ends_both_nodes_parts_and_removes_the_group(nodes, suite):
 
     folder, done = train_on_both(nodes, suite, stop, "0,1,2,3")
     assert done.returncode == 130, done.stdout + done.stderr
-    statuses = [row["status"] for row in trial_rows(folder)]
-    assert {*statuses} == {"ok"}
-    assert len(statuses) < 4
+    trained = trial_rows(folder)
+    assert 1 <= len(trained) < 4
+    for row in trained:
+        assert row["status"] == "ok"
     states, free = left(nodes)
     assert {*states} == {"REMOVED"}
     assert free == 2
