@@ -16,14 +16,18 @@ from tests.derived import gained
 
 SPEED = Speed(steady=True, warmup_steps=5, switch_warmup_steps=1, block_steps=1, step_ms=2.5)
 ARM = replace(SPEED, step_ms=1.25, rounds=20, **gained(2.0, within=0.05))
-FORWARD = Inference(
-    **dict.fromkeys(Inference.__slots__) | {"latency_p50_ms": 1.5, "inference_samples_per_s": 812.5}
-)
+
+
+def filled(kind, **given):
+    """Return a row of which nothing but some fields is known."""
+    return kind(**{**dict.fromkeys(kind.__slots__), **given})
+
+
+FORWARD = filled(Inference, latency_p50_ms=1.5, inference_samples_per_s=812.5)
 FASTER = replace(
     FORWARD, inference_speedup=2.0, inference_speedup_low=1.9, inference_speedup_high=2.1
 )
-LEARNT = {"time_per_epoch_s": 3.0, "train_loss": 0.5, "test_accuracy_pct": 81.25}
-TRAINING = Training(**dict.fromkeys(Training.__slots__) | LEARNT)
+TRAINING = filled(Training, time_per_epoch_s=3.0, train_loss=0.5, test_accuracy_pct=81.25)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +72,8 @@ def test_a_result_is_told_in_a_line(phase, precision, status, figures, text):
 def test_a_speedup_over_products_of_another_type_says_so():
     operations = Operations(compute_dtypes="bfloat16:100%", other_modules="middle")
     results = [
-        TrialResult(arm=name, status="ok", row=speed, operations=operations)
-        for name, speed in (("fp32", SPEED), ("amp-bf16", ARM))
+        TrialResult(arm="fp32", status="ok", row=SPEED, operations=operations),
+        TrialResult(arm="amp-bf16", status="ok", row=ARM, operations=operations),
     ]
     assert describe_results("speed", results) == (
         "fp32 2.5 ms, but computed 100 % of its products in bfloat16 (middle); "
@@ -98,27 +102,16 @@ def test_a_terminal_shows_the_trial_the_time_left_and_what_each_gpu_does(tiny_tr
         assert line in shown
 
 
-@pytest.fixture
-def shown(tiny_trial, machine, capsys):
-    """Return a function that shows a plan of memory and of training, each by its epochs, and
-    returns what it prints.
-    """
+def test_the_plan_says_where_what_and_how_long(tiny_trial, machine, capsys):
+    memory = replace(tiny_trial, estimate_s=10.0)
+    train = replace(tiny_trial, phase="train", epochs=3, estimate_s=106.0)
 
-    def shown(*epochs, seconds, warnings=(), request=Request(gpus=("cpu",)), left=None):  # noqa: B008 - it is frozen
-        trials = [replace(tiny_trial, estimate_s=seconds[0])]
-        for count, estimate_s in zip(epochs, seconds[1:], strict=True):
-            trials.append(replace(tiny_trial, phase="train", epochs=count, estimate_s=estimate_s))
-        plan = Plan(trials=tuple(trials))
-        show_plan(plan, left or plan, machine, warnings, request)
+    def shown(*trials, left=None, **asked):
+        plan = Plan(trials=trials)
+        show_plan(plan, left or plan, machine, ["Mind the gap."], Request(**asked))
         return capsys.readouterr().out
 
-    return shown
-
-
-def test_the_plan_says_where_what_and_how_long(shown):
-    text = shown(
-        3, seconds=(10.0, 106.0), warnings=["Mind the gap."], request=Request(within_s=300.0)
-    )
+    text = shown(memory, train, within_s=300.0)
     assert "cpu: Test CPU (CPU); torch 2.15" in text
     assert "Without --gpus: every GPU" in text
     assert "Warning: Mind the gap." in text
@@ -126,6 +119,5 @@ def test_the_plan_says_where_what_and_how_long(shown):
     assert text.endswith(
         "Trials: 2, about 2 min in all; --within ends it in 5 min, report included\n"
     )
-    left = Plan(trials=())
-    assert "; left: 0, about 4 s" in shown(3, seconds=(10.0, 106.0), left=left)
-    assert "Trials: 2, an unknown time in all" in shown(3, seconds=(10.0, None))
+    assert "; left: 0, about 4 s" in shown(memory, train, left=Plan(trials=()))
+    assert "Trials: 2, an unknown time in all" in shown(memory, replace(train, estimate_s=None))

@@ -2,7 +2,6 @@
 without.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from bench.devices import monitor, survey
 from bench.devices.capabilities import missing_package
 from bench.devices.processes import gpu_processes
 from bench.results.records import Seen
-from bench.spec.precisions import PRECISIONS, Precision
+from bench.spec.precisions import PRECISIONS
 from tests.conftest import call
 from tests.devices import fake_nvml as fake
 from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
@@ -22,31 +21,27 @@ from tests.devices.fake_nvml import FakeDriver, FakeGpu, GiB
 WHEEL = ["sm_61", "sm_75", "sm_80", "sm_90"]
 
 
-def named(which: Callable[[Precision], bool]) -> str:
-    """Return the names of some precisions in their order, as a line lists them."""
-    return ", ".join(name for name, precision in PRECISIONS.items() if which(precision))
-
-
 @pytest.fixture
 def listed(monkeypatch):
     """Lists a machine whose driver and CUDA have some GPUs."""
 
-    def lines(*gpus: FakeGpu) -> str:
-        seen = [
-            SimpleNamespace(
+    def listed(*gpus: FakeGpu) -> str:
+        properties = []
+        for gpu in gpus:
+            major, minor = gpu.capability
+            of_gpu = SimpleNamespace(
                 name=gpu.name,
-                major=gpu.capability[0],
-                minor=gpu.capability[1],
+                major=major,
+                minor=minor,
                 uuid=gpu.uuid.removeprefix("GPU-"),  # as CUDA has it
                 total_memory=gpu.memory_total,
                 multi_processor_count=132,
             )
-            for gpu in gpus
-        ]
+            properties.append(of_gpu)
         if gpus:
             FakeDriver(gpus).install(monkeypatch)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(seen))
-        monkeypatch.setattr(torch.cuda, "get_device_properties", seen.__getitem__)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", properties.__getitem__)
         monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: WHEEL)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
         monkeypatch.setattr(monitor, "SILENT_S", 0.05)  # the fakes' counters stand still
@@ -54,7 +49,7 @@ def listed(monkeypatch):
         devices, no_gpu = survey.look()
         return "\n".join(describe_devices(devices, no_gpu, gpu_processes()))
 
-    return lines
+    return listed
 
 
 def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
@@ -67,9 +62,12 @@ def test_a_gpu_has_its_facts_its_precisions_and_its_users(listed, stranger):
         "500 W, from the factory 700 W"
     )
     assert uuid == "  GPU-a"
-    assert precisions == f"  {named(lambda one: missing_package(one) is None)}: ok"
-    assert any("used by: " in line and f"pid {stranger}, 3.0 GiB" in line for line in rest)
-    assert any(line.startswith("CPU: ") for line in rest)
+    available = [name for name, each in PRECISIONS.items() if missing_package(each) is None]
+    assert precisions == f"  {', '.join(available)}: ok"
+    users, _cpu, machine = "\n".join(rest).partition("\nCPU: ")
+    assert "used by: " in users
+    assert f"pid {stranger}, 3.0 GiB" in users
+    assert machine
 
 
 @pytest.mark.parametrize(
@@ -108,10 +106,8 @@ def test_without_a_driver_the_cpu_and_the_reason_are_listed(listed, monkeypatch)
 def test_a_cpu_that_emulates_bfloat16_is_said_to(cpu):
     slow = replace(cpu, cores=2, threads=2, fp32_gflops=90, bf16_gflops=4)
     lines = "\n".join(describe_devices([Seen(device=slow, memory_free_bytes=GiB)], "none", {}))
-    assert (
-        f"{named(lambda one: one.compute == 'bfloat16')}: emulated: 4 GFLOP/s in bfloat16, 90 in "
-        "fp32"
-    ) in lines
+    emulated = [name for name, each in PRECISIONS.items() if each.compute == "bfloat16"]
+    assert f"{', '.join(emulated)}: emulated: 4 GFLOP/s in bfloat16, 90 in fp32" in lines
     assert "CPU: Test CPU, CPU, 1.0 GiB free, 2 threads" in lines
 
 

@@ -9,23 +9,23 @@ MIB = 2**20
 
 
 def log(ratio, half=0.001):
-    return Interval(
-        center=math.log(ratio), low=math.log(ratio) - half, high=math.log(ratio) + half, n=20
-    )
+    center = math.log(ratio)
+    return Interval(center=center, low=center - half, high=center + half, n=20)
 
 
 class ScriptedLauncher:
-    """Answers each call by its function's name, and where that is a dict by its first argument
-    after the device.
+    """Answers each call by its function's name, and where that is a dict or a list by its first
+    argument after the device.
     """
 
     def __init__(self, **other):
         self.answers = {
             "matmul_error": 2e-7,
             "known_ratio": log(1.5),
-            "against_itself": {number: 1e-4 * number for number in range(checks.PROCESSES)},
-            "peak": {held: held + 4 * MIB for held in (0, checks.HELD_BYTES)},
-        } | other
+            "against_itself": [1e-4 * number for number in range(checks.PROCESSES)],
+            "peak": {0: 4 * MIB, checks.HELD_BYTES: checks.HELD_BYTES + 4 * MIB},
+            **other,
+        }
         self.called = []
 
     def survey(self, gpus):
@@ -37,10 +37,17 @@ class ScriptedLauncher:
         answer = self.answers[name]
         if isinstance(answer, Exception):
             raise answer
-        return answer[arguments[1]] if isinstance(answer, dict) else answer
+        if isinstance(answer, dict | list):
+            _, argument = arguments
+            return answer[argument]
+        return answer
 
 
 def measured(check, **answers):
     """Return a check, given what its probes answer."""
     launcher = ScriptedLauncher(**answers)
-    return check(lambda function, *arguments: launcher.call(f"probes:{function}", None, *arguments))
+
+    def probe(function, *arguments):
+        return launcher.call(f"probes:{function}", None, *arguments)
+
+    return check(probe)

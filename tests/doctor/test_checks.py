@@ -9,41 +9,45 @@ import pytest
 from bench.doctor import checks
 from tests.doctor.scripted import MIB, log, measured
 
-CASES = [
-    (checks.arithmetic, "matmul_error", 3e-5, 4e-5),
-    (checks.arithmetic, "matmul_error", 1e-6, math.nan),
-    (checks.known_ratio, "known_ratio", log(1.51), log(1.52, 0.1)),
-    (checks.known_ratio, "known_ratio", log(1.49, 0.1), log(1 / 1.5)),  # nor inverted
-    (checks.memory, "peak", (10, 270), (10, 280)),
-    (checks.memory, "peak", (10, 266), (10, 10)),
-    (checks.against_itself, "against_itself", (-0.02, 0.05), (0.019, 0.021)),
-    # Small, though 1 is outside.
-    (
-        checks.against_itself,
-        "against_itself",
-        (0.004, 0.006),
-        (-0.024, -0.016),
-    ),
-]
+
+def peaks(mib, held_mib):
+    return {0: mib * MIB, checks.HELD_BYTES: held_mib * MIB}
 
 
-def by_argument(name, answer):
-    """Return a probe's answers by its first argument: peaks by what is held, log-ratios by the
-    process.
-    """
-    if name == "peak":
-        return {held: mib * MIB for held, mib in zip((0, checks.HELD_BYTES), answer, strict=True)}
-    if name == "against_itself":
-        return {number: answer[number % len(answer)] for number in range(checks.PROCESSES)}
-    return answer
+def by_turns(*logs):
+    """The log-ratios of an arm to itself, in processes that give some by turns."""
+    return [*logs] * checks.PROCESSES
 
 
-@pytest.mark.parametrize(("check", "name", "right", "wrong"), CASES)
+@pytest.mark.parametrize(
+    ("check", "name", "right", "wrong"),
+    [
+        (checks.arithmetic, "matmul_error", 3e-5, 4e-5),
+        (checks.arithmetic, "matmul_error", 1e-6, math.nan),
+        (checks.known_ratio, "known_ratio", log(1.51), log(1.52, 0.1)),
+        (checks.known_ratio, "known_ratio", log(1.49, 0.1), log(1 / 1.5)),  # nor inverted
+        (checks.memory, "peak", peaks(10, 270), peaks(10, 280)),
+        (checks.memory, "peak", peaks(10, 266), peaks(10, 10)),
+        (
+            checks.against_itself,
+            "against_itself",
+            by_turns(-0.02, 0.05),
+            by_turns(0.019, 0.021),
+        ),
+        # Small, though 1 is outside.
+        (
+            checks.against_itself,
+            "against_itself",
+            by_turns(0.004, 0.006),
+            by_turns(-0.024, -0.016),
+        ),
+    ],
+)
 def test_a_right_measurement_passes_and_a_wrong_one_fails(check, name, right, wrong):
-    passed, failed = (
-        measured(check, **{name: by_argument(name, answer)}) for answer in (right, wrong)
-    )
-    assert (passed.result, failed.result) == ("pass", "FAIL")
+    passed = measured(check, **{name: right})
+    failed = measured(check, **{name: wrong})
+    assert passed.result == "pass"
+    assert failed.result == "FAIL"
     assert passed.measured != failed.measured
 
 

@@ -22,7 +22,6 @@ from bench.results.endings import Ending
 from bench.results.records import EpochResult, Progress, TrialResult
 from bench.spec.placement import Placement
 from bench.worker.failures import failure
-from tests.conftest import TINY
 
 DONE = Ending(kind="done")
 
@@ -30,12 +29,14 @@ DONE = Ending(kind="done")
 def rank(*messages, name="here"):
     """A rank that sends all of it at once; the last is its ending, or an error."""
 
+    *sent, last = messages
+
     def run(on_message):
-        for message in messages[:-1]:
+        for message in sent:
             on_message(message)
-        if isinstance(messages[-1], Exception):
-            raise messages[-1]
-        return messages[-1]
+        if isinstance(last, Exception):
+            raise last
+        return last
 
     return Rank(name=name, run=run, halt=lambda: None)
 
@@ -59,10 +60,12 @@ def peak(**figures):
 
 def test_records_are_the_first_ranks_with_the_memory_of_all():
     heard = []
-    first = rank(Progress(text="a"), peak(peak_resident_bytes=10), DONE)
+    progress = Progress(text="a")
+    first = rank(progress, peak(peak_resident_bytes=10), DONE)
     second = rank(Progress(text="b"), peak(peak_resident_bytes=30), DONE)
     assert run_ranks([first, second], heard.append) == DONE
-    assert heard == [Progress(text="a"), peak(peak_resident_bytes=30, all_devices_bytes=40)]
+    joint = peak(peak_resident_bytes=30, all_devices_bytes=40)
+    assert heard == [progress, joint]
 
 
 CLOSED = Ending(kind="error", text="connection closed", secondary=True)
@@ -94,11 +97,10 @@ def test_a_failure_ends_the_other_ranks_and_a_lost_peer_is_the_cause_only_if_tha
 
 def test_what_a_rank_raises_ends_the_others_and_their_results_are_none():
     heard = []
+    memory = peak(model_bytes=3)
+    lost = rank(memory, ConnectionError("gone"))
     with pytest.raises(ConnectionError, match="gone"):
-        run_ranks(
-            [waiting(peak(model_bytes=3)), rank(peak(model_bytes=3), ConnectionError("gone"))],
-            heard.append,
-        )
+        run_ranks([waiting(memory), lost], heard.append)
     assert not heard
 
 
@@ -117,9 +119,21 @@ def test_errors_of_a_lost_peer_are_secondary_and_the_models_own_are_not(error, s
 
 # In processes.
 
-MORE = """
+SUITE = """
+import os
+from pathlib import Path
+
+from bench.spec import Data, Suite
+
+
+def suite(fail: str = "", folder: str = "") -> Suite:
+    def model(data):
+        from torch import nn
+
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.Linear(16, 2))
+        rank = os.environ.get("RANK")
         if fail == "wait":
-            note = Path(folder) / f"{os.environ['RANK']}.pid"
+            note = Path(folder) / f"{rank}.pid"
 
             def note_process(*_):
                 if not note.exists():
@@ -128,19 +142,30 @@ MORE = """
             layers.register_forward_pre_hook(note_process)
         if fail == "unused":
             layers.idle = nn.Linear(3, 3)
-            layers.forward = lambda inputs: layers[3](layers[2](layers[1](layers[0](inputs))))
+            layers.forward = lambda inputs: layers[2](layers[1](layers[0](inputs)))
+        if fail == "raise" and rank == "1":
+            raise RuntimeError("the model broke")
+        if fail == "die" and rank == "1":
+            os._exit(7)
+        if fail == "oom" and rank == "1":
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return layers
+
+    def optimizer(parameters):
+        from torch import optim
+
+        return optim.SGD(parameters, lr=0.01)
+
+    return Suite(
+        name="tiny",
+        title="",
+        data=Data(input_shape=(3, 8, 8), classes=2, steps_per_epoch=3),
+        model=model,
+        optimizer=optimizer,
+        batch_size=4,
+    )
 """
-SUITE = "import os\nfrom pathlib import Path\n" + TINY
-"""The tiny suite, which fails on its second device."""
-for word, other in {
-    'fail: str = ""': 'fail: str = "", folder: str = ""',
-    "            import os\n": "",
-    "if fail ==": "if os.environ.get('RANK') == '1' and fail ==",
-    "return nn.Sequential(": "layers = nn.Sequential(",
-    "nn.ReLU(), head)\n": f"nn.ReLU(), head){MORE}",
-}.items():
-    SUITE = SUITE.replace(word, other)
+"""A suite that fails on its second device."""
 
 
 @pytest.fixture
@@ -163,15 +188,14 @@ def launcher():
 
 
 def test_two_ranks_train_as_one_does(launcher, trial, cpu):
-    losses = []
-    for placement in ("cpu", "cpu+cpu"):
+    def losses(trained):
         records = []
-        joint = trial("", phase="train", epochs=2)
-        joint = replace(joint, cell=replace(joint.cell, placement=Placement(name=placement)))
-        ending = launcher.run(joint, cpu, records.append)
-        assert ending.kind == "done", ending
-        losses.append([record.train_loss for record in records if isinstance(record, EpochResult)])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        assert launcher.run(trained, cpu, records.append) == DONE
+        return [record.train_loss for record in records if isinstance(record, EpochResult)]
+
+    both = trial("", phase="train", epochs=2)
+    alone = replace(both, cell=replace(both.cell, placement=Placement(name="cpu")))
+    assert losses(both) == pytest.approx(losses(alone), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -199,21 +223,24 @@ def test_the_kind_of_a_ranks_failure_is_the_trials(launcher, trial, cpu, *, fail
 
 def working(folder):
     """The processes of both ranks, once both compute."""
-    pids = [int(text) for path in sorted(folder.glob("*.pid")) if (text := path.read_text())]
+    pids = []
+    for path in sorted(folder.glob("*.pid")):
+        pids += map(int, path.read_text().split())
     return pids if len(pids) == 2 else []
 
 
-@pytest.mark.parametrize(("rank", "kills", "kind"), [(0, (3, 3), "died"), (1, (3, 4), "oom")])
+@pytest.mark.parametrize(("rank", "oom_kills", "kind"), [(0, 3, "died"), (1, 4, "oom")])
 def test_a_rank_that_is_killed_in_mid_trial_is_named_and_the_others_are_ended(
-    launcher, trial, cpu, tmp_path, monkeypatch, *, rank, kills, kind
+    launcher, trial, cpu, tmp_path, monkeypatch, *, rank, oom_kills, kind
 ):
     def kill(_message):
-        for pid in working(tmp_path)[rank : rank + 1]:
+        pids = working(tmp_path)
+        if pids:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pids[rank], signal.SIGKILL)
 
-    monkeypatch.setattr(local, "oom_kills", lambda: kills[0])
-    monkeypatch.setattr("bench.worker.failures.oom_kills", lambda: kills[1])
+    monkeypatch.setattr(local, "oom_kills", lambda: 3)
+    monkeypatch.setattr("bench.worker.failures.oom_kills", lambda: oom_kills)
     ending = launcher.run(trial("wait", phase="train", epochs=10**6), cpu, kill)
     assert ending.kind == kind
     assert ending.text.startswith(

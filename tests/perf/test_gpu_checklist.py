@@ -10,22 +10,36 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def parts_of(*words):
     options = gpu_checklist.parse(["out", *words])
-    return {part.name: part for part in gpu_checklist.parts_of(options, "h100")}
+    parts = {}
+    for part in gpu_checklist.parts_of(options, "h100"):
+        _, program, *rest = part.command
+        parts[part.name] = program, rest
+    return parts
 
 
 def test_every_command_parses(tmp_path):
-    (tmp_path / "train" / "cat").mkdir(parents=True)
+    images = tmp_path / "train" / "cat"
+    images.mkdir(parents=True)
     parts = parts_of("--data", f"folder:{tmp_path}")
-    runs = [part for part in parts.values() if str(ROOT / "run_bench.py") in part.command]
-    for part in runs:
-        request = parse(part.command[2:])
-        assert request.resume == Path("results") / f"h100-{part.name}"
-    assert len(runs) == 7
-    for part in parts.values():
-        if part.command[1] == "run_bench.py":
-            assert parse(part.command[2:]).command in ("list", "doctor")
-        if part.command[1].startswith("perf/"):
-            assert (ROOT / part.command[1]).is_file()
-    assert peers.parse(parts["epochs"].command[2:]).folder == tmp_path
-    assert peers.parse(parts["peers"].command[2:]).only == "steps"
-    assert "epochs" not in parts_of()  # for which images in a folder are needed
+    runs = 0
+    for name, (program, words) in parts.items():
+        if program == str(ROOT / "run_bench.py"):
+            runs += 1
+            request = parse(words)
+            assert request.resume == Path("results") / f"h100-{name}"
+        elif program == "run_bench.py":
+            options = parse(words)
+            assert options.command in ("list", "doctor")
+        elif program.startswith("perf/"):
+            assert (ROOT / program).is_file()
+    assert runs == 7
+    _, words = parts["epochs"]
+    epochs = peers.parse(words)
+    assert epochs.folder == tmp_path
+    _, words = parts["peers"]
+    steps = peers.parse(words)
+    assert steps.only == "steps"
+
+
+def test_epochs_are_trained_where_there_are_images():
+    assert "epochs" not in parts_of()

@@ -65,36 +65,53 @@ def plan(
     return make_plan(Request(**asked), [prepared], machine, largest)
 
 
-def timed(machine, **asked):
-    """Return trials on a CPU of a known rate, and the arms of those that take no time."""
-    device = replace(machine.devices[0], fp32_gflops=100.0)
-    trials = plan(machine, device, **asked).trials
-    free = set()
-    for trial in trials:
-        if trial.estimate_s == 0:
-            free.update(trial.arm_names)
-    return trials, free
+@pytest.fixture
+def trials(machine):
+    """Return a function that plans trials on some devices; without any on the CPU."""
+
+    def trials(*devices, **given):
+        return plan(machine, *devices, **given).trials
+
+    return trials
 
 
 def arms(trials, phase):
-    return [trial.arm_names for trial in trials if trial.phase == phase]
+    names = []
+    for trial in trials:
+        if trial.phase == phase:
+            names.append(trial.arm_names)
+    return names
 
 
-def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_recipe(machine):
-    trials = plan(machine).trials
-    assert [(trial.phase, trial.cell.batch_size, trial.arm_names) for trial in trials] == [
-        ("memory", 8, ("fp32",)),
-        ("memory", 8, ("amp-bf16",)),
-        *[("speed", 8, ("fp32", "amp-bf16"))] * 3,
-        ("train", 32, ("fp32",)),
-        ("train", 32, ("amp-bf16",)),
+def free_arms(trials):
+    """Return the arms of the trials that take no time."""
+    names = set()
+    for trial in trials:
+        if trial.estimate_s == 0:
+            names.update(trial.arm_names)
+    return names
+
+
+def test_a_cpu_compares_fp32_with_bf16_at_its_own_batch_sizes_and_trains_the_recipe(trials):
+    planned = trials()
+    steps = []
+    for trial in planned:
+        steps.append((trial.phase, trial.cell.batch_size, *trial.arm_names))
+    assert steps == [
+        ("memory", 8, "fp32"),
+        ("memory", 8, "amp-bf16"),
+        ("speed", 8, "fp32", "amp-bf16"),
+        ("speed", 8, "fp32", "amp-bf16"),
+        ("speed", 8, "fp32", "amp-bf16"),
+        ("train", 32, "fp32"),
+        ("train", 32, "amp-bf16"),
     ]
-    assert {t.epochs for t in trials if t.phase == "train"} == {4}
+    assert planned[-1].epochs == 4
 
 
-def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_named(machine):
+def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_named(trials):
     def limits(device, **asked):
-        return {trial.silence_s for trial in plan(machine, device, **asked).trials}
+        return {trial.silence_s for trial in trials(device, **asked)}
 
     snail = gpu(fp32_gflops=1.0)
     assert max(limits(gpu())) < max(limits(snail))
@@ -110,29 +127,30 @@ def test_the_limit_on_silence_follows_long_steps_and_is_the_users_where_it_is_na
         (("fp32", "tf32", "amp-fp16:init_scale=8"), ("amp-fp16",), ("fp32", "tf32")),
     ],
 )
-def test_what_is_compared_is_what_the_device_can(machine, named, unsupported, together):
+def test_what_is_compared_is_what_the_device_can(trials, named, unsupported, together):
     device = gpu(unsupported=dict.fromkeys(unsupported, "no"))
-    first, *_ = plan(machine, device, precisions=named, phases=("speed",)).trials
+    first, *_ = trials(device, precisions=named, phases=("speed",))
     assert first.arm_names == together
 
 
-def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(machine):
+def test_only_precisions_that_no_device_can_do_are_refused_with_the_reason(trials, cpu):
     with pytest.raises(
         UsageError,
         match=r"Test CPU cannot do tf32: no TF32\. It can do: fp32, default, amp-fp16, amp-bf16",
     ):
-        plan(machine, precisions=("tf32",))
-    both = plan(machine, *machine.devices, gpu(), precisions=("tf32",)).trials
+        trials(precisions=("tf32",))
+    both = trials(cpu, gpu(), precisions=("tf32",))
     assert {trial.cell.placement.name for trial in both} == {"cpu", "0"}
 
 
 def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_takes_no_time(
-    machine,
+    trials, cpu
 ):
-    trials, free = timed(machine, precisions=("tf32", "amp-bf16", "fp32"))
-    assert arms(trials, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
-    assert arms(trials, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
-    assert free == {"tf32"}
+    device = replace(cpu, fp32_gflops=100.0)
+    planned = trials(device, precisions=("tf32", "amp-bf16", "fp32"))
+    assert arms(planned, "memory") == [("fp32",), ("tf32",), ("amp-bf16",)]
+    assert arms(planned, "speed") == [("fp32", "amp-bf16")] * 3 + [("tf32",)]
+    assert free_arms(planned) == {"tf32"}
 
 
 @pytest.mark.parametrize(
@@ -147,38 +165,43 @@ def test_a_precision_that_the_device_cannot_do_is_asked_for_alone_and_once_and_t
         ("compile", "train", set()),
     ],
 )
-def test_what_a_technique_keeps_from_running_takes_no_time(machine, technique, phase, free):
-    assert timed(machine, techniques=(technique,), phases=(phase,))[1] == free
+def test_what_a_technique_keeps_from_running_takes_no_time(trials, cpu, technique, phase, free):
+    device = replace(cpu, fp32_gflops=100.0)
+    assert free_arms(trials(device, techniques=(technique,), phases=(phase,))) == free
 
 
-def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(machine):
-    trials = plan(machine, techniques=("set-to-none", "channels-last")).trials
-    assert {trial.cell.techniques for trial in trials} == {("channels-last",)}
+def test_dropping_gradients_as_torch_does_is_no_workload_of_its_own(trials):
+    for trial in trials(techniques=("set-to-none", "channels-last")):
+        assert trial.cell.techniques == ("channels-last",)
 
 
-def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse(
-    machine,
-):
-    trials = plan(machine, batch_sizes=(16, 64), seeds=(5, 3), epochs=2).trials
+def test_named_batch_sizes_are_trained_too_and_every_other_seed_in_reverse(trials):
     trained = []
-    for trial in trials:
-        if trial.phase == "train":
-            trained.append((trial.cell.batch_size, trial.seed, *trial.arm_names))
-    seeds = [(5, "fp32"), (5, "amp-bf16"), (3, "amp-bf16"), (3, "fp32")]
-    assert trained == [(size, *seed) for size in (16, 64) for seed in seeds]
-    assert {t.epochs for t in trials} == {1, 2}
+    for trial in trials(batch_sizes=(16,), seeds=(5, 3), epochs=2, phases=("train",)):
+        assert trial.epochs == 2
+        trained.append((trial.cell.batch_size, trial.seed, *trial.arm_names))
+    assert trained == [
+        (16, 5, "fp32"),
+        (16, 5, "amp-bf16"),
+        (16, 3, "amp-bf16"),
+        (16, 3, "fp32"),
+    ]
 
 
-def test_the_trials_of_a_plan_have_names_of_their_own(machine):
-    phases = (*SELECTABLE, *ABLATIONS)
-    asked = {"batch_sizes": (16, 64), "seeds": (0, 1), "largest_batch": True}
-    trials = plan(machine, gpu(), phases=phases, **asked).trials
-    assert len({trial.id for trial in trials}) == len(trials)
+def test_the_trials_of_a_plan_have_names_of_their_own(trials):
+    planned = trials(
+        gpu(),
+        phases=(*SELECTABLE, *ABLATIONS),
+        batch_sizes=(16, 64),
+        seeds=(0, 1),
+        largest_batch=True,
+    )
+    assert len({trial.id for trial in planned}) == len(planned)
 
 
-def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
+def test_the_estimate_grows_with_work_and_is_unknown_without_flops(trials):
     def estimate(**given):
-        return plan(machine, gpu(), phases=("train",), **given).trials[0].estimate_s
+        return trials(gpu(), phases=("train",), **given)[0].estimate_s
 
     real = PreparedData(source=DataSource(kind="cifar10"), train_samples=50_000)
     for more in ({"epochs": 100}, {"flops": 1e12}, {"data": real}):
@@ -197,47 +220,59 @@ def test_the_estimate_grows_with_work_and_is_unknown_without_flops(machine):
     ],
 )
 def test_what_a_cpu_emulates_is_measured_once_and_trained_once_where_that_takes_seconds(
-    machine, cpu, *, bf16_gflops, flops, asked, processes, trained
+    trials, cpu, *, bf16_gflops, flops, asked, processes, trained
 ):
     device = replace(cpu, fp32_gflops=200.0, bf16_gflops=bf16_gflops)
     suite = replace(SUITE, seeds=(0, 1, 2, 3, 4))
-    trials = plan(machine, device, suite=suite, flops=flops, **asked).trials
-    assert arms(trials, "speed").count(("fp32", "amp-bf16")) == processes
-    assert Counter(names[0] for names in arms(trials, "train")) == trained
+    planned = trials(device, suite=suite, flops=flops, **asked)
+    assert arms(planned, "speed").count(("fp32", "amp-bf16")) == processes
+    assert Counter(name for (name,) in arms(planned, "train")) == trained
 
 
-def test_what_a_cpu_emulates_is_explained_however_long_its_step_is(machine, cpu):
+def test_what_a_cpu_emulates_is_explained_however_long_its_step_is(trials, cpu):
     device = replace(cpu, fp32_gflops=200.0, bf16_gflops=20.0)
-    trials = plan(machine, device, flops=1e10, phases=("explain",)).trials
-    assert arms(trials, "explain") == [("fp32", "amp-bf16")]
+    planned = trials(device, flops=1e10, phases=("explain",))
+    assert arms(planned, "explain") == [("fp32", "amp-bf16")]
 
 
 def test_a_run_of_a_given_time_measures_the_speed_of_all_cells_by_turns_then_memory_then_training(
-    machine,
+    trials,
 ):
-    trials = plan(machine, batch_sizes=(8, 16), within_s=90.0).trials
-    order = dict.fromkeys((trial.phase, trial.replicate, trial.cell.batch_size) for trial in trials)
-    turns = [("speed", 0), ("speed", 1), ("speed", 2), ("memory", 0), ("train", 0)]
-    assert list(order) == [(*turn, size) for turn in turns for size in (8, 16)]
+    order = {}
+    for trial in trials(batch_sizes=(8, 16), within_s=90.0):
+        order[trial.phase, trial.replicate, trial.cell.batch_size] = None
+    assert [*order] == [
+        ("speed", 0, 8),
+        ("speed", 0, 16),
+        ("speed", 1, 8),
+        ("speed", 1, 16),
+        ("speed", 2, 8),
+        ("speed", 2, 16),
+        ("memory", 0, 8),
+        ("memory", 0, 16),
+        ("train", 0, 8),
+        ("train", 0, 16),
+    ]
 
 
 @pytest.mark.parametrize(
     ("second", "techniques"), [("0+1", ("channels-last", "sync-bn")), ("1", ("channels-last",))]
 )
-def test_what_is_about_several_devices_is_left_out_on_one(machine, second, techniques):
-    asked = ("channels-last", "sync-bn")
-    trials = plan(machine, gpu(), gpu(second), techniques=asked, phases=("speed",)).trials
-    found = {trial.cell.placement.name: trial.cell.techniques for trial in trials}
-    assert found == {"0": asked[:1], second: techniques}
+def test_what_is_about_several_devices_is_left_out_on_one(trials, second, techniques):
+    planned = trials(gpu(), gpu(second), techniques=("channels-last", "sync-bn"), phases=("speed",))
+    of_placement = {}
+    for trial in planned:
+        of_placement[trial.cell.placement.name] = trial.cell.techniques
+    assert of_placement == {"0": ("channels-last",), second: techniques}
 
 
 @pytest.mark.parametrize(
     ("kind", "quick", "processes"), [("cuda", False, 2), ("cuda", True, 1), ("cpu", False, 1)]
 )
-def test_memory_is_read_in_two_processes_of_a_gpu(machine, kind, quick, processes):
-    asked = {"precisions": ("fp32",), "batch_sizes": (32,), "phases": ("memory",), "quick": quick}
-    trials = plan(machine, gpu(kind=kind), **asked).trials
-    assert [trial.replicate for trial in trials] == [*range(processes)]
+def test_memory_is_read_in_two_processes_of_a_gpu(trials, kind, quick, processes):
+    asked = {"precisions": ("fp32",), "batch_sizes": (32,), "phases": ("memory",)}
+    planned = trials(gpu(kind=kind), quick=quick, **asked)
+    assert [trial.replicate for trial in planned] == [*range(processes)]
 
 
 @pytest.mark.parametrize(
@@ -250,45 +285,52 @@ def test_memory_is_read_in_two_processes_of_a_gpu(machine, kind, quick, processe
     ],
 )
 def test_an_ablation_is_of_the_mixed_precision_named_or_else_the_devices(
-    machine, asked, unsupported, mixed
+    trials, asked, unsupported, mixed
 ):
-    planned = plan(machine, gpu(unsupported=unsupported), phases=("ladder",), **asked)
-    precisions, with_techniques = set(), set()
-    for trial in planned.trials:
-        for step in trial.arms:
-            precisions.add(step.precision)
-            if step.techniques:
-                with_techniques.add(step.precision)
-    assert precisions == {"fp32", mixed}
-    assert with_techniques == {mixed}
+    *_, together = trials(gpu(unsupported=unsupported), phases=("ladder",), **asked)
+    first, *others = together.arms
+    assert first.precision == "fp32"
+    assert {step.precision for step in others} == {mixed}
 
 
-def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(machine):
-    asked = {"techniques": ("channels-last",), "protocol": Protocol(replicates=2)}
-    trials = plan(machine, gpu(), phases=("ladder",), **asked).trials
-    each = [step for trial in trials if trial.phase == "memory" for step in trial.arms]
-    assert [trial.arms for trial in trials[:6]] == [(step,) for step in each]
-    assert [trial.arms for trial in trials[6:]] == [tuple(each)] * 2
-    assert {(trial.cell.batch_size, trial.cell.techniques) for trial in trials} == {
-        (SUITE.batch_size, ())
-    }
+def test_an_ablation_has_memory_step_by_step_and_all_together_in_each_process(trials):
+    planned = trials(
+        gpu(),
+        phases=("ladder",),
+        techniques=("channels-last",),
+        protocol=Protocol(replicates=2),
+    )
+    *memory, first, second = planned
+    assert second.arms == first.arms
+    for trial, step in zip(memory, first.arms, strict=True):
+        assert trial.phase == "memory"
+        assert trial.arms == (step,)
+    for trial in planned:
+        assert trial.cell.batch_size == SUITE.batch_size
+        assert trial.cell.techniques == ()
 
 
 @pytest.mark.parametrize("phase", ["floor", "speed", "inference", "ladder"])
-def test_a_runs_time_budget_and_clipping_reach_every_phase_that_is_timed(machine, phase):
+def test_a_runs_time_budget_and_clipping_reach_every_phase_that_is_timed(trials, phase):
     quick = Protocol(replicates=1, time_budget_s=3.0)
-    for trial in plan(machine, gpu(), phases=(phase,), protocol=quick, clip_grad=1.0).trials:
+    for trial in trials(gpu(), phases=(phase,), protocol=quick, clip_grad=1.0):
         assert trial.protocol == quick
         assert trial.clip_grad == 1.0
 
 
-def plan_at_largest(machine, largest=None, **asked):
-    asked = {"largest_batch": True, "precisions": ("fp32", "amp-fp16"), "batch_sizes": (), **asked}
-    return plan(machine, gpu(energy="counter"), largest=largest, **asked).trials
+@pytest.fixture
+def trials_at_largest(trials):
+    """Return a function that plans trials at the largest batches, once they are known."""
+
+    def trials_at_largest(largest=None, **asked):
+        asked = {"precisions": ("fp32", "amp-fp16"), **asked}
+        return trials(gpu(energy="counter"), largest=largest, largest_batch=True, **asked)
+
+    return trials_at_largest
 
 
-def found(trials, *sizes):
-    """Return the largest batches that the searches among the trials found."""
+def searched(trials, *sizes):
+    """Return the largest batches of what the trials search, which are of these sizes."""
     searches = [trial for trial in trials if trial.phase == "fit"]
     largest = {}
     for trial, size in zip(searches, sizes, strict=True):
@@ -296,18 +338,17 @@ def found(trials, *sizes):
     return largest
 
 
-def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
-    first = plan_at_largest(machine)
+def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(trials_at_largest):
+    first = trials_at_largest()
     assert [trial.phase for trial in first] == ["fit", "fit", "train", "train"]
-    largest = found(first, 96, 160)
-    again = plan_at_largest(machine, largest)
+    again = trials_at_largest(searched(first, 96, 160))
     sizes = defaultdict(set)
     for trial in again:
         sizes[trial.phase, trial.arm_names].add(trial.cell.batch_size)
     assert sizes["speed", ("fp32", "amp-fp16")] == {96}
     assert sizes["speed", ("amp-fp16",)] == {160}
     assert sizes["train", ("amp-fp16",)] == {SUITE.batch_size}
-    assert found(again) == {}
+    assert arms(again, "fit") == []
 
 
 @pytest.mark.parametrize(
@@ -324,17 +365,15 @@ def test_the_plan_looks_first_and_is_made_anew_with_what_was_found(machine):
         ({"phases": ("floor",)}, (96, 160), {96: {"fp32"}}),
     ],
 )
-def test_at_the_largest_batches_that_is_measured_which_fits(machine, asked, sizes, measured):
-    largest = found(plan_at_largest(machine, **asked), *sizes)
+def test_at_the_largest_batches_that_is_measured_which_fits(
+    trials_at_largest, asked, sizes, measured
+):
+    largest = searched(trials_at_largest(**asked), *sizes)
     at = defaultdict(set)
-    for trial in plan_at_largest(machine, largest, **asked):
+    for trial in trials_at_largest(largest, **asked):
         for arm in trial.arms:
             at[trial.cell.batch_size].add(arm.precision)
     assert at == measured
-
-
-def with_estimates(trial, *estimates_s):
-    return [replace(trial, estimate_s=estimate_s) for estimate_s in estimates_s]
 
 
 def forecast(*trials):
@@ -347,9 +386,10 @@ def end(expected, trial, took_s):
 
 
 def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
-    first, second = with_estimates(replace(tiny_trial, phase="memory"), 10.0, 20.0)
-    (speed,) = with_estimates(replace(tiny_trial, phase="speed"), 30.0)
-    (train,) = with_estimates(replace(tiny_trial, phase="train"), 40.0)
+    first = replace(tiny_trial, phase="memory", estimate_s=10.0)
+    second = replace(first, estimate_s=20.0)
+    speed = replace(first, phase="speed", estimate_s=30.0)
+    train = replace(first, phase="train", estimate_s=40.0)
     expected = forecast(first, second, speed, train)
     assert expected.left_s() == 100.0
     end(expected, first, 30.0)
@@ -361,16 +401,17 @@ def test_the_time_left_is_learnt_from_trials_that_have_ended(tiny_trial):
 
 
 def test_what_was_not_estimated_takes_as_long_as_what_has_ended_of_its_phase(tiny_trial):
-    speed = replace(tiny_trial, phase="speed")
-    expected = forecast(speed, speed, speed)
-    assert (expected.trial_s(speed), expected.left_s()) == (0.0, None)
-    end(expected, speed, 20.0)
-    assert (expected.trial_s(speed), expected.left_s()) == (20.0, 40.0)
+    expected = forecast(tiny_trial, tiny_trial, tiny_trial)
+    assert expected.trial_s(tiny_trial) == 0.0
+    assert expected.left_s() is None
+    end(expected, tiny_trial, 20.0)
+    assert expected.trial_s(tiny_trial) == 20.0
+    assert expected.left_s() == 40.0
 
 
 def test_the_first_process_of_a_script_tells_how_long_the_rest_takes(tiny_trial):
     cell = replace(tiny_trial.cell, data=DataSource(kind="script"))
-    memory = replace(tiny_trial, cell=cell, phase="memory", arms=arms_of("fp32"))
+    memory = replace(tiny_trial, cell=cell)
     speed = replace(memory, phase="speed", arms=arms_of("fp32", "amp-bf16"))
     expected = forecast(memory, memory, speed, speed)
     assert expected.left_s() is None
@@ -381,41 +422,49 @@ def test_the_first_process_of_a_script_tells_how_long_the_rest_takes(tiny_trial)
     assert 80.0 < expected.left_s() < 240.0
 
 
-def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(machine, cpu):
-    slow = replace(machine, devices=(replace(cpu, fp32_gflops=100.0, unsupported={}),))
-    planned = plan(slow, precisions=("fp32", "amp-fp16"), phases=("numerics",))
-    assert [trial.estimate_s is None for trial in planned.trials] == [False, True]
+def test_the_time_of_a_type_whose_rate_nobody_measured_is_unknown(trials, cpu):
+    device = replace(cpu, fp32_gflops=100.0)
+    fp32, fp16 = trials(device, precisions=("fp32", "amp-fp16"), phases=("numerics",))
+    assert fp32.estimate_s is not None
+    assert fp16.estimate_s is None
 
 
 # Of a sample, in a training step.
 FLOPS = {"mlp": 2.7e8, "digits": 5.5e6, "gpt": 3.4e8, "resnet50": 7.8e9, "vit_b_16": 1.05e11}
-BF16, FP16 = ("fp32", "amp-bf16"), ("fp32", "amp-fp16")
-BEFORE_AMPERE = {"amp-bf16": "not before Ampere"}
+CPU = {"kind": "cpu", "fp32_gflops": 250.0, "bf16_gflops": 500.0}
+P100 = {
+    "compute_capability": "6.0",
+    "fp32_gflops": 9e3,
+    "unsupported": {"amp-bf16": "not before Ampere"},
+}
+A100 = {"compute_capability": "8.0", "fp32_gflops": 18e3}
 
 
+@pytest.mark.parametrize("name", FLOPS)
 @pytest.mark.parametrize(
-    ("device", "precisions", "most_s"),
+    ("device", "mixed", "most_s"),
     [
-        ({"kind": "cpu", "fp32_gflops": 250.0, "bf16_gflops": 500.0}, BF16, 240),
-        ({"compute_capability": "6.0", "fp32_gflops": 9e3, "unsupported": BEFORE_AMPERE}, FP16, 60),
-        ({"compute_capability": "8.0", "fp32_gflops": 18e3}, BF16, 60),
+        (CPU, "amp-bf16", 240),
+        (P100, "amp-fp16", 60),
+        (A100, "amp-bf16", 60),
     ],
     ids=["CPU", "P100", "A100"],
 )
 def test_quick_compares_fp32_with_what_should_gain_most_in_a_minute(
-    machine, device, precisions, most_s
+    machine, name, device, mixed, most_s
 ):
-    device = replace(gpu(), **device)
-    for name, flops in FLOPS.items():
-        ref = suite_registry.refer(name)
-        suite = PreparedSuite(
-            ref=ref, suite=suite_registry.load(ref), data=SYNTHETIC, flops_per_sample=flops
-        )
-        request = parse(["--suite", name, "--quick"])
-        trials = make_plan(request, [suite], replace(machine, devices=(device,))).trials
-        assert arms(trials, "speed") == [precisions], name
-        assert len({trial.cell.batch_size for trial in trials}) == 1
-        assert sum(trial.estimate_s for trial in trials) <= most_s, name
+    ref = suite_registry.refer(name)
+    suite = PreparedSuite(
+        ref=ref,
+        suite=suite_registry.load(ref),
+        data=SYNTHETIC,
+        flops_per_sample=FLOPS[name],
+    )
+    request = parse(["--suite", name, "--quick"])
+    planned = make_plan(request, [suite], replace(machine, devices=(gpu(**device),))).trials
+    assert arms(planned, "speed") == [("fp32", mixed)]
+    assert len({trial.cell.batch_size for trial in planned}) == 1
+    assert sum(trial.estimate_s for trial in planned) <= most_s
 
 
 SIZED = replace(SUITE, batch_size=64, sized=True)
@@ -431,22 +480,32 @@ SIZED = replace(SUITE, batch_size=64, sized=True)
     ],
 )
 def test_batch_sizes_that_nobody_named_are_halved_until_a_step_should_fit(
-    machine, sample_gib, ref, asked, sizes
+    trials, sample_gib, ref, asked, sizes
 ):
-    card = gpu(memory_total_bytes=16 * GIB)
-    footprint = Footprint(GIB, 4 * GIB, sample_gib * GIB)
-    trials = plan(machine, card, suite=SIZED, ref=ref, footprint=footprint, **asked).trials
-    assert {trial.cell.batch_size for trial in trials if trial.phase == "memory"} == sizes
+    planned = trials(
+        gpu(memory_total_bytes=16 * GIB),
+        suite=SIZED,
+        ref=ref,
+        footprint=Footprint(GIB, 4 * GIB, sample_gib * GIB),
+        phases=("memory",),
+        **asked,
+    )
+    assert {trial.cell.batch_size for trial in planned} == sizes
 
 
-def test_what_cannot_fit_a_device_is_known_before_it_is_tried(machine):
-    card = gpu(memory_total_bytes=16 * GIB)
-    footprint = Footprint(5 * GIB, 20 * GIB, None)
-    asked = {"precisions": ("fp32", "amp-fp16", "bf16"), "phases": ("memory", "speed", "inference")}
-    trials = plan(machine, card, suite=SIZED, footprint=footprint, **asked).trials
-    unfit = {(trial.phase, trial.arm_names) for trial in trials if trial.unfit}
+def test_what_cannot_fit_a_device_is_known_before_it_is_tried(trials):
+    def unfit(placement, memory_gib, *phases):
+        planned = trials(
+            gpu(placement, memory_total_bytes=memory_gib * GIB),
+            suite=SIZED,
+            footprint=Footprint(5 * GIB, 20 * GIB, None),
+            precisions=("fp32", "amp-fp16", "bf16"),
+            phases=phases,
+        )
+        return {(trial.phase, *trial.arm_names) for trial in planned if trial.unfit}
+
     # 16-bit weights may fit, and inference does.
-    assert unfit == {("memory", ("fp32",)), ("memory", ("amp-fp16",))}
-    pair = replace(card, placement="0+1", memory_total_bytes=32 * GIB)
-    trials = plan(machine, pair, suite=SIZED, footprint=footprint).trials
-    assert all(trial.unfit for trial in trials)  # each of them holds all of the model
+    expected = {("memory", "fp32"), ("memory", "amp-fp16")}
+    assert unfit("0", 16, "memory", "speed", "inference") == expected
+    # Each of two devices holds all of the model.
+    assert unfit("0+1", 32, "memory") == expected

@@ -1,4 +1,3 @@
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,7 @@ def test_parameters_are_converted_to_the_type_of_their_default():
 
 
 @pytest.mark.parametrize(
-    ("name", "word", "kind"),
-    [
-        ("width", "wide", "a whole number"),
-        ("lr", "nan", ".*at most"),
-    ],
+    ("name", "word", "kind"), [("width", "wide", "a whole number"), ("lr", "nan", ".*at most")]
 )
 def test_a_number_that_is_none_is_refused_with_the_word(name, word, kind):
     with pytest.raises(UsageError, match=f"--set {name} must be {kind}.*, not '{word}'"):
@@ -33,12 +28,14 @@ def test_a_number_that_is_none_is_refused_with_the_word(name, word, kind):
 
 def test_the_example_in_the_documentation_is_short_and_runs(tmp_path):
     page = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-suite.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
-    (tmp_path / "my_model.py").write_text(code)
-    ref = suite_registry.refer(str(tmp_path / "my_model.py"), {"hidden": "8"})
+    _, _, rest = page.partition("```python\n")
+    code, _, _ = rest.partition("```")
+    path = tmp_path / "my_model.py"
+    path.write_text(code)
+    ref = suite_registry.refer(str(path), {"hidden": "8"})
     suite = suite_registry.load(ref)
     arm = build_arm(suite, suite.data, PRECISIONS["amp-bf16"], torch.device("cpu"), seed=0)
-    batch = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)[0]
+    (batch,) = random_batches(suite.data, batch_size=2, count=1, device=arm.device, seed=0)
     assert torch.isfinite(training_step(arm, batch))
 
 
@@ -59,7 +56,7 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(
     tmp_path, monkeypatch, text, sentence
 ):
     path = tmp_path / f"broken_{abs(hash(text))}.py"
-    path.write_text(textwrap.dedent(text))
+    path.write_text(text)
     monkeypatch.chdir(tmp_path)
     for word in (str(path), path.name, f"./{path.name}"):
         with pytest.raises(UsageError) as caught:
@@ -68,11 +65,10 @@ def test_a_broken_suite_file_is_refused_with_the_line_at_fault(
         assert path.name in str(caught.value)
 
 
-def test_a_training_script_is_not_run_to_see_that_it_is_no_suite(tmp_path):
+def test_a_training_script_is_not_run_to_see_that_it_is_no_suite(tmp_path, monkeypatch):
     path = tmp_path / "train.py"
-    path.write_text(
-        f"open({str(tmp_path / 'model.pt')!r}, 'w')\ndef main():\n    suite = 1\nmain()"
-    )
+    path.write_text("open('model.pt', 'w')\ndef main():\n    suite = 1\nmain()")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"was not run.*run_bench.py script"):
         suite_registry.refer(str(path))
     assert list(tmp_path.iterdir()) == [path]
@@ -89,9 +85,17 @@ def test_an_unknown_suite_gets_the_nearest_name():
 def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone():
     sweep = (("width", ("64", "065", "64")),)
     request = Request(suites=("mlp", "resnet20"), parameters=(("lr", "0.5"),), sweep=sweep)
-    selected = [(ref.name, dict(ref.parameters)) for ref in suite_registry.select(request)]
-    widths = [("mlp", {"lr": 0.5, "width": width}) for width in (64, 65)]
-    assert selected == [*widths, ("resnet20", {"lr": 0.5})]
+    selected = []
+    for ref in suite_registry.select(request):
+        selected.append((ref.name, dict(ref.parameters)))
+    assert selected == [
+        ("mlp", {"lr": 0.5, "width": 64}),
+        ("mlp", {"lr": 0.5, "width": 65}),
+        ("resnet20", {"lr": 0.5}),
+    ]
+
+
+SIZE = ("batch_size", "32")
 
 
 @pytest.mark.parametrize(
@@ -99,14 +103,16 @@ def test_a_swept_parameter_gives_a_suite_for_each_value_and_leaves_others_alone(
     [
         ({}, {"width": 1024}, 128),
         ({"batch_sizes": (64, 256)}, {"width": 1024}, 128),
-        ({"parameters": (("batch_size", "32"),)}, {"width": 1024}, 32),
-        ({"parameters": (("batch_size", "32"),), "batch_sizes": (64,)}, {"width": 1024}, 32),
+        ({"parameters": (SIZE,)}, {"width": 1024}, 32),
+        ({"parameters": (SIZE,), "batch_sizes": (64,)}, {"width": 1024}, 32),
         ({"sweep": (("batch_size", ("32",)),)}, {"batch_size": 32, "width": 1024}, None),
     ],
 )
 def test_a_batch_size_that_nobody_asked_for_or_that_others_replace_is_not_in_a_suites_name(
     asked, parameters, batch_size
 ):
-    ((ref, suite),) = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True).items()
-    assert (dict(ref.parameters), ref.batch_size) == (parameters, batch_size)
+    selected = suite_registry.select(Request(suites=("mlp",), **asked), on_cpu=True)
+    ((ref, suite),) = selected.items()
+    assert dict(ref.parameters) == parameters
+    assert ref.batch_size == batch_size
     assert suite.batch_size == parameters.get("batch_size", batch_size)

@@ -104,6 +104,13 @@ def run(nodes, suite, *words):
     return folder, done
 
 
+def assert_resumed(folder, count):
+    """Go on with a run, and see that each of its trials is measured."""
+    done = call("--resume", folder, cwd=folder.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["status"] for row in trial_rows(folder)] == ["ok"] * count
+
+
 @contextmanager
 def after_first_row_of(place, folder, action):
     """Do something in a thread when a trial of ``place`` has been stored."""

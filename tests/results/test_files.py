@@ -14,19 +14,21 @@ from bench.results.files import sync, write_atomically
     ("owner", "call"), [(Path, "write_text"), (os, "fsync"), (Path, "replace")]
 )
 def test_a_file_is_replaced_and_what_fails_on_the_way_names_it_and_leaves_the_old_content(
-    tmp_path, monkeypatch, owner, call
+    tmp_path, owner, call
 ):
     path = tmp_path / "run.json"
     write_atomically(path, "old")
     full = OSError(errno.ENOSPC, "No space left on device")
-    with monkeypatch.context() as patched:
-        patched.setattr(owner, call, mock.Mock(side_effect=full))
-        with pytest.raises(OSError, match="No space") as failure:
-            write_atomically(path, "new")
+    with (
+        mock.patch.object(owner, call, side_effect=full),
+        pytest.raises(OSError, match="No space") as failure,
+    ):
+        write_atomically(path, "new")
     assert failure.value.filename == str(path)
-    assert (path.read_text(), [*tmp_path.iterdir()]) == ("old", [path])
+    assert path.read_text() == "old"
+    assert [*tmp_path.iterdir()] == [path]
     write_atomically(path, "new")
-    assert (path.read_text(), [*tmp_path.iterdir()]) == ("new", [path])
+    assert path.read_text() == "new"
 
 
 def test_a_folder_that_cannot_be_synchronised_is_named_unless_its_file_system_never_can(

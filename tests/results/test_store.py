@@ -14,7 +14,6 @@ from bench.phases.memory import MemoryPeak
 from bench.report.reading.trials import read_details, read_trials
 from bench.results.columns import COLUMNS
 from bench.results.records import Switches, TrialResult
-from bench.results.run_json import FORMAT
 from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.arms import arms
@@ -26,18 +25,30 @@ def result(precision="fp32", status="ok", **more):
     return TrialResult(arm=precision, status=status, **more)
 
 
-def both(status="ok", second=None):
-    return [result(status=status), result("amp-bf16", second or status)]
-
-
 @pytest.fixture
 def pair(tiny_trial):
     """A trial of two arms."""
     return replace(tiny_trial, phase="speed", arms=arms("fp32", "amp-bf16"))
 
 
+@pytest.fixture
+def other(pair):
+    return replace(pair, replicate=1)
+
+
 def block(trial, number=0):
     return builders.block(trial.id, round=number)
+
+
+@pytest.fixture
+def add(cpu):
+    """Return a function that stores a trial with a block of some round."""
+
+    def add(store, trial, number=0, *, status="ok"):
+        results = [result(name, status) for name in trial.arm_names]
+        store.add_results(trial, cpu, results, [block(trial, number)])
+
+    return add
 
 
 def contents(folder):
@@ -51,9 +62,9 @@ def rounds(folder):
 def test_a_result_is_one_row_with_units_in_the_names_of_its_columns(tmp_path, tiny_trial, cpu):
     memory = MemoryPeak(peak_resident_bytes=1_000_000, model_bytes=0)
     ok = result(row=memory, switches=Switches(loss_scaling=False), wall_s=0.1 + 0.2)
+    failed = result(status="failed", detail="it broke")
     store = Store(tmp_path)
     store.add_results(tiny_trial, cpu, [ok])
-    failed = result(status="failed", detail="it broke")
     store.add_results(replace(tiny_trial, replicate=1), cpu, [failed])
     first, second = rows(tmp_path, "memory.csv")
     assert list(first) == list(COLUMNS["memory.csv"])
@@ -76,31 +87,29 @@ def test_a_result_is_one_row_with_units_in_the_names_of_its_columns(tmp_path, ti
 
 
 def test_the_rows_of_the_last_attempt_at_a_trial_replace_those_before_whatever_its_arms(
-    tmp_path, pair, cpu
+    tmp_path, add, pair, other
 ):
-    other = replace(pair, replicate=1)
-    Store(tmp_path).add_results(other, cpu, both(), [block(other, 1)])
-    Store(tmp_path).add_results(pair, cpu, both(), [block(pair, 2)])
+    add(Store(tmp_path), other, 1)
+    add(Store(tmp_path), pair, 2)
     again = replace(pair, arms=arms("fp32", "fp16-master"))
     assert again.id == pair.id
-    results = [result("fp32"), result("fp16-master")]
-    Store(tmp_path).add_results(again, cpu, results, [block(again, 3)])
+    add(Store(tmp_path), again, 3)
     precisions = [row["precision"] for row in trial_rows(tmp_path)]
     assert precisions == ["fp32", "amp-bf16", "fp32", "fp16-master"]
     assert rounds(tmp_path) == [1, 3]
 
 
-@pytest.mark.parametrize(("ending", "left"), [("ok", 1), ("oom", 2)])
+@pytest.mark.parametrize(("status", "rows"), [("ok", 2), ("oom", 4)])
 def test_an_arm_measured_alone_counts_until_it_is_measured_with_the_others(
-    tmp_path, pair, cpu, ending, left
+    *, tmp_path, add, pair, status, rows
 ):
     store = Store(tmp_path)
     for trial in pair.apart():
-        store.add_results(trial, cpu, [result(trial.arm_names[0])])
+        add(store, trial)
     assert stored_results(tmp_path).is_done(pair)
-    store.add_results(pair, cpu, both(ending))  # out of memory is no end of what each does alone
+    add(store, pair, status=status)  # out of memory is no end of what each does alone
     assert stored_results(tmp_path).is_done(pair)
-    assert len(trial_rows(tmp_path)) == 2 * left
+    assert len(trial_rows(tmp_path)) == rows
 
 
 def noted(trial, note):
@@ -120,7 +129,8 @@ class Failing:
         pass
 
     def __init__(self, monkeypatch, number, *, kill):
-        self.left, self.kill = number, kill
+        self.left = number
+        self.kill = kill
         for name in self.CALLS:
             monkeypatch.setattr(os, name, partial(self.call, getattr(os, name)))
 
@@ -135,25 +145,26 @@ class Failing:
 
 @pytest.mark.parametrize("kill", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
-    tmp_path, pair, cpu, monkeypatch, kill
+    tmp_path, add, pair, monkeypatch, kill
 ):
-    def measure(folder, status, number):
+    def measure(folder, number, status):
         store = Store(folder)
         store.write_run({"request": {}})
-        store.add_results(pair, cpu, both(status), [block(pair, number)])
+        add(store, pair, number, status=status)
 
     before = ("failed", "failed", 3)
     after = ("ok", "ok", 7)
-    errors, states = set(), set()
+    errors = set()
+    states = set()
     for number in itertools.count(1):
         folder = tmp_path / str(number)
-        measure(folder, "failed", 3)
+        measure(folder, 3, "failed")
         with (folder / "blocks.csv").open("a") as file:
             file.write("half a li")
         with monkeypatch.context() as patched:
             failing = Failing(patched, number, kill=kill)
             try:
-                measure(folder, "ok", 7)
+                measure(folder, 7, "ok")
             except (UsageError, OSError, Failing.Killed) as error:
                 errors.add(type(error))
         Store(folder).write_run({"request": {}})
@@ -170,63 +181,62 @@ def test_a_trial_is_stored_as_a_whole_or_not_at_all_at_whatever_call_it_fails(
     assert errors == ({Failing.Killed} if kill else {UsageError, OSError})
 
 
-def test_a_full_disk_ends_the_run_and_what_was_stored_stays(tmp_path, pair, cpu):
-    other = replace(pair, replicate=1)
+def test_a_full_disk_ends_the_run_and_what_was_stored_stays(tmp_path, add, pair, other):
     store = Store(tmp_path)
-    store.add_results(pair, cpu, both(), [block(pair)])
+    add(store, pair)
     before = contents(tmp_path)
     # The next write to the file ends in the middle.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = len(before["blocks.csv"]) + 10
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         with pytest.raises(UsageError, match=f"File too large.*Make room.*--resume {tmp_path}"):
-            store.add_results(other, cpu, both(), [block(other)])
+            add(store, other)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert contents(tmp_path) == before  # without half a row
-    store.add_results(other, cpu, both(), [block(other)])
+    add(store, other)
     assert rounds(tmp_path) == [0, 0]
 
 
-def test_a_file_that_was_deleted_is_not_made_again_without_what_it_had(tmp_path, pair, cpu):
+def test_a_file_that_was_deleted_is_not_made_again_without_what_it_had(tmp_path, add, pair, other):
     store = Store(tmp_path)
-    store.add_results(pair, cpu, both())
+    add(store, pair)
     (tmp_path / "speed.csv").unlink()
     with pytest.raises(UsageError, match=f"was deleted or moved.*--resume {tmp_path}"):
-        store.add_results(replace(pair, replicate=1), cpu, both())
+        add(store, other)
 
 
-def test_details_of_a_trial_that_did_not_end_make_room_for_its_own(tmp_path, pair, cpu):
-    other = replace(pair, replicate=1)
-    Store(tmp_path).add_results(pair, cpu, both(), [block(pair, 1)])
+def test_details_of_a_trial_that_did_not_end_make_room_for_its_own(tmp_path, add, pair, other):
+    add(Store(tmp_path), pair, 1)
     (tmp_path / "speed.csv").unlink()
     store = Store(tmp_path)
-    store.add_results(other, cpu, both(), [block(other, 2)])
-    store.add_results(pair, cpu, both(), [block(pair, 3)])
+    add(store, other, 2)
+    add(store, pair, 3)
     assert rounds(tmp_path) == [2, 3]
 
 
 @pytest.mark.parametrize(
     "note", ["two\nlines", "a\ttab", "\x1b[31mred", "\u202eback", "=1+1", "a,b", 'a "b"', "x" * 400]
 )
-def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, pair, cpu, note):
+def test_a_trial_is_known_again_whatever_its_parameters_are(tmp_path, add, pair, note):
     trial = noted(pair, note)
     for _ in range(2):
-        Store(tmp_path).add_results(trial, cpu, both(), [block(trial)])
+        add(Store(tmp_path), trial)
         assert stored_results(tmp_path).is_done(trial)
-    assert len(trial_rows(tmp_path)) == 2
     assert rounds(tmp_path) == [0]
-    (tmp_path / "run.json").write_text(json.dumps({"format": FORMAT}))
     trials = read_trials(tmp_path, {}, read_details(tmp_path))
-    (given,) = set(trials["parameters_json"])
-    assert json.loads(given) == {"note": note}
+    assert len(trials) == 2
+    for parameters in trials["parameters_json"]:
+        assert json.loads(parameters) == {"note": note}
 
 
 def test_files_of_trials_have_names_of_their_own_that_a_file_may_have(tiny_trial):
     paths = set()
-    for note in ("a/b", "a_b", "a b", "x" * 400):
+    for note in ("/a/../b", "a_b", "a b", "x" * 400):
         trial = noted(tiny_trial, note)
-        paths |= {trial.checkpoint, trial.log}
+        paths.update([trial.checkpoint, trial.log])
     assert len(paths) == 2 * 4
-    assert max(len(path.name) for path in paths) < 200
+    for path in paths:
+        _folder, name = path.parts
+        assert len(name) < 200

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -27,7 +26,7 @@ from bench.results.run_json import read_run
 from bench.results.store import Store
 from bench.run import reporting
 from bench.run.execute import execute, remaining
-from bench.run.folder import LOCK, choose_folder, locked, new_folder, require_same_question
+from bench.run.folder import LOCK, choose_folder, locked, new_folder
 from bench.run.prepare import PreparedRun
 from bench.run.reporting import report
 from bench.script import command as script
@@ -55,7 +54,6 @@ def prepared(machine):
         threads=4,
         name="Test CPU",
         fingerprint="aaaa",
-        suites=("mlp",),
         digest="",
         **asked,
     ):
@@ -64,7 +62,7 @@ def prepared(machine):
             source=DataSource(kind="text", path="/book.txt"), fingerprint=fingerprint
         )
         return PreparedRun(
-            request=Request(suites=suites, **asked),
+            request=Request(suites=("mlp",), **asked),
             suites=(SuiteRef(name="mlp", digest=digest),),
             environment=replace(machine, torch=torch, devices=(device,)),
             plan=Plan(trials=()),
@@ -87,24 +85,25 @@ def go_on(prepared, tmp_path):
 
 
 def test_on_the_same_machine_a_run_goes_on_and_keeps_its_start(tmp_path, go_on, monkeypatch):
-    times = iter("abcd")
-    monkeypatch.setattr("bench.run.execute.utc_now", lambda: next(times))
+    monkeypatch.setattr("bench.run.execute.utc_now", mock.Mock(side_effect="abcd"))
     go_on(out=tmp_path)
     go_on(resume=tmp_path)
     again = read_run(tmp_path)
-    assert (again["started"], again["finished"]) == ("a", "c")
+    assert again["started"] == "a"
+    assert again["finished"] == "c"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), UsageError("it cannot go on")])
 def test_warnings_and_notes_of_a_run_that_ended_early_are_kept_when_it_goes_on(
-    *, tmp_path, prepared, go_on, monkeypatch, error
+    tmp_path, prepared, go_on, error
 ):
     warned = replace(prepared(), warnings=("The GPU is shared.",))
-    with monkeypatch.context() as stopped:
-        stopped.setattr("bench.run.execute.run_plan", mock.Mock(side_effect=error))
-        launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
-        with pytest.raises(type(error)):
-            execute(warned, tmp_path, launcher, 0.0)
+    launcher = SimpleNamespace(overlapping=False, notes=["A V100 was lost."])
+    with (
+        mock.patch("bench.run.execute.run_plan", side_effect=error),
+        pytest.raises(type(error)),
+    ):
+        execute(warned, tmp_path, launcher, 0.0)
     assert read_run(tmp_path)["finished"] is None
     go_on()
     assert read_run(tmp_path)["warnings"] == ["The GPU is shared.", "A V100 was lost."]
@@ -143,23 +142,24 @@ def test_a_run_is_named_after_its_suites_each_once_however_many_values_are_swept
     ],
 )
 def test_seeds_may_be_added_and_other_circumstances_or_options_are_refused_by_name(
-    tmp_path, prepared, go_on, changed, message
+    tmp_path, go_on, changed, message
 ):
     go_on()
     go_on(seeds=(0, 1))
     (tmp_path / "speed.csv").write_text(",".join(COLUMNS["speed.csv"]) + "\nhalf a li")
-    before, changed = contents(tmp_path), {"seeds": (0, 1), **changed}
+    before = contents(tmp_path)
     with pytest.raises(UsageError, match=message):
-        go_on(**changed)
-    with pytest.raises(UsageError, match=message):  # so does --dry-run
-        require_same_question(tmp_path, prepared(dry_run=True, **changed))
+        go_on(**{"seeds": (0, 1), **changed})
     assert contents(tmp_path) == before
 
 
 @pytest.mark.slow
 def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
     def trained():
-        return [(row["seed"], row["started"]) for row in trial_rows(tmp_path / "mine")]
+        rows = {}
+        for row in trial_rows(tmp_path / "mine"):
+            rows[row["seed"]] = row["started"]
+        return rows
 
     (tmp_path / "tiny.py").write_text(TINY)
     words = (
@@ -167,12 +167,12 @@ def test_added_seeds_are_the_runs_own_from_then_on(tmp_path):
         "--seeds 1"
     )
     assert call(*words.split(), "--out", "mine", cwd=tmp_path).returncode == 0
-    (before,) = trained()
+    before = trained()
     assert call("--resume", "mine", "--seeds", "5", cwd=tmp_path).returncode == 2
     assert call("--resume", "mine", "--seeds", "1,5", cwd=tmp_path).returncode == 0
     after = trained()
-    assert after[0] == before
-    assert [seed for seed, _ in after] == ["1", "5"]
+    assert [*after] == ["1", "5"]
+    assert after["1"] == before["1"]
     assert call("--resume", "mine", cwd=tmp_path).returncode == 0
     assert trained() == after
 
@@ -208,25 +208,32 @@ def test_a_bare_resume_repeats_the_request_with_what_it_adds(
 
 
 def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, tiny_trial, cpu):
-    trials = tuple(replace(tiny_trial, phase="speed", replicate=number) for number in range(4))
-    plan = Plan(trials=trials)
+    first = replace(tiny_trial, phase="speed")
+    second = replace(first, replicate=1)
+    third = replace(first, replicate=2)
+    fourth = replace(first, replicate=3)
+    plan = Plan(trials=(first, second, third, fourth))
     assert remaining(plan, None) == plan
     go_on()
     store = Store(tmp_path)
-    for trial, status in zip(trials, ("ok", "oom", "failed"), strict=False):
-        store.add_results(trial, cpu, [result(status=status)])
-    assert remaining(plan, tmp_path).trials == trials[2:]
+    store.add_results(first, cpu, [result(status="ok")])
+    store.add_results(second, cpu, [result(status="oom")])
+    store.add_results(third, cpu, [result(status="failed")])
+    assert remaining(plan, tmp_path).trials == (third, fourth)
 
 
 def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
-    failed = [f"mlp on GPU {number}: bf16 failed in memory" for number in range(10)]
-    grid, lists = SimpleNamespace(groups={}), {"Failed": failed}
     contents = SimpleNamespace(
-        grid=grid, lists=lists, findings=[], stalled=[], other_types=[], faults=[]
+        grid=SimpleNamespace(groups={}),
+        lists={"Failed": ["mlp on GPU 0: bf16 failed in memory"] * 10},
+        findings=[],
+        stalled=[],
+        other_types=[],
+        faults=[],
     )
-    said = " ".join(terminal(contents, tmp_path).split())
-    assert "in memory 2 more lines" in said
-    assert f"under Notes in {tmp_path / 'report.html'}." in said
+    text = " ".join(terminal(contents, tmp_path).split())
+    assert "in memory 2 more lines" in text
+    assert f"under Notes in {tmp_path / 'report.html'}." in text
 
 
 def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
@@ -272,22 +279,20 @@ def test_a_folder_that_is_lost_in_mid_run_is_one_sentence_and_its_lock_is_let_go
 
 
 def test_a_report_that_cannot_be_written_says_how_to_write_it_elsewhere(tmp_path, monkeypatch):
-    full = OSError(
-        errno.ENOSPC, "No space left on device", str(tmp_path / "reports" / "x" / "report.md")
-    )
+    full = OSError(errno.ENOSPC, "No space left on device")
     monkeypatch.setattr("bench.report.report", mock.Mock(side_effect=full))
     with pytest.raises(UsageError, match=r"No space left on device.* report .*run --out FOLDER"):
-        report([tmp_path / "run"], tmp_path / "reports" / "x")
+        report([tmp_path / "run"], tmp_path / "reports")
 
 
 def test_the_next_step_after_modules_to_keep_were_found_measures_what_that_costs(
     tmp_path, monkeypatch
 ):
-    found = {"amp-bf16:keep=head.*": "amp-bf16"}
-    monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: found)
-    run = RunBuilder(tmp_path / "run").speed()
-    edit_run(run.folder, lambda stored: stored["request"].update(phases=["layers"]))
-    step = reporting.next_step(run.folder, reporting.advice_of(run.folder))
+    kept = {"amp-bf16:keep=head.*": "amp-bf16"}
+    monkeypatch.setattr("bench.phases.layers.next_step.kept_names", lambda _rows: kept)
+    folder = RunBuilder(tmp_path / "run").speed().folder
+    edit_run(folder, lambda stored: stored["request"].update(phases=["layers"]))
+    step = reporting.next_step(folder, reporting.advice_of(folder))
     assert "--phases memory,speed --precisions 'fp32,amp-bf16,amp-bf16:keep=head.*'`" in step
 
 
@@ -317,25 +322,36 @@ def test_what_quick_left_out_or_something_else_is_measured_by_the_same_command(
     assert repeated({"argv": words.split()}, *more) == f"`python run_bench.py {expected}`"
 
 
-def suggested(folder: Path) -> set[str]:
+def suggested(run: RunBuilder) -> set[str]:
     """The options that are named as a run's next step."""
-    return set(re.findall(r"--[a-z-]+(?: [\d,]+)?", reporting.next_step(folder)))
+    return set(re.findall(r"--[a-z-]+(?: [\d,]+)?", reporting.next_step(run.folder)))
 
 
-def test_the_next_step_is_one_that_the_run_has_a_use_for(tmp_path):
-    assert suggested(RunBuilder(tmp_path / "timed").speed().folder) == set()
-    wide = RunBuilder(tmp_path / "wide").lost("speed", "fp32", "unconverged")
-    assert suggested(wide.folder) == {"--time-budget"}
-    assert suggested(RunBuilder(tmp_path / "memory").memory("fp32", 10).folder) == set()
-    for count, words in ((2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())):
-        trained = RunBuilder(tmp_path / f"trained{count}").train("fp32", [90.0] * count)
-        assert suggested(trained.train("amp-bf16", [90.0] * count).folder) == words
+@pytest.fixture
+def run(tmp_path):
+    return RunBuilder(tmp_path / "run")
 
 
-def test_only_what_may_end_otherwise_is_to_be_tried_again(tmp_path):
-    run = RunBuilder(tmp_path / "run").lost("memory", "fp32", "oom")
-    assert suggested(run.folder) == {"--batch-sizes"}
-    assert suggested(run.lost("train", "fp32", "failed").folder) == {"--resume"}
+@pytest.mark.parametrize(("seeds", "options"), [(2, {"--resume", "--seeds 0,1,2,3,4"}), (5, set())])
+def test_as_many_seeds_as_a_verdict_lacks_are_the_next_step(run, seeds, options):
+    accuracies = [90.0] * seeds
+    run.train("fp32", accuracies)
+    run.train("amp-bf16", accuracies)
+    assert suggested(run) == options
+
+
+def test_more_time_is_the_next_step_where_an_interval_is_too_wide(run):
+    run.speed()
+    assert suggested(run) == set()
+    run.lost("speed", "fp16-master", "unconverged")
+    assert suggested(run) == {"--time-budget"}
+
+
+def test_only_what_may_end_otherwise_is_to_be_tried_again(run):
+    run.lost("memory", "fp32", "oom")
+    assert suggested(run) == {"--batch-sizes"}
+    run.lost("train", "fp32", "failed")
+    assert suggested(run) == {"--resume"}
 
 
 # One process at a time writes to a run's folder.
@@ -344,39 +360,29 @@ HOLD = "import sys, time; from pathlib import Path; from bench.run.folder import
 HOLD += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 
-@pytest.fixture
-def owner(tmp_path):
-    """A process that holds the folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT
-    )
-    assert process.stdout.readline() == b"held\n"
-    yield process
-    process.kill()
-    process.wait()
-
-
 def test_a_folder_that_another_process_holds_is_refused_until_that_has_ended_in_whatever_way(
-    tmp_path, owner
+    tmp_path,
 ):
-    with (
-        pytest.raises(UsageError, match=f"is in use: .*{LOCK}.* names the process"),
-        locked(tmp_path),
-    ):
-        pass
-    owner.send_signal(signal.SIGKILL)
-    owner.wait()
-    assert (tmp_path / LOCK).exists()
+    path = tmp_path / LOCK
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as owner:
+        assert owner.stdout.readline() == b"held\n"
+        message = f"is in use: .*{LOCK}.* names the process"
+        with pytest.raises(UsageError, match=message), locked(tmp_path):
+            pass
+        owner.kill()
+    assert path.exists()
     with locked(tmp_path):
-        assert (tmp_path / LOCK).read_text().split()[0] == str(os.getpid())
-    assert not (tmp_path / LOCK).exists()
+        assert path.read_text().split()[0] == str(os.getpid())
+    assert not path.exists()
 
 
 def test_an_owner_on_another_host_is_refused_and_keeps_its_lock(tmp_path):
-    (tmp_path / LOCK).write_text("71\nnode-7\n12\n")
-    with pytest.raises(UsageError, match=f"is in use: '{tmp_path / LOCK}'"), locked(tmp_path):
+    path = tmp_path / LOCK
+    path.write_text("71\nnode-7\n12\n")
+    with pytest.raises(UsageError, match=f"is in use: '{path}'"), locked(tmp_path):
         pass
-    assert (tmp_path / LOCK).read_text() == "71\nnode-7\n12\n"
+    assert path.read_text() == "71\nnode-7\n12\n"
 
 
 @pytest.mark.parametrize("given", ["results", "results/a"])

@@ -23,11 +23,8 @@ from bench.spec.data_source import DataSource, PreparedData
 from bench.spec.errors import UsageError
 from bench.spec.request import Request
 from bench.spec.suite import Data
-from bench.spec.trial import SuiteRef
 from bench.worker.worker import prepare_data
-from tests.planning.test_plan import SUITE, gpu, plan
-
-VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shape=(8,)))
+from tests.planning.test_plan import REF, SUITE, gpu, plan
 
 
 class Reading:
@@ -90,18 +87,20 @@ def test_what_is_emulated_is_warned_of_with_what_becomes_of_it(machine, cpu, ask
 @pytest.mark.parametrize(
     ("found", "warned"),
     [
-        ({"removed_variables": ("NVIDIA_TF32_OVERRIDE=1",)}, ["NVIDIA_TF32_OVERRIDE=1 was set"]),
+        ({"removed_variables": ("NVIDIA_TF32_OVERRIDE=1",)}, "NVIDIA_TF32_OVERRIDE=1 was set"),
         (
             {"variables": ("CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_LAUNCH_BLOCKING=1")},
-            ["CUDA_LAUNCH_BLOCKING=1 is set"],
+            "CUDA_LAUNCH_BLOCKING=1 is set",
         ),
-        ({"variables": ("CUDA_LAUNCH_BLOCKING=0",)}, []),
-        ({"left_out": ("GPU 1 is left out.",)}, ["GPU 1 is left out."]),
+        ({"variables": ("CUDA_LAUNCH_BLOCKING=0",)}, ""),
+        ({"left_out": ("GPU 1 is left out.",)}, "GPU 1 is left out."),
     ],
 )
 def test_variables_that_were_unset_or_slow_every_step_are_warned_of(machine, found, warned):
-    warnings = warn_of_environment(replace(machine, **found))
-    assert [text[: len(begin)] for text, begin in zip(warnings, warned, strict=True)] == warned
+    warnings = [*warn_of_environment(replace(machine, **found))]
+    (warning,) = warnings or [""]
+    assert warning.startswith(warned)
+    assert bool(warning) == bool(warned)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,11 @@ def test_a_ladder_to_several_mixed_precisions_is_refused_before_anything_is_prep
 def test_quick_takes_one_gpu_of_each_model_unless_devices_are_named(
     machine, prepared, words, placements
 ):
-    devices = tuple(replace(gpu(at), name=name) for at, name in enumerate(("A100", "A100", "T4")))
+    devices = (
+        gpu(0, name="A100"),
+        gpu(1, name="A100"),
+        gpu(2, name="T4"),
+    )
     run = prepared(f"--quick {words}", replace(machine, devices=devices))
     assert [device.placement for device in run.environment.devices] == placements
 
@@ -156,8 +159,9 @@ def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(prepared):
     run = prepared(words)
     (first,) = run.plan.trials  # it begins at 4, which the search makes a multiple
     cell = at_any_size(first.cell)
-    again = run.replan({(cell, "fp32"): 9})
-    assert {(trial.phase, trial.cell.batch_size) for trial in again.trials} == {("speed", 9)}
+    for trial in run.replan({(cell, "fp32"): 9}).trials:
+        assert trial.phase == "speed"
+        assert trial.cell.batch_size == 9
     with pytest.raises(UsageError, match="10 cannot be divided into 3 equal parts"):
         run.replan({(cell, "fp32"): 10})
 
@@ -169,14 +173,19 @@ def test_the_plan_that_is_made_anew_is_checked_as_the_first_was(prepared):
 def test_an_epoch_without_a_whole_batch_is_refused_where_there_are_epochs(
     tiny_trial, phase, missing, refused
 ):
-    plan = Plan(trials=(replace(tiny_trial, phase=phase),))
-    data = PreparedData(source=tiny_trial.cell.data, train_samples=4 - missing)
-    suite = PreparedSuite(ref=tiny_trial.cell.suite, suite=SUITE, data=data)
+    trial = replace(tiny_trial, phase=phase)
+    data = PreparedData(source=trial.cell.data, train_samples=4 - missing)
+    suite = PreparedSuite(ref=trial.cell.suite, suite=SUITE, data=data)
+    plan = Plan(trials=(trial,))
     with pytest.raises(UsageError, match="is larger than the") if refused else nullcontext():
         check_batches(plan, [suite])
 
 
-TOKENS = replace(SUITE, data=Data(input_shape=(8,), classes=256, tokens=True, source="markov"))
+VECTORS = replace(SUITE, name="vectors", data=Data(input_shape=(8,), target_shape=(8,)))
+TOKENS = replace(
+    SUITE,
+    data=Data(input_shape=(8,), classes=256, tokens=True, source="markov"),
+)
 
 
 @pytest.mark.parametrize(
@@ -210,27 +219,28 @@ def test_data_that_a_suite_cannot_train_on_are_refused(suite, asked, sentence):
 
 @pytest.mark.parametrize("dry", ["", "--dry-run"])
 def test_a_texts_bytes_are_the_vocabulary_and_a_short_one_is_refused(prepared, tmp_path, dry):
-    words = (
-        f"--suite gpt --phases train --precisions fp32 {dry} --data text:{tmp_path / 'mine.txt'}"
-    )
-    (tmp_path / "mine.txt").write_bytes(b"a" * 1000)
+    path = tmp_path / "mine.txt"
+    words = f"--suite gpt --phases train --precisions fp32 {dry} --data text:{path}"
+    path.write_bytes(b"a" * 1000)
     run = prepared(words)
     (source,) = run.data
-    assert (source.train_tokens, source.validation_tokens) == (900, 100)
+    assert source.train_tokens == 900
+    assert source.validation_tokens == 100
     assert source.fingerprint is not None
-    assert {trial.cell.classes for trial in run.plan.trials} == {256}
-    (tmp_path / "mine.txt").write_bytes(b"a" * 600)
+    assert run.plan.trials[0].cell.classes == 256
+    path.write_bytes(b"a" * 600)
     with pytest.raises(UsageError, match="has 600 bytes"):
         prepared(words)
 
 
 def test_images_that_cannot_be_read_are_warned_of_with_their_number():
-    data = PreparedData(source=DataSource(kind="folder", path="/pets"), left_out=("a.png",) * 2000)
-    suite = PreparedSuite(ref=SuiteRef(name="small"), suite=SUITE, data=data)
+    source = DataSource(kind="folder", path="/pets")
+    data = PreparedData(source=source, left_out=("a.png",) * 2000)
+    suite = PreparedSuite(ref=REF, suite=SUITE, data=data)
     (warning,) = warn_of_data(Request(), [suite])
     assert warning == "folder:/pets: 2,000 unreadable images are left out, the first is 'a.png'."
 
 
 def test_a_search_for_modules_needs_no_fp32_beside_it(prepared):
     run = prepared("layers --precisions amp-bf16")
-    assert not [warning for warning in run.warnings if "not among the precisions" in warning]
+    assert "not among the precisions" not in "".join(run.warnings)

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -86,14 +87,7 @@ def test_products_in_other_types_than_the_precisions_are_told_with_their_share(
 )
 def test_options_change_their_field_alone_and_the_name_is_canonical(typed, canonical, changed):
     chosen = parse_precision(typed)
-    plain = PRECISIONS[chosen.base]
-    fields = [name for name in type(plain).__slots__ if name != "name"]
-    assert chosen.name == canonical
-    assert {
-        name: getattr(chosen, name)
-        for name in fields
-        if getattr(chosen, name) != getattr(plain, name)
-    } == changed
+    assert chosen == replace(PRECISIONS[chosen.base], name=canonical, **changed)
     assert parse_precision(canonical) == chosen
 
 

@@ -23,8 +23,10 @@ class Broken(Dataset):
 
 
 def test_an_error_of_a_loaders_process_is_reported_as_its_own():
+    batches = iter(DataLoader(Broken(), num_workers=1, multiprocessing_context="fork"))
     with pytest.raises(OSError, match="Caught") as raised:
-        next(iter(DataLoader(Broken(), num_workers=1, multiprocessing_context="fork")))
+        next(batches)
+    assert not list(batches)  # which ends its process
     assert failure(raised.value).text == "OSError: cannot identify image file 'cat: 1.jpg'"
 
 
@@ -45,27 +47,27 @@ ERRORS = [
 @pytest.mark.parametrize(("text", "free", "kind"), ERRORS)
 def test_what_libraries_raise_where_memory_is_short_is_out_of_memory(text, free, kind, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 80e9, 80e9))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 1.0))
     assert failure(RuntimeError(text)).kind == kind
     assert failure(ValueError(text)).kind == "error"
 
 
-def raised_by_compile(module, text):
-    """Return an error of a class of one of torch.compile's modules, or of a library's subclass of
-    one.
-    """
-    base = type("InductorError", (RuntimeError,), {"__module__": module})
-    return type("Derived", (base,), {"__module__": "backend"})(text), base(text)
-
-
 @pytest.mark.parametrize("module", ["torch._dynamo.exc", "torch._inductor.exc"])
 def test_what_torch_compile_cannot_compile_is_unsupported_unless_memory_is_short(module):
+    class InductorError(RuntimeError):
+        """Of one of torch.compile's modules."""
+
+    class DerivedError(InductorError):
+        """Of a library's."""
+
+    InductorError.__module__ = module
     text = "LoweringException: no rule for aten.foo"
-    for error in raised_by_compile(module, text):
+    short_of_memory = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    for kind in (InductorError, DerivedError):
+        error = kind(text)
         assert failure(error).kind == "unsupported"
-        assert refused(error) == f"compile: {type(error).__name__}: {text}"
-    text = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    for error in raised_by_compile(module, text):
+        assert refused(error) == f"compile: {kind.__name__}: {text}"
+        error = kind(short_of_memory)
         assert failure(error).kind == "oom"
         # So that a ladder ends as out of memory, and its steps are measured apart.
         assert refused(error) is None
