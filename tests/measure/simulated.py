@@ -16,8 +16,7 @@ STEP_NS = 3 * MS
 
 def gaussian(seed, sigma):
     """Return multiplicative noise of relative size ``sigma``."""
-    rng = random.Random(seed)
-    return lambda: max(0.01, 1 + rng.gauss(0, sigma))
+    return Noise(random.Random(seed), sigma)
 
 
 class SimulatedMachine:
