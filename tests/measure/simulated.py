@@ -1,41 +1,48 @@
 """Arms that run on a simulated clock and whose ratio is known, for measuring the measurement."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from bench.measure.rounds import compare
 from bench.measure.warmup import prepare
 from bench.spec.protocol import Protocol
-from bench.stats import Interval
 
 MS = 1_000_000
 """Nanoseconds."""
 STEP_NS = 3 * MS
 
 
-def gaussian(seed: int, sigma: float) -> Callable[[], float]:
+def gaussian(seed, sigma):
     """Return multiplicative noise of relative size ``sigma``."""
-    rng = random.Random(seed)
-    return lambda: max(0.01, 1 + rng.gauss(0, sigma))
+    return Noise(random.Random(seed), sigma)
 
 
 class SimulatedMachine:
     """A clock in nanoseconds that only running arms, and reading it, move on."""
 
-    def __init__(self, look_ns: int = 0) -> None:
+    def __init__(self, look_ns=0):
         self.now_ns = 0
         self.look_ns = look_ns
-        self.active: SimulatedRunner | None = None
+        self.active = None
 
-    def clock(self) -> int:
+    def clock(self):
         """Read the clock; reading takes time too."""
         self.now_ns += self.look_ns
         return self.now_ns
+
+
+def no_drift(_now_ns):
+    return 1.0
+
+
+def no_noise():
+    return 1.0
+
+
+def no_transient(_index):
+    return 1.0
 
 
 @dataclass(eq=False)
@@ -45,10 +52,10 @@ class SimulatedRunner:
     name: str
     machine: SimulatedMachine
     step_ns: float
-    drift: Callable[[int], float] = lambda _now_ns: 1.0
+    drift: Callable = no_drift
     """By the clock."""
-    noise: Callable[[], float] = lambda: 1.0
-    transient: Callable[[int], float] = lambda _index: 1.0
+    noise: Callable = no_noise
+    transient: Callable = no_transient
     """By the index of a step after a switch."""
     launch_ns: float = 0.0
     """The time that a synchronisation takes to drain the queue."""
@@ -60,13 +67,13 @@ class SimulatedRunner:
     taken: int = 0
     queued: int = 0
 
-    def activate(self) -> None:
+    def activate(self):
         """Begin anew after a switch."""
         if self.machine.active is not self:
             self.machine.active = self
             self.since_switch = 0
 
-    def run_steps(self, steps: int) -> None:
+    def run_steps(self, steps):
         """Move the clock on by that many steps."""
         for _ in range(steps):
             drift = self.drift(self.machine.now_ns)
@@ -78,17 +85,16 @@ class SimulatedRunner:
             if not self.skip_every or self.steps % self.skip_every:
                 self.taken += 1
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         """Pay for the draining of the pipeline, once per synchronisation."""
         if self.queued:
             self.machine.now_ns += round(self.launch_ns)
             self.queued = 0
 
-    def fingerprint(self) -> object:
-        """Return nothing: it allocates nothing."""
-        return None
+    def fingerprint(self):
+        """Allocate nothing."""
 
-    def taken_steps(self) -> int:
+    def taken_steps(self):
         """Return how many steps were not skipped."""
         return self.taken
 
@@ -104,7 +110,7 @@ class Noise:
     """Share of steps that take five times as long."""
     state: float = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         """Return the next step's factor."""
         fresh = self.rng.gauss(0, self.sigma * math.sqrt(1 - self.correlation**2))
         self.state = self.correlation * self.state + fresh
@@ -114,7 +120,7 @@ class Noise:
         return factor
 
 
-DISTURBANCES: dict[str, dict[str, Any]] = {
+DISTURBANCES = {
     "noise": {},
     "strong noise": {"sigma": 0.05},
     "drift": {"drift": lambda now_ns: math.exp(now_ns / 20e9)},
@@ -126,26 +132,28 @@ DISTURBANCES: dict[str, dict[str, Any]] = {
 """Disturbances of steps on real machines: arguments of ``estimate``."""
 
 
-def estimate(seed: int, ratio: float, **disturbance: Any) -> Interval:
+def estimate(seed, ratio, *, drift=no_drift, transient=no_transient, **noise):
     """Return the log-speedup that is measured of an arm that has ``ratio``.
 
     Args:
         seed: seed of the noise and of the rounds' orders.
         ratio: the true speedup.
-        disturbance: ``drift`` and ``transient`` of a ``SimulatedRunner``; the rest shapes
-            ``Noise``.
+        drift: of both runners.
+        transient: of both runners.
+        noise: shapes ``Noise``.
     """
     machine = SimulatedMachine()
-    parts = {name: disturbance.pop(name) for name in ("drift", "transient") if name in disturbance}
-    shared = Noise(random.Random(seed), **disturbance)
-    fp32 = SimulatedRunner("fp32", machine, STEP_NS, noise=shared, **parts)
-    narrow = SimulatedRunner("amp-bf16", machine, STEP_NS / ratio, noise=shared, **parts)
+    disturbances = {
+        "drift": drift,
+        "transient": transient,
+        "noise": Noise(random.Random(seed), **noise),
+    }
+    fp32 = SimulatedRunner("fp32", machine, STEP_NS, **disturbances)
+    narrow = SimulatedRunner("amp-bf16", machine, STEP_NS / ratio, **disturbances)
     return measured_log_speedup(machine, [fp32, narrow], seed)
 
 
-def measured_log_speedup(
-    machine: SimulatedMachine, runners: list[SimulatedRunner], seed: int
-) -> Interval:
+def measured_log_speedup(machine, runners, seed):
     """Prepare two arms and time them as a process does; return the second's log-speedup."""
     protocol = Protocol()
     plans = prepare(runners, protocol.process_s, clock=machine.clock)

@@ -2,8 +2,6 @@
 is known.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 
@@ -13,6 +11,8 @@ from bench.stats import verdict
 from tests.measure.simulated import DISTURBANCES, estimate
 
 RATIO = 1.5
+SLOW = pytest.mark.slow
+RUNS = pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=SLOW)])
 
 
 @pytest.fixture(autouse=True)
@@ -22,23 +22,26 @@ def no_collection(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("runs", "most_bias", "coverages"),
-    [(60, 0.002, (0.85, 1.0)), pytest.param(2000, 0.001, (0.93, 0.97), marks=pytest.mark.slow)],
+    ("runs", "most_bias", "lowest", "highest"),
+    [
+        (60, 0.002, 0.85, 1.0),
+        pytest.param(2000, 0.001, 0.93, 0.97, marks=SLOW),
+    ],
 )
 @pytest.mark.parametrize("name", DISTURBANCES)
 def test_the_estimate_is_unbiased_and_its_interval_holds_the_truth(
-    name, runs, most_bias, coverages
+    name, runs, most_bias, lowest, highest
 ):
     truth = math.log(RATIO)
-    bias, covered = 0.0, 0
+    bias = 0.0
+    covered = 0
     for seed in range(runs):
         log = estimate(seed, RATIO, **DISTURBANCES[name])
         bias += (log.center - truth) / runs
         covered += log.low <= truth <= log.high
     coverage = covered / runs
-    print(f"{name}: bias {100 * bias:+.3f} %, coverage {100 * coverage:.1f} %")
+    print(f"{name}: bias {bias:+.3%}, coverage {coverage:.1%}")
     assert abs(bias) < most_bias
-    lowest, highest = coverages
     assert lowest <= coverage <= highest
 
 
@@ -55,17 +58,18 @@ def verdicts(ratio, runs, **disturbance):
     return words
 
 
-@pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
+@RUNS
 @pytest.mark.parametrize("name", ["noise", "AR(1)", "spikes"])
 def test_of_a_machine_against_itself_a_difference_is_seldom_claimed(name, runs):
     words = verdicts(1.0, runs, **DISTURBANCES[name])
-    wrong = (words.count("FASTER") + words.count("SLOWER")) / runs
-    print(f"{name}: {100 * wrong:.2f} % false verdicts")
-    assert wrong <= 0.05
+    wrong = words.count("FASTER") + words.count("SLOWER")
+    print(f"{name}: {wrong} false verdicts of {runs}")
+    assert wrong <= 0.05 * runs
 
 
-@pytest.mark.parametrize("runs", [40, pytest.param(2000, marks=pytest.mark.slow)])
+@RUNS
 def test_one_per_cent_is_found_where_the_machine_is_quiet(runs):
-    share = verdicts(1.01, runs, sigma=0.005).count("FASTER") / runs
-    print(f"a true 1 % is found in {100 * share:.1f} % of runs")
-    assert share >= 0.9
+    words = verdicts(1.01, runs, sigma=0.005)
+    right = words.count("FASTER")
+    print(f"a true 1 % is found in {right} of {runs} runs")
+    assert right >= 0.9 * runs

@@ -29,8 +29,9 @@ def run_phase(trial, device, phase, *names, sent=None, techniques=(), protocol=Q
     """
     sent = [] if sent is None else sent
     changes |= {"arms": arms(*names)} if names else {}
-    cell = replace(changes.pop("cell", trial.cell), techniques=techniques)
-    trial = replace(trial, phase=phase, cell=cell, protocol=protocol, **changes)
+    trial = replace(trial, phase=phase, protocol=protocol, **changes)
+    cell = replace(trial.cell, techniques=techniques)
+    trial = replace(trial, cell=cell)
     phases.run(trial, device, sent.append)
     return figured(trial, sent)
 
@@ -48,7 +49,7 @@ def result_of(sent):
 
 @pytest.fixture
 def use_suite(monkeypatch):
-    """Let every trial find a suite of the test's own; return a function that makes it."""
+    """Return a function that makes a suite of the test's own, which every trial finds."""
 
     def use(model, **changes):
         usual = {
@@ -58,9 +59,8 @@ def use_suite(monkeypatch):
             "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
             "batch_size": 4,
         }
-        suite = Suite(**{**usual, **changes}, model=model)
+        suite = Suite(model=model, **usual | changes)
         monkeypatch.setattr(suite_registry, "load", lambda ref: suite)
-        return suite
 
     return use
 
@@ -82,12 +82,12 @@ def each_phase(*left_out):
     """Return the names of all phases but these, as parameters; those that take long are marked as
     slow.
     """
-    slow = ("explain",)
-    return [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in slow))
-        for name in MEASURING
-        if name not in left_out
-    ]
+    parameters = []
+    for name in MEASURING:
+        if name not in left_out:
+            marks = pytest.mark.slow if name == "explain" else ()
+            parameters.append(pytest.param(name, marks=marks))
+    return parameters
 
 
 def shorten_energy(patched):

@@ -38,7 +38,8 @@ def run(monkeypatch, tiny_trial, cpu):
 def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source, errors):
     result = run(FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01, errors=errors))
     figures = result.row
-    assert (result.arm, result.status, figures.energy_source) == ("amp-bf16", "ok", source)
+    assert result.status == "ok"
+    assert figures.energy_source == source
     assert result.switches.autocast == "bfloat16"
     assert figures.energy_window_s >= measuring.STRETCH_S
     assert figures.energy_steps >= measuring.FEWEST_STEPS
@@ -51,7 +52,7 @@ def test_a_trial_gives_the_energy_of_a_step_from_either_source(run, source, erro
 
 def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
     result = run(FakeGpu("GPU-a", power_w=200.0, counter_power_w=100.0, energy_tick_s=0.01))
-    assert (result.status, result.row.energy_source) == ("ok", "counter")
+    assert result.status == "ok"
     assert result.detail.startswith(
         "the GPU's energy is doubtful: while steps ran its counter rose by"
     )
@@ -61,7 +62,8 @@ def test_a_counter_that_does_not_fit_the_power_makes_the_row_doubtful(run):
 def test_another_process_that_computes_makes_the_energy_doubtful(run):
     work = Now([(os.getpid(), 60), (123, 40)])
     result = run(FakeGpu("GPU-a", power_w=200.0, errors=NO_COUNTER, work=work))
-    assert (result.status, result.row.mean_power_w) == ("ok", pytest.approx(200))
+    assert result.status == "ok"
+    assert result.row.mean_power_w == pytest.approx(200)
     assert result.row.alone_samples_per_s is None  # it was not alone
     assert re.fullmatch(
         r"the GPU's energy is doubtful: while steps ran another process used the GPU "
@@ -91,15 +93,14 @@ def test_where_nothing_can_be_read_the_row_says_why(run, gpus, uuid, why):
         run(*gpus, uuid=uuid)
 
 
-def measure(rank, trial, device, errors):
+def measure(rank, trial, device, second):
     """Run a short energy trial in one of two processes; the second has no driver to ask."""
     with pytest.MonkeyPatch.context() as patched:
         shorten_energy(patched)
         if rank == 0:
-            second = FakeGpu(
-                "GPU-b", power_w=0.0 if errors else 200.0, energy_tick_s=0.013, errors=errors
-            )
-            install_gpus(patched, FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01), second)
+            first = FakeGpu("GPU-a", power_w=100.0, energy_tick_s=0.01)
+            second = FakeGpu("GPU-b", energy_tick_s=0.013, **second)
+            install_gpus(patched, first, second)
         else:
             fake.without_driver(patched)
         try:
@@ -111,20 +112,19 @@ def measure(rank, trial, device, errors):
 @pytest.fixture
 def both(tiny_trial, cpu):
     """A trial on two devices, and the device that they are together."""
-    trial = replace(
-        tiny_trial,
-        phase="energy",
-        cell=replace(tiny_trial.cell, placement=Placement(name="cpu+cpu")),
-    )
-    return trial, replace(cpu, placement="cpu+cpu", energy="counter", uuids=("GPU-a", "GPU-b"))
+    cell = replace(tiny_trial.cell, placement=Placement(name="cpu+cpu"))
+    trial = replace(tiny_trial, cell=cell)
+    device = replace(cpu, placement="cpu+cpu", uuids=("GPU-a", "GPU-b"))
+    return trial, device
 
 
 @pytest.mark.slow
 def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, tmp_path):
-    first, others = together(tmp_path, measure, *both, {})
+    first, others = together(tmp_path, measure, *both, {"power_w": 200.0})
     result = result_of(first)
     figures = result.row
-    assert (result.status, figures.energy_source) == ("ok", "counter")
+    assert result.status == "ok"
+    assert figures.energy_source == "counter"
     assert all(isinstance(message, Progress) for message in others)
     assert figures.energy_steps >= measuring.FEWEST_STEPS
     # Ticks are only as exact as this machine is quiet.
@@ -136,6 +136,6 @@ def test_the_first_process_reads_both_gpus_while_all_take_the_same_steps(both, t
 
 @pytest.mark.slow
 def test_where_one_gpu_tells_nothing_the_row_is_empty_and_says_which(both, tmp_path):
-    first, others = together(tmp_path, measure, *both, NO_COUNTER)
+    first, others = together(tmp_path, measure, *both, {"power_w": 0.0, "errors": NO_COUNTER})
     assert first == others
     assert "GPU-b: the GPU tells neither energy nor power" in first

@@ -11,14 +11,19 @@ from bench.spec.suite import Data
 from tests.phases.conftest import result_of, run_phase
 
 
-def measure(trial, device, name):
-    return result_of(run_phase(trial, device, "inference", name))
+@pytest.fixture
+def measure(tiny_trial, cpu):
+    def run(name):
+        sent = run_phase(tiny_trial, cpu, "inference", name)
+        return result_of(sent)
+
+    return run
 
 
 @pytest.fixture
 def answers(use_suite):
-    """A suite whose model is one linear layer of two outputs with these weights; it must be in eval
-    mode.
+    """A suite whose model is one linear layer of two outputs with the weights 1 and this one; it
+    must be in eval mode.
     """
 
     class Layer(nn.Linear):
@@ -27,11 +32,10 @@ def answers(use_suite):
             assert torch.is_inference_mode_enabled()
             return super().forward(inputs.abs())
 
-    def use(first, second):
+    def use(second):
         def model(data):
             layer = Layer(1, 2, bias=False)
-            with torch.no_grad():
-                layer.weight.copy_(torch.tensor([[first], [second]]))
+            layer.weight.data = torch.tensor([[1.0], [second]])
             return layer
 
         use_suite(model, data=Data(input_shape=(1,), classes=2))
@@ -39,10 +43,11 @@ def answers(use_suite):
     return use
 
 
-def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
-    plain = measure(tiny_trial, cpu, "fp32").row
-    assert (plain.inference_speedup, plain.output_error) == (None, 0.0)
-    mixed = measure(tiny_trial, cpu, "amp-bf16").row
+def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(measure):
+    plain = measure("fp32").row
+    assert plain.inference_speedup is None
+    assert plain.output_error == 0.0
+    mixed = measure("amp-bf16").row
     assert mixed.inference_speedup_low <= mixed.inference_speedup <= mixed.inference_speedup_high
     assert 0 < mixed.output_error < 0.05
     assert 0 < mixed.latency_p50_ms <= mixed.latency_p95_ms
@@ -51,21 +56,23 @@ def test_a_precision_is_paired_with_fp32_and_fp32_is_alone(tiny_trial, cpu):
 @pytest.mark.parametrize(
     ("second", "agreement_pct"),
     [
-        (1.001, 0.0),
+        (1.001, 0.0),  # equal to 1 in bfloat16, where the first is the answer
         (1.5, 100.0),
-    ],  # 1 and 1.001 are equal in bfloat16, where the first is the answer
+    ],
 )
 def test_outputs_that_16_bits_cannot_tell_apart_are_other_answers(
-    tiny_trial, cpu, answers, second, agreement_pct
+    measure, answers, second, agreement_pct
 ):
-    answers(1.0, second)
-    assert measure(tiny_trial, cpu, "amp-bf16").row.top1_agreement_pct == agreement_pct
+    answers(second)
+    row = measure("amp-bf16").row
+    assert row.top1_agreement_pct == agreement_pct
 
 
-def test_outputs_that_overflow_are_not_finite(tiny_trial, cpu, answers):
-    answers(1.0, 3e6)
-    result = measure(tiny_trial, cpu, "amp-fp16")
-    assert (result.status, result.detail) == ("nonfinite", "an output is infinite or NaN")
+def test_outputs_that_overflow_are_not_finite(measure, answers):
+    answers(3e6)
+    result = measure("amp-fp16")
+    assert result.status == "nonfinite"
+    assert result.detail == "an output is infinite or NaN"
     assert not math.isfinite(result.row.output_error)
 
 
