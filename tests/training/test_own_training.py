@@ -326,9 +326,11 @@ def test_targets_that_are_no_classes_have_a_loss_and_no_accuracy(layers, loss, t
         return nn.Sequential(nn.Linear(8, 1), *layers)
 
     arm = arm_of(replace(SUITE, model=model, loss=loss, optimizer=SGD))
-    batch = torch.randn(6, 8), targets
-    mean_loss, accuracy = evaluate(arm, iter([batch]))
-    assert mean_loss > 0
+    inputs = torch.randn(6, 8)
+    outputs = arm.model(inputs)
+    expected = arm.criterion(outputs, targets).item()
+    mean_loss, accuracy = evaluate(arm, iter([(inputs, targets)]))
+    assert mean_loss == pytest.approx(expected)
     assert accuracy is None
 
 
