@@ -67,11 +67,12 @@ def opened(
 ) -> Iterator[Any]:
     """Open a file as a page; fail on anything it asks for, or says on its console."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **more)
-    page, heard = context.new_page(), []
+    page = context.new_page()
+    heard = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
     page.on("request", lambda request: heard.append(request.url))
-    page.goto(path.as_uri() + fragment)
+    page.goto(f"{path.as_uri()}#{fragment}")
     yield page
     for text in heard:
         assert text.startswith(("data:", path.as_uri()))
