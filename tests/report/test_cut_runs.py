@@ -1,7 +1,7 @@
 """Runs of which a file has lost rows: what is left of them is reported, compared and explained."""
 
+import re
 import shutil
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,10 +20,10 @@ from tests.report.fleet import begin
 SMALL = ("failures", "script")
 LARGER = ("ladder", "explain", "layers")
 NOTHING_LEFT = (
-    "has no finished trial yet, so there is nothing to report",
-    "There is nothing to explain",
-    "have no measured cell and precision in common",
-    "has ablations alone",
+    "has no finished trial yet, so there is nothing to report"
+    "|There is nothing to explain"
+    "|have no measured cell and precision in common"
+    "|has ablations alone"
 )
 """What may be said of a run of which too little is left."""
 KEPT = (slice(0), slice(None, None, 2))
@@ -39,25 +39,25 @@ LATER = (
 )
 
 
-def reported(whole: Path, left: Path) -> None:
+def reported(whole, left):
     out = left.with_name("report")
     assert terminal(report([left], out, figures="all"), out)
     assert document.dumps(document.report(load([left])))
     next_step(left)
 
 
-def compared(whole: Path, left: Path) -> None:
+def compared(whole, left):
     comparison = compare(whole, left, 0.05)
     assert document.dumps(of_comparison(comparison))
     show_comparison(comparison)
 
 
-def explained(whole: Path, left: Path) -> None:
+def explained(whole, left):
     assert render.in_words(explain([left]))
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[str, Path]:
+def runs(tmp_path_factory):
     """The made-up runs, each of another day than what is left of it."""
     folder = tmp_path_factory.mktemp("runs")
     written = {}
@@ -91,5 +91,5 @@ def test_what_is_left_of_a_run_whose_file_lost_rows_is_reported(
             try:
                 ask(whole, left)
             except UsageError as error:
-                if not any(words in str(error) for words in NOTHING_LEFT):
+                if not re.search(NOTHING_LEFT, str(error)):
                     raise
