@@ -31,7 +31,7 @@ class Trace:
         arguments = {
             "External id": number,
             "Input type": list(types),
-            "Input Dims": [list(size) for size in sizes],
+            "Input Dims": [*map(list, sizes)],
         }
         self._add("cpu_op", name, start, length, thread, **arguments)
         return number
@@ -40,7 +40,8 @@ class Trace:
         self, name: str, start: float, length: float, by: int | None = None, kind: str = "kernel"
     ) -> None:
         """Add what runs on the GPU, launched by an operator."""
-        self._add(kind, name, start, length, 7, **({} if by is None else {"External id": by}))
+        arguments = {} if by is None else {"External id": by}
+        self._add(kind, name, start, length, 7, **arguments)
 
     def document(self) -> dict[str, Any]:
         """Return the trace."""

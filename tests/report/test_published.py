@@ -50,6 +50,8 @@ def compared(tmp_path, monkeypatch):
             1.5,
         ),
         ({"tokens_per_s": 30.0}, {"tokens_per_s": 45.0}, 1.5),
+        ({"total_time_s": 60.0, "epochs": 2}, {"time_per_epoch_s": 20.0}, 1.5),
+        ({}, {"times_as_fast": 1.5}, 1.5),
         ({"samples_per_s": 30.0}, {"time_per_epoch_s": 45.0}, float("nan")),
     ],
 )
@@ -62,6 +64,7 @@ def test_a_speedup_is_of_two_figures_of_one_kind(compared, fp32, other, speedup)
     ("differs", "is_compared"),
     [
         ({}, True),
+        ({"precision": "fp32"}, False),  # nor is fp32 with itself
         ({"batch_size": float("nan")}, False),
         ({"source": "another"}, False),
         ({"gpu": "another"}, False),
@@ -71,9 +74,11 @@ def test_a_speedup_is_of_two_figures_of_one_kind(compared, fp32, other, speedup)
 def test_a_published_row_is_compared_with_fp32_that_agrees_in_all_but_the_precision(
     compared, differs, is_compared
 ):
-    other = {"accuracy_pct": 91, "precision": "tf32"}
-    row = compared({"accuracy_pct": 90}, other | differs)
+    fp32 = {"accuracy_pct": 90, "map50_pct": 40}
+    other = {"accuracy_pct": 91, "map50_pct": 42, "precision": "tf32"}
+    row = compared(fp32, other | differs)
     assert (row["accuracy_change"] == 1) == is_compared
+    assert (row["map50_change"] == 2) == is_compared
 
 
 @pytest.mark.parametrize(
