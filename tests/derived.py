@@ -3,7 +3,6 @@ them.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.phases.floor import AGAIN
@@ -12,14 +11,13 @@ from bench.results.columns import derived
 from bench.results.records import Block, EpochResult, TrialResult
 from bench.run.derived_rows import with_derived
 from bench.spec.phases import PHASES
-from bench.spec.trial import Trial
 from bench.stats import quantile, rounds_interval
 
 ROUNDS, STEPS = 20, 3
 """Of a process whose row says nothing else."""
 
 
-def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[str, float]:
+def gained(speedup, within=0.0, rounds=ROUNDS):
     """The fields of an arm's row with this speedup over fp32 in its process, known to within a
     share of it.
     """
@@ -28,7 +26,7 @@ def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[st
     return {"log_speedup": math.log(speedup), "log_speedup_error": error}
 
 
-def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
+def blocks_of(trial, results):
     """Blocks that give the step times and speedups that the rows of a process of speed say.
 
     All of the reference take the same time. Those of an arm with an interval are faster in half of
@@ -60,7 +58,7 @@ def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
     return blocks
 
 
-def _speeds(trial: Trial, results: Sequence[TrialResult]) -> dict[str, Speed]:
+def _speeds(trial, results):
     """The speeds by the names of blocks, with the reference's, which a speedup implies."""
     speeds = {}
     for result in results:
@@ -78,7 +76,7 @@ def _speeds(trial: Trial, results: Sequence[TrialResult]) -> dict[str, Speed]:
     return speeds
 
 
-def _logs(speed: Speed, rounds: int) -> list[float]:
+def _logs(speed, rounds):
     """How much faster than usual each round is, so that the interval is as wide as it is said to
     be.
     """
@@ -90,7 +88,7 @@ def _logs(speed: Speed, rounds: int) -> list[float]:
     return [width * sign for sign in signs]
 
 
-def as_sent(trial: Trial, result: TrialResult) -> TrialResult:
+def as_sent(trial, result):
     """A result as its process sends it: without what follows from its details."""
     row = result.row
     for name in derived(PHASES[trial.phase]):
@@ -99,9 +97,7 @@ def as_sent(trial: Trial, result: TrialResult) -> TrialResult:
     return replace(result, row=row)
 
 
-def with_details(
-    trial: Trial, results: Sequence[TrialResult], records: Sequence[object] = ()
-) -> tuple[list[TrialResult], list[object]]:
+def with_details(trial, results, records=()):
     """Results as a process sends them, and its records, with blocks if there are none."""
     details = [*records]
     if not any(isinstance(record, Block | EpochResult) for record in records):
@@ -110,7 +106,7 @@ def with_details(
     return sent, details
 
 
-def figured(trial: Trial, sent: Sequence[object]) -> list[object]:
+def figured(trial, sent):
     """What a process sent, its results with the figures that follow from its records."""
     results = [message for message in sent if isinstance(message, TrialResult)]
     completed = iter(with_derived(trial, results, sent))

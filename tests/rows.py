@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from bench.report.reading.trials import ADDED, TRIALS, read_details, read_trials
@@ -14,7 +13,7 @@ Change = Callable[[Row], Any]
 EMPTY = dict.fromkeys(TRIALS, "")
 
 
-def rows(folder: Path, name: str) -> list[Row]:
+def rows(folder, name):
     """The rows of one CSV; none where it is missing."""
     path = folder / name
     if not path.exists():
@@ -23,7 +22,7 @@ def rows(folder: Path, name: str) -> list[Row]:
         return list(csv.DictReader(file))
 
 
-def trial_rows(folder: Path) -> list[Row]:
+def trial_rows(folder):
     """The rows of all phases, each with its phase, in the order measured; a column that a file
     lacks is empty.
     """
@@ -33,7 +32,7 @@ def trial_rows(folder: Path) -> list[Row]:
     return sorted(of_phases, key=lambda row: row["started"])
 
 
-def trial_figures(folder: Path) -> list[dict[str, Any]]:
+def trial_figures(folder):
     """The rows of all phases as reports read them, with the figures that follow from blocks and
     epochs.
     """
@@ -42,7 +41,7 @@ def trial_figures(folder: Path) -> list[dict[str, Any]]:
     return trials.to_dict("records")
 
 
-def _of_phase(folder: Path, name: str) -> list[Row]:
+def _of_phase(folder, name):
     phase = name.removesuffix(".csv")
     of_phase = []
     for row in rows(folder, name):
@@ -50,7 +49,7 @@ def _of_phase(folder: Path, name: str) -> list[Row]:
     return of_phase
 
 
-def write_rows(folder: Path, name: str, written: list[Row]) -> None:
+def write_rows(folder, name, written):
     """Replace a CSV; of a phase it has the columns that a row has a value in."""
     columns = [*COLUMNS[name]]
     filled = set()
@@ -68,7 +67,7 @@ def write_rows(folder: Path, name: str, written: list[Row]) -> None:
         writer.writerows(written)
 
 
-def edit_rows(folder: Path, change: Change, name: str | None = None) -> None:
+def edit_rows(folder, change, name=None):
     """Change every row of a CSV in place; without a name those of all phases."""
     for file in OF_PHASES if name is None else [name]:
         if (folder / file).exists():

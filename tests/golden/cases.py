@@ -18,7 +18,7 @@ LOST = ("oom", "failed", "timeout", "unsupported", "nonfinite", "invalid")
 """The statuses without figures."""
 
 
-def of_builder(fill: Callable[[RunBuilder], object], folder: Path) -> Path:
+def of_builder(fill, folder):
     """Write one finished run, named as the case is."""
     run = RunBuilder(folder)
     fill(run)
@@ -26,7 +26,7 @@ def of_builder(fill: Callable[[RunBuilder], object], folder: Path) -> Path:
     return folder
 
 
-def script(folder: Path) -> Path:
+def script(folder):
     """A run of a training script whose reference has a name of its own."""
     run = RunBuilder(folder, suite="train.py", reference="plain")
     script = {"command": ["train.py"], "arms": [["plain", ""], ["amp", "--amp"]]}
@@ -48,7 +48,7 @@ def script(folder: Path) -> Path:
     return folder
 
 
-def failures(run: RunBuilder) -> None:
+def failures(run):
     """A precision that fails in every phase, next to two that are measured."""
     measured(run)
     for phase, status in zip(MEASURING, itertools.cycle(LOST), strict=False):
@@ -60,7 +60,7 @@ def failures(run: RunBuilder) -> None:
     run.diverged("fp16")
 
 
-def measured(run: RunBuilder, *speedups: float) -> None:
+def measured(run, *speedups):
     run.speed(speedups=speedups or (2.0, 2.02, 1.98))
     run.memory("fp32", 100)
     run.memory("amp-bf16", 60)
@@ -68,7 +68,7 @@ def measured(run: RunBuilder, *speedups: float) -> None:
     run.train("amp-bf16", [90.1, 90.3], epoch_s=2.0)
 
 
-def explain(run: RunBuilder) -> None:
+def explain(run):
     """Casts take a quarter of the precision's step."""
     measured(run, 1.33, 1.34, 1.32)
     rows = step("fp32", FP32)
@@ -90,7 +90,7 @@ def explain(run: RunBuilder) -> None:
     run.add(trial, *results, records=explained)
 
 
-def layers(run: RunBuilder) -> None:
+def layers(run):
     measured(run)
     trial = run.trial("layers", ["amp-fp16"], 128)
     rows = []
@@ -133,7 +133,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
 CASES = (*COMMITTED, *MADE)
 
 
-def runs_of(case: str, folder: Path) -> list[Path]:
+def runs_of(case, folder):
     """Return the folders of a case's runs; a run that must be written is ``folder``/NAME."""
     if case in COMMITTED:
         return [RESULTS / name for name in COMMITTED[case]]

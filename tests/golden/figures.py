@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ NAMED = {"run", "suite", "parameters", "parameters_json", "device", "batch_size"
 """Columns that ``subject`` says."""
 
 
-def figures(runs: list[Path], cwd: Path) -> Figures:
+def figures(runs, cwd):
     """Return the figures of some runs: those of each arm, the advice, trials without figures, and
     ladders.
     """
@@ -40,7 +39,7 @@ def figures(runs: list[Path], cwd: Path) -> Figures:
     return {name: rounded(row) for name, row in rows.items()}
 
 
-def subject(row: Mapping[str, Any]) -> str:
+def subject(row):
     """Name an arm: a run, a suite with its parameters, a device, a batch size and a precision."""
     names = [
         row["run"],
@@ -53,12 +52,12 @@ def subject(row: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, names))
 
 
-def without_names(row: Mapping[str, Any]) -> dict[str, Any]:
+def without_names(row):
     """Return the columns that the subject does not say."""
     return {name: value for name, value in row.items() if name not in NAMED}
 
 
-def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+def rounded(row):
     """Return what is known of a row, with numbers rounded."""
     known = {}
     for name, value in row.items():
@@ -72,13 +71,13 @@ def rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def table_rows(file: Path) -> list[str]:
+def table_rows(file):
     """Return the rows of every table of a report.md."""
     text = file.read_text(encoding="utf-8")
     return re.findall(r"^\|.*", text, re.MULTILINE)
 
 
-def write_report(runs: list[Path], folder: Path) -> Path:
+def write_report(runs, folder):
     """Write the report of some runs into ``folder``/report and return its report.md."""
     done = call("report", *runs, "--out=report", "--figures=none", cwd=folder)
     assert done.returncode == 0, done.stderr

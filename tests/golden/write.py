@@ -7,10 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.golden.cases import CASES, runs_of
-from tests.golden.figures import FOLDER, Figures, figures, write_report
+from tests.golden.figures import FOLDER, figures, write_report
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *CASES], metavar="NAME")
     options = parser.parse_args()
@@ -25,7 +25,7 @@ def main() -> None:
             shutil.copy(report, target)
 
 
-def save(file: Path, figures: Figures) -> None:
+def save(file, figures):
     """Write a row a line, so that a change of one is seen as such."""
     lines = []
     for name, row in figures.items():

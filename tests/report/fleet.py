@@ -4,16 +4,13 @@ figures edited.
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from bench.results.columns import COLUMNS
 from tests.report.builders import RunBuilder, block, numeric
-from tests.rows import Row, edit_rows
+from tests.rows import edit_rows
 
 
-def original(folder: Path, *, suite: str = "mlp") -> Path:
+def original(folder, *, suite="mlp"):
     """A run with memory, three processes of speed, and two seeds of training."""
     run = RunBuilder(folder, suite=suite)
     run.speed()
@@ -24,7 +21,7 @@ def original(folder: Path, *, suite: str = "mlp") -> Path:
     return folder
 
 
-def edit_run(folder: Path, change: Callable[..., Any]) -> None:
+def edit_run(folder, change):
     """Change run.json in place."""
     path = folder / "run.json"
     run = json.loads(path.read_text())
@@ -32,28 +29,28 @@ def edit_run(folder: Path, change: Callable[..., Any]) -> None:
     path.write_text(json.dumps(run))
 
 
-def begin(run: Path, day: str) -> None:
+def begin(run, day):
     """Claim that a run was started on another day, and so is another run, and that it has ended."""
     started = f"{day}T00:00:00+00:00"
     finished = f"{day}T01:00:00+00:00"
     edit_run(run, lambda info: info.update(started=started, finished=finished))
 
 
-def place(row: Row, placement: str) -> None:
+def place(row, placement):
     """Claim that a row was measured on another placement."""
     row.update(placement=placement)
 
 
 def copy(
-    source: Path,
-    target: Path,
+    source,
+    target,
     *,
-    device: str,
-    architecture: str,
-    faster: float = 1.0,
-    jitter: float = 0.01,
-    **more: Any,
-) -> Path:
+    device,
+    architecture,
+    faster=1.0,
+    jitter=0.01,
+    **more,
+):
     """Copy a run as one of another device: steps ``faster`` and not all alike; ``more`` goes into
     its environment.
     """
@@ -62,13 +59,13 @@ def copy(
     edit_run(target, lambda run: run["environment"].update(more))
     edit_rows(target, lambda row: row.update(device=device, architecture=architecture))
 
-    def hasten(row: Row) -> None:
+    def hasten(row):
         _, _, replicate = row["trial"].rpartition("-r")
         off = jitter * (int(replicate) - 1)
         time_ms = float(row["time_ms"])
         row["time_ms"] = str(time_ms / (faster * (1 + off)))
 
-    def hasten_epoch(row: Row) -> None:
+    def hasten_epoch(row):
         for name in ("train_s", "elapsed_s"):
             seconds = float(row[name])
             row[name] = str(seconds / faster)
@@ -78,7 +75,7 @@ def copy(
     return target
 
 
-def edit_device(folder: Path, **description: str) -> None:
+def edit_device(folder, **description):
     """Claim that a run's device is another one."""
     edit_run(folder, lambda run: run["environment"]["devices"][0].update(description))
 
@@ -87,7 +84,7 @@ READ = ("precision", "placement", "name")
 """Words that are read as more than names: what cannot be read is refused."""
 
 
-def with_words(folder: Path, text: str) -> Path:
+def with_words(folder, text):
     """Write a run with rows in every file, and ``text`` in every field of each that may be any
     word.
     """
@@ -116,7 +113,7 @@ def with_words(folder: Path, text: str) -> Path:
     return folder
 
 
-def fill(folder: Path, file: str, text: str) -> None:
+def fill(folder, file, text):
     """Put ``text`` into the fields of a CSV that may be any word."""
     free = []
     for name, field in COLUMNS[file].items():
@@ -124,7 +121,7 @@ def fill(folder: Path, file: str, text: str) -> None:
         if is_any_word and name not in READ:
             free.append(name)
 
-    def put(row: Row) -> None:
+    def put(row):
         for name in free:
             word = row.get(name, "")
             # "" is the whole model.
