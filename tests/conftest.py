@@ -103,7 +103,7 @@ def sigint():
 
 
 @pytest.fixture
-def tiny_file(tmp_path: Path) -> Path:
+def tiny_file(tmp_path):
     """A suite file that a user could have written."""
     path = tmp_path / "tiny.py"
     path.write_text(TINY)
@@ -111,7 +111,7 @@ def tiny_file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tiny_trial(tiny_file: Path) -> Trial:
+def tiny_trial(tiny_file):
     """A memory trial of the tiny suite on the CPU; vary it with dataclasses.replace."""
     cell = Cell(
         suite=SuiteRef(name="tiny", file=str(tiny_file)),
@@ -128,7 +128,7 @@ def tiny_trial(tiny_file: Path) -> Trial:
 
 
 @pytest.fixture
-def cpu() -> Device:
+def cpu():
     """A CPU that can do everything but TF32."""
     return Device(
         placement="cpu",
@@ -140,7 +140,7 @@ def cpu() -> Device:
 
 
 @pytest.fixture
-def machine(cpu: Device) -> Environment:
+def machine(cpu):
     """A machine with nothing but that CPU."""
     return Environment(
         host="here",

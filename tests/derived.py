@@ -3,7 +3,6 @@ them.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from bench.phases.floor import AGAIN
@@ -12,42 +11,31 @@ from bench.results.columns import derived
 from bench.results.records import Block, EpochResult, TrialResult
 from bench.run.derived_rows import with_derived
 from bench.spec.phases import PHASES
-from bench.spec.trial import Trial
 from bench.stats import quantile, rounds_interval
 
 ROUNDS, STEPS = 20, 3
 """Of a process whose row says nothing else."""
 
 
-def gained(speedup: float, within: float = 0.0, rounds: int = ROUNDS) -> dict[str, float]:
+def gained(speedup, within=0.0, rounds=ROUNDS):
     """The fields of an arm's row with this speedup over fp32 in its process, known to within a
     share of it.
     """
-    half = math.log((1 + within) / (1 - within)) / 2
-    error = half / quantile(rounds_interval([0.0] * rounds).freedom)
+    freedom = rounds_interval([0.0] * rounds).freedom
+    error = math.atanh(within) / quantile(freedom)
     return {"log_speedup": math.log(speedup), "log_speedup_error": error}
 
 
-def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
+def blocks_of(trial, results):
     """Blocks that give the step times and speedups that the rows of a process of speed say.
 
     All of the reference take the same time. Those of an arm with an interval are faster in half of
     the rounds, and slower in the other half.
     """
-    speeds = {}
-    for result in results:
-        if isinstance(result.row, Speed) and result.row.step_ms:
-            name = result.arm + AGAIN if trial.phase == "floor" else result.arm
-            speeds[name] = result.row
-    reference = trial.cell.reference
-    for speed in [*speeds.values()]:
-        if speed.log_speedup is not None:
-            step_ms = speed.step_ms * math.exp(speed.log_speedup)
-            if reference not in speeds:
-                slower = replace(speed, step_ms=step_ms, log_speedup=None)
-                speeds = {reference: slower, **speeds}
-            assert math.isclose(step_ms, speeds[reference].step_ms), "which are no ratios of steps"
-    rounds = max((speed.rounds or ROUNDS for speed in speeds.values()), default=0)
+    speeds = _speeds(trial, results)
+    rounds = 0
+    for speed in speeds.values():
+        rounds = max(rounds, speed.rounds or ROUNDS)
     blocks = []
     for place, (name, speed) in enumerate(speeds.items()):
         steps = speed.block_steps or STEPS
@@ -70,17 +58,37 @@ def blocks_of(trial: Trial, results: Sequence[TrialResult]) -> list[Block]:
     return blocks
 
 
-def _logs(speed: Speed, rounds: int) -> list[float]:
+def _speeds(trial, results):
+    """The speeds by the names of blocks, with the reference's, which a speedup implies."""
+    speeds = {}
+    for result in results:
+        if isinstance(result.row, Speed) and result.row.step_ms:
+            name = result.arm + AGAIN if trial.phase == "floor" else result.arm
+            speeds[name] = result.row
+    reference = trial.cell.reference
+    for speed in [*speeds.values()]:
+        if speed.log_speedup is not None:
+            step_ms = speed.step_ms * math.exp(speed.log_speedup)
+            if reference not in speeds:
+                slower = replace(speed, step_ms=step_ms, log_speedup=None)
+                speeds = {reference: slower, **speeds}
+            assert math.isclose(step_ms, speeds[reference].step_ms), "which are no ratios of steps"
+    return speeds
+
+
+def _logs(speed, rounds):
     """How much faster than usual each round is, so that the interval is as wide as it is said to
     be.
     """
     half = (rounds - 1) // 2 or rounds // 2
-    signs = [-1.0] * half + [0.0] * (rounds - 2 * half) + [1.0] * half
-    width = (speed.log_speedup_error or 0.0) / (rounds_interval(signs).error or 1.0)
+    middle = rounds - 2 * half
+    signs = [-1.0] * half + [0.0] * middle + [1.0] * half
+    error = rounds_interval(signs).error or 1.0
+    width = (speed.log_speedup_error or 0.0) / error
     return [width * sign for sign in signs]
 
 
-def as_sent(trial: Trial, result: TrialResult) -> TrialResult:
+def as_sent(trial, result):
     """A result as its process sends it: without what follows from its details."""
     row = result.row
     for name in derived(PHASES[trial.phase]):
@@ -89,18 +97,21 @@ def as_sent(trial: Trial, result: TrialResult) -> TrialResult:
     return replace(result, row=row)
 
 
-def with_details(
-    trial: Trial, results: Sequence[TrialResult], records: Sequence[object] = ()
-) -> tuple[list[TrialResult], list[object]]:
+def with_details(trial, results, records=()):
     """Results as a process sends them, and its records, with blocks if there are none."""
+    details = [*records]
     if not any(isinstance(record, Block | EpochResult) for record in records):
-        records = [*records, *blocks_of(trial, results)]
-    return [as_sent(trial, result) for result in results], [*records]
+        details += blocks_of(trial, results)
+    sent = [as_sent(trial, result) for result in results]
+    return sent, details
 
 
-def figured(trial: Trial, sent: Sequence[object]) -> list[object]:
+def figured(trial, sent):
     """What a process sent, its results with the figures that follow from its records."""
-    results = [each for each in sent if isinstance(each, TrialResult)]
-    completed = with_derived(trial, results, sent)
-    figures = {result.arm: result for result in completed}
-    return [figures[each.arm] if isinstance(each, TrialResult) else each for each in sent]
+    results = [message for message in sent if isinstance(message, TrialResult)]
+    completed = iter(with_derived(trial, results, sent))
+    messages = []
+    for message in sent:
+        is_result = isinstance(message, TrialResult)
+        messages.append(next(completed) if is_result else message)
+    return messages

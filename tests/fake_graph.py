@@ -23,19 +23,17 @@ class FakeGraph:
     def replay(self):
         self.replays += 1
         for operation, args, kwargs, outputs in self.operations:
-            inputs = {
-                leaf.untyped_storage().data_ptr()
-                for leaf in tree_leaves((args, kwargs))
-                if is_tensor(leaf)
-            }
+            inputs = set()
+            for tensor in tensors(args, kwargs):
+                inputs.add(tensor.untyped_storage().data_ptr())
             again = operation(*args, **kwargs)
-            for held, fresh in zip(tree_leaves(outputs), tree_leaves(again), strict=True):
-                if is_tensor(held) and held.untyped_storage().data_ptr() not in inputs:
+            for held, fresh in zip(tensors(outputs), tensors(again), strict=True):
+                if held.untyped_storage().data_ptr() not in inputs:
                     held.copy_(fresh)
 
 
-def is_tensor(leaf):
-    return isinstance(leaf, torch.Tensor)
+def tensors(*values):
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 class Recorder(TorchDispatchMode):
@@ -80,15 +78,22 @@ def install(monkeypatch):
     backend_of.cache_clear()
     streams = [FakeStream()]
     current = streams[:]
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
-    monkeypatch.setattr(torch.cuda, "graph", Recorder)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(
-        torch.cuda, "Stream", lambda device=None: streams.append(FakeStream()) or streams[-1]
-    )
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current[-1])
-    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+
+    def stream(device=None):
+        streams.append(FakeStream())
+        return streams[-1]
+
+    fakes = {
+        "CUDAGraph": FakeGraph,
+        "graph": Recorder,
+        "graph_pool_handle": lambda: (0, 1),
+        "Stream": stream,
+        "current_stream": lambda device=None: current[-1],
+        "set_stream": current.append,
+        "stream": contextlib.nullcontext,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
     return streams
 
 

@@ -32,11 +32,7 @@ def together(
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
     given = (shared, folder, function, arguments)
     # The first is the harness's, which may use the same server.
-    modules = [
-        PRELOAD,
-        __name__,
-        function.__module__,
-    ]
+    modules = [PRELOAD, __name__, function.__module__]
     multiprocessing.set_forkserver_preload(modules)  # which imports torch once for all
     multiprocessing.start_processes(_call, given, nprocs=ranks, start_method="forkserver")
     return [torch.load(folder / f"returned-{rank}.pt", weights_only=False) for rank in range(ranks)]

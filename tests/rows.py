@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from bench.report.reading.trials import ADDED, TRIALS, read_details, read_trials
@@ -10,40 +9,47 @@ from bench.results.columns import COLUMNS, OF_PHASES
 from bench.results.run_json import read_run
 
 Row = dict[str, str]
+Change = Callable[[Row], Any]
 EMPTY = dict.fromkeys(TRIALS, "")
 
 
-def rows(folder: Path, name: str) -> list[Row]:
+def rows(folder, name):
     """The rows of one CSV; none where it is missing."""
-    if not (folder / name).exists():
+    path = folder / name
+    if not path.exists():
         return []
-    with (folder / name).open(newline="") as file:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def trial_rows(folder: Path) -> list[Row]:
+def trial_rows(folder):
     """The rows of all phases, each with its phase, in the order measured; a column that a file
     lacks is empty.
     """
-    found = []
+    of_phases = []
     for name in OF_PHASES:
-        found += _of_phase(folder, name)
-    return sorted(found, key=lambda row: row["started"])
+        of_phases += _of_phase(folder, name)
+    return sorted(of_phases, key=lambda row: row["started"])
 
 
-def trial_figures(folder: Path) -> list[dict[str, Any]]:
+def trial_figures(folder):
     """The rows of all phases as reports read them, with the figures that follow from blocks and
     epochs.
     """
-    return read_trials(folder, read_run(folder), read_details(folder)).to_dict("records")
+    details = read_details(folder)
+    trials = read_trials(folder, read_run(folder), details)
+    return trials.to_dict("records")
 
 
-def _of_phase(folder: Path, name: str) -> list[Row]:
+def _of_phase(folder, name):
     phase = name.removesuffix(".csv")
-    return [{**EMPTY, **row, "phase": phase} for row in rows(folder, name)]
+    of_phase = []
+    for row in rows(folder, name):
+        of_phase.append(EMPTY | row | {"phase": phase})
+    return of_phase
 
 
-def write_rows(folder: Path, name: str, written: list[Row]) -> None:
+def write_rows(folder, name, written):
     """Replace a CSV; of a phase it has the columns that a row has a value in."""
     columns = [*COLUMNS[name]]
     filled = set()
@@ -61,14 +67,13 @@ def write_rows(folder: Path, name: str, written: list[Row]) -> None:
         writer.writerows(written)
 
 
-def edit_rows(folder: Path, change: Callable[[Row], Any], name: str | None = None) -> None:
+def edit_rows(folder, change, name=None):
     """Change every row of a CSV in place; without a name those of all phases."""
-    for each in OF_PHASES if name is None else [name]:
-        if not (folder / each).exists():
-            continue
-        found = rows(folder, each) if name else _of_phase(folder, each)
-        for row in found:
-            change(row)
-            for column in ADDED:
-                row.pop(column, None)
-        write_rows(folder, each, found)
+    for file in OF_PHASES if name is None else [name]:
+        if (folder / file).exists():
+            table = _of_phase(folder, file) if name is None else rows(folder, file)
+            for row in table:
+                change(row)
+                for column in ADDED:
+                    row.pop(column, None)
+            write_rows(folder, file, table)

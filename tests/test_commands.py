@@ -45,25 +45,38 @@ ELSEWHERE = {
     "doctor": "tests/doctor/test_doctor.py",
 }
 """What only a test of the file or the folder that is named runs."""
-TEXTS = [match[1] for page in PAGES for match in COMMAND.finditer((ROOT / page).read_text())]
-COMMANDS = dict.fromkeys(re.split(r"\s+#", text)[0].strip() for text in TEXTS)
-MEASURED = [command for command in COMMANDS if command not in READ and command not in ELSEWHERE]
+
+
+def documented():
+    """The commands of the pages, without their comments."""
+    commands = {}
+    for page in PAGES:
+        for text in COMMAND.findall((ROOT / page).read_text()):
+            command, *_ = re.split(r"\s+#", text)
+            commands[command.strip()] = page
+    return commands.keys()
+
+
+COMMANDS = documented()
 
 
 def test_what_reads_results_and_what_other_tests_run_is_in_a_document():
-    assert {*READ, *ELSEWHERE} <= {*COMMANDS}
+    assert {*READ, *ELSEWHERE} <= COMMANDS
 
 
 class TwoGpus(Reading):
     """A launcher of a machine with two GPUs, whose placements exist as they are named."""
 
     def survey(self, gpus):
-        names = [
-            name for word in gpus or ("all",) for name in (("0", "1") if word == "all" else (word,))
-        ]
-        devices = (replace(gpu(), placement=name) for name in names if name != "cpu")
-        cpu = [device for device in self.environment.devices if "cpu" in names]
-        return replace(self.environment, devices=(*cpu, *devices))
+        devices = []
+        for name in gpus or ("all",):
+            if name == "cpu":
+                devices += self.environment.devices
+            elif name == "all":
+                devices += [replace(gpu(), placement="0"), replace(gpu(), placement="1")]
+            else:
+                devices.append(replace(gpu(), placement=name))
+        return replace(self.environment, devices=tuple(devices))
 
     def prepare_script(self, request):
         return request.script and prepare_script(request, request.script, self)
@@ -72,7 +85,7 @@ class TwoGpus(Reading):
         """Nothing was started."""
 
 
-@pytest.mark.parametrize("command", MEASURED)
+@pytest.mark.parametrize("command", sorted(COMMANDS - {*READ, *ELSEWHERE}))
 def test_a_measurement_is_planned(command, machine, tmp_path, monkeypatch):
     if "timm:" in command:
         pytest.importorskip("timm", reason="pip install 'ampmeter[timm]'")
@@ -80,10 +93,11 @@ def test_a_measurement_is_planned(command, machine, tmp_path, monkeypatch):
         (tmp_path / name).write_text(TINY)
     (tmp_path / "train.py").touch()
     (tmp_path / "FILE").write_text("text " * 10_000)
-    (tmp_path / "IMAGES" / "train" / "class").mkdir(parents=True)
+    (tmp_path / "IMAGES/train/class").mkdir(parents=True)
     monkeypatch.setattr("bench.launch.open_launcher", lambda request: TwoGpus(machine))
     options, mark, script = command.partition(" -- ")
-    done = call(*shlex.split(options), "--dry-run", *shlex.split(mark + script), cwd=tmp_path)
+    words = shlex.split(f"{options} --dry-run {mark}{script}")
+    done = call(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "results").exists()
 
@@ -95,9 +109,9 @@ def stored(tmp_path_factory):
     results = folder / "results"
     of_builder(explain, results / "A")
     fleet.original(results / "B")
-    for day in range(1, 7):
-        run = fleet.original(results / ("OLD", "NEW")[day % 2] / f"run-{day}")
-        fleet.begin(run, f"2026-01-0{day}")
+    for name in ("OLD/run-1", "NEW/run-2", "OLD/run-3", "NEW/run-4", "OLD/run-5", "NEW/run-6"):
+        run = fleet.original(results / name)
+        fleet.begin(run, f"2026-01-0{name[-1]}")
     return folder
 
 

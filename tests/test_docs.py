@@ -27,20 +27,21 @@ COMMAND = re.compile(
 
 
 def each(pattern):
-    cases = [
-        pytest.param(page, match, id=f"{page.name}:{match[0].strip()[:60]}")
-        for page in PAGES
-        for match in pattern.finditer(page.read_text())
-    ]
+    cases = []
+    for page in PAGES:
+        for match in pattern.finditer(page.read_text()):
+            text = match[0].strip()
+            cases.append(pytest.param(page, match, id=f"{page.name}:{text[:60]}"))
     assert len(cases) > 10
     return cases
 
 
 def slugs(page):
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {
-        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
-    }
+    names = set()
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE):
+        words = re.sub(r"[^\w -]", "", heading).strip()
+        names.add(words.lower().replace(" ", "-"))
+    return names
 
 
 @pytest.mark.parametrize(("page", "match"), each(NAMED))
@@ -60,24 +61,27 @@ def test_a_link_leads_to_a_page_and_a_heading_that_exist(page, match):
 def test_an_example_is_a_command_and_that_of_a_source_has_a_suite_with_its_settings(
     page, match, tmp_path, monkeypatch
 ):
-    if "--help" in match[1] or any(mark in match[1] for mark in "$*\\"):
+    if re.search(r"--help|[$*\\]", match[1]):
         pytest.skip("it prints help, or the shell must complete it")
     monkeypatch.chdir(tmp_path)
     words = shlex.split(match[1].removesuffix("&"), comments=True)
     for word in words:
         kind, _, place = word.partition(":")
+        path = Path(place)
         if kind == "folder":
-            Path(place, "train", "class").mkdir(parents=True)
+            (path / "train" / "class").mkdir(parents=True)
         if kind == "text":
-            Path(place).parent.mkdir(parents=True, exist_ok=True)
-            Path(place).touch()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
     options = parse(words)
     if words[0] == "script":
         script.COMMAND.run(options)
     if page.name == "sources.md" and "--suite" in words:
-        (name,), settings = options.suites, dict(options.parameters)
-        for package in ("timm", "torchmetrics", "pycocotools") if ":" in name else ():
-            pytest.importorskip(package, reason="pip install 'ampmeter[timm,detection]'")
+        (name,) = options.suites
+        settings = dict(options.parameters)
+        if ":" in name:
+            for package in ("timm", "torchmetrics", "pycocotools"):
+                pytest.importorskip(package, reason="pip install 'ampmeter[timm,detection]'")
         if "folder" in settings:
             Path(settings["folder"], "VOCdevkit", "VOC2007").mkdir(parents=True)
         suite_registry.refer(name, settings)

@@ -1,10 +1,9 @@
 """The cases: each has a name and the folders of runs that it reports."""
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-
-import pandas as pd
 
 from bench.phases.explain import Explained
 from bench.results.records import TrialResult
@@ -19,7 +18,7 @@ LOST = ("oom", "failed", "timeout", "unsupported", "nonfinite", "invalid")
 """The statuses without figures."""
 
 
-def of_builder(fill: Callable[[RunBuilder], object], folder: Path) -> Path:
+def of_builder(fill, folder):
     """Write one finished run, named as the case is."""
     run = RunBuilder(folder)
     fill(run)
@@ -27,31 +26,32 @@ def of_builder(fill: Callable[[RunBuilder], object], folder: Path) -> Path:
     return folder
 
 
-def script(folder: Path) -> Path:
+def script(folder):
     """A run of a training script whose reference has a name of its own."""
     run = RunBuilder(folder, suite="train.py", reference="plain")
     script = {"command": ["train.py"], "arms": [["plain", ""], ["amp", "--amp"]]}
     fleet.edit_run(folder, lambda info: info["request"].update(script=script))
     for name in ("plain", "amp"):
         run.memory(name, 1024, batch=1)
-    for replicate, step_ms in enumerate((10.0, 10.05, 10.0)):
-        speedup = 2.0 + replicate / 100
-        observed = {"script_loss": 1.0 + replicate / 10, "script_wait_pct": 5.0}
-        plain = timed(step_ms, 1, **observed)
-        amp = timed(step_ms / speedup, 1, speedup=speedup, within=0.05, **observed)
-        results = []
-        for name, row in (("plain", plain), ("amp", amp)):
-            results.append(TrialResult(arm=name, status="ok", row=row))
-        run.add(run.trial("speed", ["plain", "amp"], 1, replicate=replicate), *results)
+    for replicate, step_ms, speedup, loss in (
+        (0, 10.0, 2.0, 1.0),
+        (1, 10.05, 2.01, 1.1),
+        (2, 10.0, 2.02, 1.2),
+    ):
+        observed = {"script_loss": loss, "script_wait_pct": 5.0}
+        speeds = {
+            "plain": timed(step_ms, 1, **observed),
+            "amp": timed(step_ms / speedup, 1, speedup=speedup, within=0.05, **observed),
+        }
+        run.process(replicate, speeds, batch=1)
     fleet.begin(folder, "2026-01-01")
     return folder
 
 
-def failures(run: RunBuilder) -> None:
+def failures(run):
     """A precision that fails in every phase, next to two that are measured."""
     measured(run)
-    for place, phase in enumerate(MEASURING):
-        status = LOST[place % len(LOST)]
+    for phase, status in zip(MEASURING, itertools.cycle(LOST), strict=False):
         run.lost(phase, "amp-fp16", status, f"the {phase} trial ended as {status}")
     ended = "the step ended as nonfinite"
     run.lost("speed", "amp-bf16+set-to-none", "nonfinite", ended, ablation=True)
@@ -60,45 +60,55 @@ def failures(run: RunBuilder) -> None:
     run.diverged("fp16")
 
 
-def measured(run: RunBuilder, speedups: tuple[float, ...] = (2.0, 2.02, 1.98)) -> RunBuilder:
-    run.speed(speedups=speedups).memory("fp32", 100).memory("amp-bf16", 60)
-    return run.train("fp32", [90.0, 90.4]).train("amp-bf16", [90.1, 90.3], epoch_s=2.0)
+def measured(run, *speedups):
+    run.speed(speedups=speedups or (2.0, 2.02, 1.98))
+    run.memory("fp32", 100)
+    run.memory("amp-bf16", 60)
+    run.train("fp32", [90.0, 90.4])
+    run.train("amp-bf16", [90.1, 90.3], epoch_s=2.0)
 
 
-def explain(run: RunBuilder) -> None:
+def explain(run):
     """Casts take a quarter of the precision's step."""
-    measured(run, (1.33, 1.34, 1.32))
-    trial = run.trial("explain", ["fp32", "amp-bf16"], 128)
-    rows = [*step("fp32", FP32), *step("amp-bf16", GAINS | {"casts and layout": 20.0})]
-    for name, product_ms, copy_ms in (("fp32", 60.0, 2.0), ("amp-bf16", 24.0, 20.0)):
-        product = {"work": "other products", "detail": "128x512 512x512"}
-        copied = {"work": "casts and layout", "detail": "512x512"}
+    measured(run, 1.33, 1.34, 1.32)
+    rows = step("fp32", FP32)
+    rows += step("amp-bf16", GAINS | {"casts and layout": 20.0})
+    product = {"work": "other products", "detail": "128x512 512x512"}
+    copied = {"work": "casts and layout", "detail": "512x512"}
+    for name, product_ms, copy_ms in (
+        ("fp32", 60.0, 2.0),
+        ("amp-bf16", 24.0, 20.0),
+    ):
         rows.append(figure(name, "operator", "aten::addmm", product_ms, **product))
         rows.append(figure(name, "operator", "aten::_to_copy", copy_ms, **copied))
     rows += held("fp32", ("convolution", "body.0", 60), ("relu", "body.1", 40))
     rows += held("amp-bf16", ("_to_copy", "body.0", 30), ("relu", "body.1", 20))
-    explained = []
-    for row in rows:
-        known = {name: value for name, value in row.items() if not pd.isna(value)}
-        explained.append(Explained(trial=trial.id, **known))
-    results = [TrialResult(arm=name, status="ok") for name in trial.arm_names]
+    arms = ["fp32", "amp-bf16"]
+    trial = run.trial("explain", arms, 128)
+    results = [TrialResult(arm=name, status="ok") for name in arms]
+    explained = [Explained(trial=trial.id, **row) for row in rows]
     run.add(trial, *results, records=explained)
 
 
-def layers(run: RunBuilder) -> None:
+def layers(run):
     measured(run)
     trial = run.trial("layers", ["amp-fp16"], 128)
     rows = []
-    for layer, names in (
-        ("", ("concentrated", "error", "kept", "limit")),
-        ("head", ("error", "share")),
-        ("body", ("error", "share")),
+    for layer, name, value in (
+        ("", "concentrated", 0.5),
+        ("", "error", 0.5),
+        ("", "kept", 0.5),
+        ("", "limit", 0.5),
+        ("head", "error", 0.5),
+        ("head", "share", 0.5),
+        ("body", "error", 0.5),
+        ("body", "share", 0.5),
+        ("head", "keep", 1.0),
     ):
-        of_layer = {"kind": "module", "layer": layer}
-        for name in names:
-            rows.append(numeric(trial.id, "amp-fp16", **of_layer, name=name, value=0.5))
-    rows.append(numeric(trial.id, "amp-fp16", kind="module", layer="head", name="keep", value=1.0))
-    run.add(trial, TrialResult(arm="amp-fp16", status="ok", detail="keep head: 3 %"), records=rows)
+        row = {"kind": "module", "layer": layer, "name": name, "value": value}
+        rows.append(numeric(trial.id, "amp-fp16", **row))
+    result = TrialResult(arm="amp-fp16", status="ok", detail="keep head: 3 %")
+    run.add(trial, result, records=rows)
 
 
 COMMITTED = {
@@ -123,7 +133,7 @@ MADE: dict[str, Callable[[Path], Path]] = {
 CASES = (*COMMITTED, *MADE)
 
 
-def runs_of(case: str, folder: Path) -> list[Path]:
+def runs_of(case, folder):
     """Return the folders of a case's runs; a run that must be written is ``folder``/NAME."""
     if case in COMMITTED:
         return [RESULTS / name for name in COMMITTED[case]]

@@ -7,31 +7,32 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.golden.cases import CASES, runs_of
-from tests.golden.figures import FOLDER, PUBLISHED, Figures, figures, published, write_report
+from tests.golden.figures import FOLDER, figures, write_report
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *CASES], metavar="NAME")
-    names = parser.parse_args().names
-    if not names:
-        save(PUBLISHED, published())
-    for name in names or CASES:
+    options = parser.parse_args()
+    for name in options.names or CASES:
         target = FOLDER / name
         target.mkdir(exist_ok=True)
-        with TemporaryDirectory() as folder:
-            runs = runs_of(name, Path(folder))
-            save(target / "figures.json", figures(runs, Path(folder)))
-            shutil.copy(write_report(runs, Path(folder)), target)
+        with TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            runs = runs_of(name, folder)
+            save(target / "figures.json", figures(runs, folder))
+            report = write_report(runs, folder)
+            shutil.copy(report, target)
 
 
-def save(file: Path, found: Figures) -> None:
+def save(file, figures):
     """Write a row a line, so that a change of one is seen as such."""
-    rows = []
-    for name, row in found.items():
+    lines = []
+    for name, row in figures.items():
         pair = json.dumps({name: row}, ensure_ascii=False)
-        rows.append(pair[1:-1])
-    file.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+        lines.append(pair[1:-1])
+    rows = ",\n".join(lines)
+    file.write_text(f"{{\n{rows}\n}}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

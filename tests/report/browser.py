@@ -4,10 +4,8 @@ where it is not.
 
 import os
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +46,7 @@ CUT_OFF = """least => {
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
+def browser():
     """Start a browser."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if (chromium := shutil.which("chromium")) is None:
@@ -62,23 +60,22 @@ def browser() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(
-    browser: Any, path: Path, *, fragment: str = "", width: int = 1440, **more: Any
-) -> Iterator[Any]:
+def opened(browser, path, *, fragment="", width=1440, **more):
     """Open a file as a page; fail on anything it asks for, or says on its console."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **more)
-    page, heard = context.new_page(), []
+    page = context.new_page()
+    heard = []
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
     page.on("request", lambda request: heard.append(request.url))
-    page.goto(path.as_uri() + fragment)
+    page.goto(f"{path.as_uri()}#{fragment}")
     yield page
     for text in heard:
         assert text.startswith(("data:", path.as_uri()))
     context.close()
 
 
-def axe() -> str:
+def axe():
     """Return axe-core's source."""
     installed = ROOT / ".venv" / "node_modules" / "axe-core" / "axe.min.js"
     path = Path(os.environ.get("AXE_CORE", installed))

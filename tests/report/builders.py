@@ -120,10 +120,10 @@ class RunBuilder:
         result = TrialResult(arm=precision, status=status, **parts)
         return self.add(self.trial(phase, [precision], batch, **asked), result)
 
-    def floor(self, ratios: Sequence[float], *, step_ms: float = 10.0, **more: Any) -> RunBuilder:
+    def floor(self, ratios: Sequence[float], **more: Any) -> RunBuilder:
         """One process per ratio of fp32 to itself."""
         for replicate, ratio in enumerate(ratios):
-            speed = timed(step_ms, 128, speedup=ratio)
+            speed = timed(10.0, 128, speedup=ratio)
             self.result("floor", "fp32", replicate=replicate, row=speed, **more)
         return self
 
@@ -164,28 +164,24 @@ class RunBuilder:
             self.add(trial, *timed_so_far.values())
         return self
 
-    def together(
-        self,
-        gains: dict[str, Sequence[float]],
-        *,
-        batch: int = 128,
-        step_ms: float = 10.0,
-        fp32: Status = "ok",
-        within: float = 0.001,
-    ) -> RunBuilder:
+    def process(self, replicate: int, speeds: dict[str, Speed], batch: int = 128) -> RunBuilder:
+        """A process that timed some arms together."""
+        results = []
+        for name, speed in speeds.items():
+            results.append(TrialResult(arm=name, status="ok", row=speed))
+        trial = self.trial("speed", list(speeds), batch, replicate=replicate)
+        return self.add(trial, *results)
+
+    def together(self, gains: dict[str, Sequence[float]]) -> RunBuilder:
         """A process for each of the gains over fp32, which differ in speed by far more than the
         gains do.
         """
-        is_paired = fp32 == "ok"
-        for replicate, speedups in enumerate(zip(*gains.values(), strict=True)):
-            slow = step_ms * (1 + 0.2 * replicate)
-            speed = timed(slow, batch) if is_paired else None
-            rows = [TrialResult(arm="fp32", status=fp32, row=speed)]
-            for name, gain in zip(gains, speedups, strict=True):
-                speedup = gain if is_paired else None
-                speed = timed(slow / gain, batch, within=within, speedup=speedup)
-                rows.append(TrialResult(arm=name, status="ok", row=speed))
-            self.add(self.trial("speed", ["fp32", *gains], batch, replicate=replicate), *rows)
+        for replicate, gains_of_process in enumerate(zip(*gains.values(), strict=True)):
+            slow = 10.0 * (1 + 0.2 * replicate)
+            speeds = {"fp32": timed(slow, 128)}
+            for name, gain in zip(gains, gains_of_process, strict=True):
+                speeds[name] = timed(slow / gain, 128, within=0.001, speedup=gain)
+            self.process(replicate, speeds)
         return self
 
     def alone(self, precision: str, steps_ms: Sequence[float], *, batch: int = 128) -> RunBuilder:
@@ -240,10 +236,10 @@ class RunBuilder:
             course = {"seed": seed, "epochs": epochs, "accuracy": accuracy, "epoch_s": seconds}
             rows = []
             for number in range(1, epochs + 1):
-                epoch = epoch_of(trial.id, precision, epoch=number, **course)
-                rows.append(replace(epoch, **per_epoch))
+                row = epoch_of(trial.id, precision, epoch=number, **course, **per_epoch)
+                rows.append(row)
             for name in [*chosen]:
-                if hasattr(rows[-1], name):
+                if hasattr(row, name):
                     rows[-1] = replace(rows[-1], **{name: chosen.pop(name)})
             training = Training(total_s=seconds * epochs, **chosen)
             result = TrialResult(arm=precision, status="ok", row=training)
@@ -252,16 +248,15 @@ class RunBuilder:
 
     def diverged(self, precision: str, *, seed: int = 0, finite: int = 1) -> RunBuilder:
         """A training whose loss is NaN in the epoch after ``finite`` ones, which ends it."""
+        trial = self.trial("train", [precision], 128, seed=seed, epochs=2)
         detail = "the training loss became nan"
         result = TrialResult(arm=precision, status="nonfinite", detail=detail)
-        trial = self.trial("train", [precision], 128, seed=seed, epochs=2)
         self.add(trial, result)
-        for number in range(1, finite + 2):
-            row = epoch_of(trial.id, precision, seed=seed, epoch=number, accuracy=90.0, epoch_s=3.0)
-            if number > finite:
-                row = replace(row, train_loss=math.nan, test_loss=math.nan, test_accuracy_pct=10.0)
-            self.append(row)
-        return self
+        course = {"seed": seed, "accuracy": 90.0, "epoch_s": 3.0}
+        for number in range(1, finite + 1):
+            self.append(epoch_of(trial.id, precision, epoch=number, **course))
+        lost = {"train_loss": math.nan, "test_loss": math.nan, "test_accuracy_pct": 10.0}
+        return self.append(epoch_of(trial.id, precision, epoch=finite + 1, **course, **lost))
 
 
 def write_report(runs: list[Path], out: Path, **options: Any) -> Path:
@@ -283,7 +278,13 @@ def text_of(page: Path) -> str:
 
 def block(trial: str, precision: str = "fp32", **more: Any) -> Block:
     """A timed block of one step of a millisecond."""
-    usual = {"round": 0, "position": 0, "steps": 1, "time_ms": 1.0, "start_s": 0.0}
+    usual = {
+        "round": 0,
+        "position": 0,
+        "steps": 1,
+        "time_ms": 1.0,
+        "start_s": 0.0,
+    }
     return Block(trial=trial, precision=precision, **usual | more)
 
 
@@ -291,7 +292,12 @@ def numeric(trial: str, precision: str = "fp32", **more: Any) -> Numeric:
     """A figure of the numerics or the layers phase; usually of the first step of the whole
     model.
     """
-    usual = {"kind": "step", "step": 0, "layer": "", "name": "loss"}
+    usual = {
+        "kind": "step",
+        "step": 0,
+        "layer": "",
+        "name": "loss",
+    }
     return Numeric(trial=trial, precision=precision, **usual | more)
 
 
@@ -327,11 +333,11 @@ def capped(run: RunBuilder, speedup: float, *, is_capped: bool = True) -> RunBui
     """
     for replicate in range(3):
         state = {"power_capped": is_capped and replicate == 1}
-        faster = timed(10.0 / speedup, 128, speedup=speedup, within=0.01, **state)
-        results = []
-        for name, row in (("fp32", timed(10.0, 128, **state)), ("amp-bf16", faster)):
-            results.append(TrialResult(arm=name, status="ok", row=row))
-        run.add(run.trial("speed", ["fp32", "amp-bf16"], 128, replicate=replicate), *results)
+        speeds = {
+            "fp32": timed(10.0, 128, **state),
+            "amp-bf16": timed(10.0 / speedup, 128, speedup=speedup, within=0.01, **state),
+        }
+        run.process(replicate, speeds)
     return run
 
 
@@ -344,30 +350,30 @@ def epoch_of(
     accuracy: float | None,
     epoch_s: float,
     epochs: int = 2,
+    **more: Any,
 ) -> EpochResult:
     """An epoch of a training that ends at ``accuracy``."""
-    return EpochResult(
-        trial=trial,
-        precision=precision,
-        seed=seed,
-        epoch=epoch,
-        train_loss=(1.0 + 0.05 * seed) / epoch,
-        test_loss=(1.1 + 0.05 * seed) / epoch,
-        test_accuracy_pct=None if accuracy is None else accuracy * (1 - 0.4 / epoch + 0.4 / epochs),
-        train_s=epoch_s,
-        test_s=0.0,
-        elapsed_s=epoch_s * epoch,
-        data_wait_s=0.01,
-        samples=1000,
-        learning_rate=0.1,
-        loss_scale=None,
-        skipped_steps=0,
-    )
+    if accuracy is not None:
+        accuracy *= 1 - 0.4 / epoch + 0.4 / epochs
+    usual = {
+        "train_loss": (1.0 + 0.05 * seed) / epoch,
+        "test_loss": (1.1 + 0.05 * seed) / epoch,
+        "test_accuracy_pct": accuracy,
+        "train_s": epoch_s,
+        "test_s": 0.0,
+        "elapsed_s": epoch_s * epoch,
+        "data_wait_s": 0.01,
+        "samples": 1000,
+        "learning_rate": 0.1,
+        "loss_scale": None,
+        "skipped_steps": 0,
+    }
+    return EpochResult(trial=trial, precision=precision, seed=seed, epoch=epoch, **usual | more)
 
 
-def environment(device: Device, host: str = "box") -> Environment:
+def environment(device: Device) -> Environment:
     return Environment(
-        host=host,
+        host="box",
         os="Linux",
         python="3.12.1",
         torch="2.11.0",

@@ -13,32 +13,35 @@ from bench.spec.phases import PHASES
 from tests.report.builders import RunBuilder, text_of
 
 
-def made(material):
+def sums(material):
     return make_table("Sums", records(material.rows), [PRECISION])
 
 
 def drawn(name):
     bar = Bar(x=(0, 1), low=0.1, high=0.9, tint="fp32")
-    return Chart(
-        name=name, caption=name, about="", panels=[chart.rows_panel("", Axis(), ["fp32"], [bar])]
-    )
+    panel = chart.rows_panel("", Axis(), ["fp32"], [bar])
+    return Chart(name=name, caption=name, about="", panels=[panel])
 
 
 def findings(material):
-    beside = Finding(subject="mlp", result="go on", table=made(material))
+    beside = Finding(subject="mlp", result="go on", table=sums(material))
     yield Findings(findings=[beside])
-    behind = Finding(subject="fp32 on it", result="it is so", reasons=["Firstly.", "Secondly."])
+    behind = Finding(
+        subject="fp32 on it",
+        result="it is so",
+        reasons=["Firstly.", "Secondly."],
+    )
     yield Findings(
         findings=[behind],
         heading="Whence?",
         title="mlp",
         charts=[drawn("whence")],
-        tables=[made(material)],
+        tables=[sums(material)],
     )
 
 
 PART = PhaseReport(
-    tables=(Entry(15, "Sums of all", lambda material: [made(material), "A remark."]),),
+    tables=[Entry(15, "Sums of all", lambda material: [sums(material), "A remark."])],
     charts=lambda _: [
         (OVERVIEW, drawn("over-all")),
         ("mlp", drawn("of-mlp")),
@@ -53,18 +56,29 @@ PART = PhaseReport(
 def run(tmp_path, monkeypatch):
     for module in (page, document):
         monkeypatch.setattr(module, "parts", lambda: {"sums": PART})
-    return load([RunBuilder(tmp_path / "run").speed().folder])
+    run = RunBuilder(tmp_path / "run")
+    run.speed()
+    return load([run.folder])
+
+
+def assert_in_order(text, *parts):
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
 
 
 def test_tables_figures_and_findings_are_where_they_belong(run, tmp_path):
-    report = page.publish(run, tmp_path / "out")
-    head, html = ((tmp_path / "out" / name).read_text() for name in ("report.md", "report.html"))
+    out = tmp_path / "out"
+    report = page.publish(run, out)
+    head = (out / "report.md").read_text()
     assert "- mlp: go on." in head
     assert "**Whence?**" in head
     assert "- mlp: fp32 on it: it is so. Firstly. Secondly." in head
-    assert [name in head for name in ("(over-all.svg)", "(whence.svg)")] == [True, True]
+    assert "(over-all.svg)" in head
+    assert "(whence.svg)" in head
     assert "(of-mlp.svg)" not in head
-    order = [
+    html = out / "report.html"
+    assert_in_order(
+        html.read_text(),
         "go on",
         'data-name="over-all"',
         "Whence?",
@@ -74,13 +88,10 @@ def test_tables_figures_and_findings_are_where_they_belong(run, tmp_path):
         "A remark.",
         "A figure is left out.",
         'data-name="of-mlp"',
-    ]
-    places = [html.index(text) for text in order]
-    assert places == sorted(places)
-    assert text_of(tmp_path / "out" / "report.html").count("| amp-bf16 |") >= 2
-    said = render.terminal(report, tmp_path)
-    places = [said.index(text) for text in ("Sums", "mlp: go on.", "Whence?", "- Secondly.")]
-    assert places == sorted(places)
+    )
+    assert text_of(html).count("| amp-bf16 |") >= 2
+    printed = render.terminal(report, tmp_path)
+    assert_in_order(printed, "Sums", "mlp: go on.", "Whence?", "- Secondly.")
     assert "Sums" in render.in_words(report.findings)
 
 
@@ -89,8 +100,9 @@ def test_its_keys_are_in_the_document(run):
 
 
 def test_parts_are_found_in_the_folders_in_the_order_of_the_phases():
-    names = list(parts.parts())
-    assert names == [name for name in PHASES if name in names]
+    phases = [*PHASES]
+    names = [*parts.parts()]
+    assert names == sorted(names, key=phases.index)
     assert {"memory", "train"} <= {*names}
 
 
