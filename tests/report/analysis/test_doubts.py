@@ -15,12 +15,15 @@ from tests.report.builders import RunBuilder, capped, text_of, timed
 from tests.report.fleet import edit_rows, edit_run
 
 
-def trained(run, accuracies):
-    return run.speed().train("fp32", accuracies).train("amp-bf16", accuracies)
+def trained(run):
+    run.speed()
+    for name in ("fp32", "amp-bf16"):
+        run.train(name, [90.0])
+    return run
 
 
 def partial(run):
-    trained(run, [90.0, 90.1])
+    run.speed()
     edit_run(run.folder, lambda info: info.update(finished=None))
     return run
 
@@ -69,7 +72,7 @@ CASES = {
     "crowded": lambda run: edited(run, foreign_load_pct="35"),
     "disturbed": lambda run: edited(run, disturbance="thermal slowdown for 2 s"),
     "one process": lambda run: run.speed(speedups=[2.0]),
-    "one seed": lambda run: trained(run, [90.0]),
+    "one seed": trained,
     "unconverged": unconverged,
     "shared clock": lambda run: capped(run, 2.0),
     "one of many": one_of_many,
@@ -81,9 +84,11 @@ CASES = {
 def written(run, out):
     """Write the report of a run; return it and the texts of report.md and report.html."""
     contents = report([run.folder], out, figures="none")
-    head = (out / "report.md").read_text()
-    page = (out / "report.html").read_text()
-    return contents, unescape(head), unescape(page)
+    texts = []
+    for name in ("report.md", "report.html"):
+        text = (out / name).read_text()
+        texts.append(unescape(text))
+    return contents, *texts
 
 
 @pytest.mark.parametrize("name", DOUBTS)
@@ -141,7 +146,8 @@ FIRST = "fp32 computed 90 % of its products in bfloat16 (middle), so it is no fp
 def test_that_fp32_was_none_is_the_first_sentence_everywhere_and_at_every_verdict_over_it(
     run, tmp_path
 ):
-    contents, head, page = written(strayed(run), tmp_path)
+    strayed(run)
+    contents, head, page = written(run, tmp_path)
     details = text_of(tmp_path / "report.html")
     assert head.splitlines()[2].startswith(f"**{FIRST}**")
     assert "| fp32 ≠ |" in head
@@ -187,7 +193,8 @@ def test_an_arm_in_another_type_than_its_name_is_told_and_marked(run, of_arm, wo
 
 
 def test_a_scripts_reference_in_another_type_is_told_as_fp32(tmp_path):
-    run = strayed(RunBuilder(tmp_path / "run", reference="plain"))
+    run = RunBuilder(tmp_path / "run", reference="plain")
+    strayed(run)
     script = {"command": ["train.py"], "arms": [["plain", ""]]}
     edit_run(run.folder, lambda info: info["request"].update(script=script))
     told, _ = other_types_sentence([run.answer()])
@@ -195,8 +202,10 @@ def test_a_scripts_reference_in_another_type_is_told_as_fp32(tmp_path):
 
 
 def test_of_two_models_only_the_one_whose_fp32_was_none_is_marked(run, tmp_path):
-    sound = RunBuilder(tmp_path / "sound", suite="gpt").speed()
-    runs = load([strayed(run).folder, sound.folder])
+    strayed(run)
+    RunBuilder(tmp_path / "sound", suite="gpt").speed()
+    runs = load([tmp_path])
     rows = summarise(runs.trials)
-    marked = rows[rows["doubts"] == "other types"]
+    is_marked = rows["doubts"] == "other types"
+    marked = rows[is_marked]
     assert set(marked["suite"]) == {"mlp"}

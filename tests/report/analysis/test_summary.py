@@ -67,7 +67,9 @@ def test_arms_measured_apart_in_one_process_each_have_no_interval_and_no_verdict
 
 def test_arms_measured_apart_after_they_did_not_fit_together_have_lost_no_trial(run):
     names = ["fp32", "amp-bf16"]
-    results = [TrialResult(arm=name, status="oom") for name in names]
+    results = []
+    for name in names:
+        results.append(TrialResult(arm=name, status="oom"))
     for replicate in (0, 1, 2):
         together = run.trial("speed", names, 128, replicate=replicate)
         run.add(together, *results)
@@ -102,8 +104,9 @@ def test_an_arm_is_unconverged_only_where_a_narrower_interval_was_asked_for(
 def test_the_epochs_speedup_is_students_interval_on_the_seeds_paired_logs(run):
     baseline = [4.0, 4.4, 3.8]
     faster = [2.0, 2.1, 2.0]
-    run.train("fp32", [90.0] * 3, epoch_s=baseline)
-    run.train("amp-bf16", [90.0] * 3, epoch_s=faster)
+    accuracies = [90.0] * 3
+    run.train("fp32", accuracies, epoch_s=baseline)
+    run.train("amp-bf16", accuracies, epoch_s=faster)
     logs = np.log(baseline) - np.log(faster)
     result = scipy_stats.ttest_1samp(logs, 0)
     low, high = result.confidence_interval(0.95)
