@@ -11,10 +11,15 @@ from tests.report.builders import RunBuilder
 @pytest.mark.parametrize(
     ("paths", "names"),
     [
-        (["/x/here/run", "/x/there/run"], ["here/run", "there/run"]),
-        (["/1/results/a", "/2/results/a", "/2/results/b"], ["1/results/a", "2/results/a", "b"]),
+        (
+            ["/1/results/a", "/2/results/a", "/2/results/b"],
+            ["1/results/a", "2/results/a", "b"],
+        ),
         # One path is the end of the other.
-        (["/results/run", "/a/results/run"], ["/results/run", "a/results/run"]),
+        (
+            ["/results/run", "/a/results/run"],
+            ["/results/run", "a/results/run"],
+        ),
     ],
 )
 def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(paths, names):
@@ -24,9 +29,9 @@ def test_runs_are_told_apart_by_as_much_of_their_path_as_is_needed(paths, names)
 def test_a_report_is_named_after_the_runs_or_the_folder_of_runs_that_were_given(tmp_path):
     folder = tmp_path / "results"
     RunBuilder(folder / "resnet50")
-    a = RunBuilder(tmp_path / "a").folder
-    b = RunBuilder(tmp_path / "b").folder
+    run = tmp_path / "run"
+    RunBuilder(run)
     assert report_name([folder]) == "results"
-    assert report_name([folder, a, a]) == "results+a"
-    assert report_name([a, b]) == "a+b"
-    assert report_name([tmp_path / f"{number:099}" for number in range(30)]) == f"{0:099}+29-more"
+    assert report_name([folder, run, run]) == "results+run"
+    many = [tmp_path / f"{number:099}" for number in range(30)]
+    assert report_name(many) == f"{0:099}+29-more"

@@ -4,8 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
+from pandas.testing import assert_frame_equal
 
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
@@ -13,7 +13,7 @@ from bench.results.run_json import FORMAT
 from bench.results.store import Store, stored_results
 from bench.spec.errors import UsageError
 from tests.report.builders import RunBuilder, text_of, write_report
-from tests.report.fleet import copy, edit_run, original
+from tests.report.fleet import edit_run
 from tests.rows import edit_rows, rows, write_rows
 
 
@@ -33,14 +33,17 @@ def test_what_is_no_run_with_a_finished_trial_is_refused(tmp_path, names, messag
 
 
 def test_a_run_without_a_finished_trial_is_left_out_beside_others(tmp_path):
-    RunBuilder(tmp_path / "real").speed()
+    RunBuilder(tmp_path / "real").memory("fp32", 100)
     RunBuilder(tmp_path / "begun")
-    runs = load([tmp_path])
-    assert [run.label for run in runs.runs] == ["real"]
-    assert "begun has no finished trial" in runs.remarks[0]
+    read = load([tmp_path])
+    (run,) = read.runs
+    (remark,) = read.remarks
+    assert run.label == "real"
+    assert "begun has no finished trial" in remark
 
 
-COMMITTED = sorted((Path(__file__).parents[3] / "results").glob("*/run.json"))
+RESULTS = Path(__file__).parents[3] / "results"
+COMMITTED = sorted(RESULTS.glob("*/run.json"))
 
 
 @pytest.mark.parametrize("run_json", COMMITTED, ids=lambda path: path.parent.name)
@@ -50,32 +53,39 @@ def test_a_committed_run_is_read_and_could_be_resumed(run_json, tmp_path):
     assert stored_results(copied).statuses
     Store(copied)
     after = load([copied])
-    pd.testing.assert_frame_equal(after.trials, before.trials)
+    assert_frame_equal(after.trials, before.trials)
     for name, frame in before.details.items():
-        pd.testing.assert_frame_equal(after.details[name], frame)
+        assert_frame_equal(after.details[name], frame)
 
 
 def test_run_json_with_nothing_but_its_format_is_enough(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
-    (run.folder / "run.json").write_text(json.dumps({"format": FORMAT}))
-    assert "amp-bf16" in text_of(write_report([run.folder], tmp_path / "out", figures="none"))
+    run_json = run.folder / "run.json"
+    run_json.write_text(json.dumps({"format": FORMAT}))
+    page = write_report([run.folder], tmp_path / "out", figures="none")
+    assert "amp-bf16" in text_of(page)
 
 
 def test_runs_of_one_name_are_two_and_the_same_run_is_read_once(tmp_path):
-    here = RunBuilder(tmp_path / "here" / "run").speed().folder
-    there = RunBuilder(tmp_path / "there" / "run").speed().folder
+    here = tmp_path / "here" / "run"
+    there = tmp_path / "there" / "run"
+    for folder in (here, there):
+        RunBuilder(folder).memory("fp32", 100)
     read = load([here, there, here])
-    assert read.trials.groupby("run").size().to_dict() == {"here/run": 6, "there/run": 6}
+    assert list(read.trials["run"]) == ["here/run", "there/run"]
 
 
 # Images are compared by what they are: one fingerprint is one source, whatever its path.
 
 
-def on_images(folder: Path, path: str, fingerprint: str | None) -> Path:
+def on_images(folder: Path, path: str, fingerprint: str | None) -> None:
+    """A run that was trained on these images."""
+    run = RunBuilder(folder)
+    run.speed()
+    run.train("fp32", [90.0])
     source = {"source": path, "fingerprint": fingerprint}
     edit_rows(folder, lambda row: row.update(data=path))
     edit_run(folder, lambda run: run.update(data=[source]))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -89,28 +99,31 @@ def on_images(folder: Path, path: str, fingerprint: str | None) -> Path:
 def test_images_are_called_by_what_they_hold_and_without_fingerprints_by_their_path(
     tmp_path, path, fingerprint, name
 ):
-    first = original(tmp_path / "a")
-    second = copy(first, tmp_path / "b", device="Card B", architecture="Ada")
-    read = load([on_images(first, "folder:/x", "f1"), on_images(second, path, fingerprint)])
+    on_images(tmp_path / "a", "folder:/x", "f1")
+    on_images(tmp_path / "b", path, fingerprint)
+    read = load([tmp_path])
     names = {"folder:/x", name}
-    for frame in (read.trials, read.details["epochs"], read.details["blocks"]):
-        assert set(frame["data"]) == names
-    assert summarise(read.trials)["workload"].nunique() == len(names)
+    assert set(read.trials["data"]) == names
+    for file in ("epochs", "blocks"):
+        details = read.details[file]
+        assert set(details["data"]) == names
+    workloads = summarise(read.trials)["workload"]
+    assert workloads.nunique() == len(names)
 
 
 def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
     before = load([run.folder]).trials
-    path = run.folder / "speed.csv"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines, *lines[1:]]))
-    assert load([run.folder]).trials.equals(before)
+    written = rows(run.folder, "speed.csv")
+    write_rows(run.folder, "speed.csv", written * 2)
+    after = load([run.folder]).trials
+    assert after.equals(before)
 
 
 def test_a_round_that_lost_a_block_does_not_count(tmp_path):
     run = RunBuilder(tmp_path / "run").speed(speedups=[2.0], rounds=5)
-    *kept, lost = rows(run.folder, "blocks.csv")
-    assert (lost["precision"], lost["round"]) == ("amp-bf16", "4")
+    *kept, _last_of_bf16 = rows(run.folder, "blocks.csv")
     write_rows(run.folder, "blocks.csv", kept)
-    counts = load([run.folder]).trials.set_index("precision")["rounds"]
+    trials = load([run.folder]).trials
+    counts = trials.set_index("precision")["rounds"]
     assert counts.to_dict() == {"fp32": 5, "amp-bf16": 4}

@@ -9,7 +9,8 @@ from bench.report.tables.table import Table, material_of
 
 def titled(folder: Path, title: str) -> Table | None:
     """The table of this title in a run's report; None where it has none."""
-    for section in compose(material_of(load([folder]))).sections.values():
+    material = material_of(load([folder]))
+    for section in compose(material).sections.values():
         for table in section.tables:
             if table.title == title:
                 return table
@@ -18,7 +19,11 @@ def titled(folder: Path, title: str) -> Table | None:
 
 def lines(table: Table | None) -> list[dict[str, str]]:
     assert table is not None
-    return [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+    rows = []
+    for row in table.rows:
+        cells = zip(table.headers, row, strict=True)
+        rows.append(dict(cells))
+    return rows
 
 
 def column(table: Table | None, header: str) -> list[str]:
