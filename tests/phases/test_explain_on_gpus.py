@@ -2,12 +2,10 @@
 them.
 """
 
-import pandas as pd
 import pytest
 
-from bench.phases.explain.reasons import explanations
 from bench.phases.explain.trace import decompose
-from tests.phases.test_explain_reasons import cell
+from tests.phases.test_explain_reasons import explained
 from tests.traces import FP16, FP32, Trace
 
 KERNELS = {
@@ -76,12 +74,14 @@ def reasons_of(arm):
     """Return the sentences on an arm's trace by their rules; in fp32 its products take 250 µs."""
     rows = []
     baseline = step_of("aten::mm", FP32, [KERNELS[FP32]], us=250)
-    for name, trace in (("fp32", baseline), ("amp-fp16", arm)):
-        figures = decompose(trace.document(), gpu=True)
-        total_ms = sum(row["value"] for row in figures if row["kind"] == "class")
-        rows += [{"precision": name, **row} for row in figures]
-        rows.append({"precision": name, "kind": "step", "name": "timed", "value": total_ms})
-    (explanation,) = explanations(pd.DataFrame(rows).fillna("").assign(**cell()))
+    for precision, trace in (("fp32", baseline), ("amp-fp16", arm)):
+        total_ms = 0.0
+        for row in decompose(trace.document(), gpu=True):
+            rows.append({"precision": precision, **row})
+            if row["kind"] == "class":
+                total_ms += row["value"]
+        rows.append({"precision": precision, "kind": "step", "name": "timed", "value": total_ms})
+    (explanation,) = explained(rows)
     return {reason.name: reason.sentence for reason in explanation.reasons}
 
 

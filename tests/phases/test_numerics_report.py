@@ -7,77 +7,71 @@ import pandas as pd
 import pytest
 
 from bench.phases.numerics.report import charts, numerics
-from bench.report.analysis.summary import summarise
-from bench.report.analysis.verdict import answers
 from bench.report.figures.chart import Bar, Curve, Rule
-from bench.report.reading.load import load
+from bench.report.reading.load import KEY, load
 from bench.report.tables.table import material_of
-from bench.results.records import Numeric, TrialResult
-from tests.report.builders import RunBuilder
+from bench.results.records import TrialResult
+from tests.report.builders import RunBuilder, numeric
 from tests.report.tables.lines import lines
 
-
-def figures(trial, precision, *, scale=None, losses=(2.0, 1.5, 1.0), zero=0.0, skipped=()):
-    """Return the figures of a training, in the first and the last step gradients and errors."""
-    rows = []
-
-    def add(kind, step, name, value, layer=""):
-        row = Numeric(
-            trial=trial,
-            precision=precision,
-            kind=kind,
-            step=step,
-            layer=layer,
-            name=name,
-            value=float(value),
-        )
-        rows.append(row)
-
-    for step, loss in enumerate(losses):
-        add("step", step, "loss", loss)
-        add("step", step, "skipped", step in skipped)
-        if scale:
-            add("step", step, "loss_scale", scale)
-    for step in (0, len(losses) - 1):
-        add("gradient", step, "zero", zero)
-        add("gradient", step, "-20", 75)
-        add("gradient", step, "-30", 25)
-        add("error", step, "loss", 1e-4)
-        add("error", step, "gradient", 0.01 * (step + 1))
-        add("error", step, "output", 0.05)
-    add("activation", 1, "largest", 655.04, "fc")
-    add("activation", 0, "largest", 3, "conv1")
-    return rows
+PLAIN = {
+    "step loss": [2.0, 1.5, 1.0],
+    "step lost_updates": [0.5, 0.25, 1.0],
+    "gradient zero": [9.0, 0.0],
+    "gradient -20": [5.0, 75.0],
+    "gradient -30": [1.0, 25.0],
+    "error loss": [1e-3, 1e-4],
+    "error gradient": [0.01, 0.03],
+    "error output": [0.1, 0.05],
+    "activation largest conv1": [3.0],
+    "activation largest fc": [1.0, 655.04],
+}
+SCALED = {
+    **PLAIN,
+    "step loss_scale": [2048.0, 2048.0, 1024.0],
+    "step skipped": [0.0, 1.0, 0.0],
+    "gradient zero": [9.0, 100.0],
+}
+FIGURES = {
+    "fp32": PLAIN,
+    "amp-fp16": SCALED,
+    "fp16": PLAIN | {"step loss": [2.0, math.nan]},
+}
+"""By precision, the kind, name and layer of a figure, and step."""
 
 
-def steps_of(run):
-    return run.details["numerics_figures"].assign(where="GPU")
+def load_run(folder, by_precision):
+    builder = RunBuilder(folder)
+    for precision, figures in by_precision.items():
+        trial = builder.trial("numerics", [precision], 128)
+        builder.add(trial, TrialResult(arm=precision, status="ok"))
+        for key, values in figures.items():
+            kind, name, *layer = key.split()
+            of_figure = {"kind": kind, "name": name, "layer": "".join(layer)}
+            for step, value in enumerate(values):
+                builder.append(numeric(trial.id, precision, **of_figure, step=step, value=value))
+    return load([folder])
 
 
-@pytest.fixture
-def run(tmp_path):
-    builder = RunBuilder(tmp_path / "run")
-
-    def add(name, status="ok", **more):
-        trial = builder.trial("numerics", [name], 128)
-        builder.add(trial, TrialResult(arm=name, status=status))
-        builder.append(*figures(trial.id, name, **more))
-
-    add("fp32")
-    add("amp-fp16", scale=1024.0, zero=100.0, skipped=(1,))
-    add("fp16", "nonfinite", losses=(2.0, math.nan))
-    return load([builder.folder])
-
-
-def test_tables_hold_the_figures_of_each_precision_in_order(run):
-    steps, gradients = numerics(steps_of(run))
+def test_tables_hold_the_figures_of_each_precision_in_order(tmp_path):
+    rows = load_run(tmp_path, FIGURES).details["numerics_figures"]
+    steps, gradients = numerics(rows.assign(where="GPU"))
     assert steps.headers[3:7] == ["steps", "skipped", "first loss", "last loss"]
     assert [row[2:7] for row in steps.rows] == [
         ["fp32", "3", "–", "2.000", "1.000"],
         ["amp-fp16", "3", "1", "2.000", "1.000"],
         ["fp16", "2", "–", "2.000", "not finite"],
     ]
-    assert steps.rows[1][7:] == ["1,024", "655.0 (fc)", "1.0", "1.0e−4", "0.01", "0.03", "26.0"]
+    assert steps.rows[1][7:] == [
+        "1,024",
+        "25",
+        "655.0 (fc)",
+        "1.0",
+        "1.0e−4",
+        "0.01",
+        "0.03",
+        "26.0",
+    ]
     assert [row[3:] for row in gradients.rows] == [
         ["parameters", "0.00", "25.0", "75.0", "65,536", "25.0", "0.00"],
         ["parameters", "50.0", "12.5", "37.5", "1,024", "12.5", "0.00"],
@@ -85,35 +79,39 @@ def test_tables_hold_the_figures_of_each_precision_in_order(run):
     ]
 
 
+def of_class(kind, panel):
+    return [mark for mark in panel.marks if isinstance(mark, kind)]
+
+
 def histogram(run):
-    """Return the panel, and the points of amp-fp16 that are drawn: its line's, and its zeros."""
+    """Return the panel, and the points of amp-fp16: its line's, and its zeros."""
     ((_, chart),) = charts(material_of(run))
     (panel,) = chart.panels
     points = []
-    for mark in panel.marks:
-        if isinstance(mark, Curve) and mark.tint == "amp-fp16":
+    for mark in of_class(Curve, panel):
+        if mark.tint == "amp-fp16":
             points.append([(x, y) for x, y in mark.points if y > 0])
     return panel, *points
 
 
-def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(run):
-    panel, line, zeros = histogram(run)
+def test_a_histogram_has_every_share_where_its_power_of_two_is_and_float16s_limits(tmp_path):
+    panel, line, zeros = histogram(load_run(tmp_path, FIGURES))
     assert line == [(-29.5, pytest.approx(12.5)), (-19.5, pytest.approx(37.5))]
-    assert [share for _, share in zeros] == [pytest.approx(50.0)]
-    shaded = [mark.x for mark in panel.marks if isinstance(mark, Bar)]
-    assert [end for _, end in shaded] == [-25, -14]
-    # At fp32's scale, GradScaler's first.
-    (rule,) = [mark for mark in panel.marks if isinstance(mark, Rule)]
-    assert rule.at == -25 - 16
+    (zero,) = zeros
+    assert zero[1] == pytest.approx(50.0)
+    lost, coarse = of_class(Bar, panel)
+    assert lost.x[1] == -25
+    assert coarse.x == (-25, -14)
+    (rule,) = of_class(Rule, panel)
+    assert rule.at == -25 - 16  # at fp32's scale, GradScaler's first
 
 
-def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
-    rows = run.details["numerics_figures"]
-    is_power = (rows["kind"] == "gradient") & (rows["name"] != "zero")
-    run.details["numerics_figures"] = rows[~is_power]
-    _, line, zeros = histogram(run)
+def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(tmp_path):
+    figures = {"amp-fp16": {"gradient zero": [100.0]}}
+    _, line, zeros = histogram(load_run(tmp_path, figures))
     assert line == []
-    assert [share for _, share in zeros] == [pytest.approx(100.0)]
+    (zero,) = zeros
+    assert zero[1] == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +122,23 @@ def test_gradients_that_are_all_zero_have_a_histogram_of_zeros_alone(run):
         (2.0**24, "output_gradient", "layers' outputs"),
     ],
 )
-def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind, of):
+def test_what_float16_loses_is_what_numpys_casting_loses(scale, kind, of):
     chance = np.random.default_rng(0)
-    values = np.exp2(chance.uniform(-45, 14, 4000)).astype(np.float32)
-    plain = values.astype(np.float16)
-    with np.errstate(over="ignore"):
-        scaled = (values * np.float32(scale)).astype(np.float16)
+    exponents = chance.uniform(-45, 14, 4000)
+    values = np.exp2(exponents).astype(np.float32)
     powers = np.floor(np.log2(values)).astype(int)
-    names, counts = np.unique(powers.astype(str), return_counts=True)
-    rows = steps_of(run)
-    is_scale = (rows["precision"] == "amp-fp16") & (rows["name"] == "loss_scale")
-    steps = rows[is_scale].assign(value=scale)
-    bins = steps.iloc[[-1] * len(names)].assign(kind=kind, name=names, value=counts.astype(float))
-    _, gradients = numerics(pd.concat([steps, bins]))
+    counts = pd.Series(powers.astype(str)).value_counts()
+    rows = pd.DataFrame({"kind": kind, "name": counts.index, "value": counts})
+    rows.loc["scale"] = ["step", "loss_scale", scale]
+    cell = dict.fromkeys((*KEY, "where"), "")
+    cell["batch_size"] = 4.0
+    _, gradients = numerics(rows.assign(**cell, step=0))
     (line,) = lines(gradients)
+    assert line["gradients of"] == of
+    plain = values.astype(np.float16)
+    multiplied = values * np.float32(scale)
+    with np.errstate(over="ignore"):
+        scaled = multiplied.astype(np.float16)
     lost = plain == 0
     expected = {
         "in fp16: zero (%)": lost,
@@ -146,9 +147,5 @@ def test_what_float16_loses_is_what_numpys_casting_loses(run, scale, kind, of):
         "overflow at S (%)": np.isinf(scaled),
     }
     for header, part in expected.items():
-        assert float(line[header]) == pytest.approx(100 * part.mean(), abs=0.1)
-    assert line["gradients of"] == of
-
-
-def test_where_only_numerics_were_looked_at_there_is_no_answer(run):
-    assert answers(summarise(run.trials)) == []
+        shown = float(line[header])
+        assert shown == pytest.approx(100 * part.mean(), abs=0.1)
