@@ -147,21 +147,24 @@ def test_a_process_that_computed_for_a_twentieth_of_the_time_disturbs_and_is_nam
 
 
 @pytest.mark.parametrize(
-    ("process", "work", "errors", "disturbs"),
+    ("is_known", "work", "errors", "disturbs"),
     [
-        (OWN, {OWN: 90, 1: 0}, {}, False),
-        (OWN, {123: 80}, {}, True),  # this process is known by the memory that it holds
-        (70001, {70001: 90}, {}, False),  # the ids are another namespace's
+        (True, {OWN: 90, 1: 0}, {}, False),
+        (True, {123: 80}, {}, True),  # this process is known by the memory that it holds
+        (False, {70001: 90}, {}, False),  # the ids are another namespace's
         # Samples that the driver has not written.
-        (OWN, {0: 80, 123: 4_000_000}, {}, False),
+        (True, {0: 80, 123: 4_000_000}, {}, False),
         # As some Blackwell boards.
-        (OWN, {123: 80}, {OLDER: fake.NOT_SUPPORTED}, True),
-        (OWN, {123: 80}, {OLDER: fake.NO_PERMISSION, NEWER: fake.NO_PERMISSION}, False),
+        (True, {123: 80}, {OLDER: fake.NOT_SUPPORTED}, True),
+        (True, {123: 80}, {OLDER: fake.NO_PERMISSION, NEWER: fake.NO_PERMISSION}, False),
     ],
 )
-def test_only_a_process_that_is_known_to_compute_disturbs(watched, process, work, errors, disturbs):
+def test_only_a_process_that_is_known_to_compute_disturbs(
+    watched, is_known, work, errors, disturbs
+):
+    own = OWN if is_known else 70001
     # The first only holds memory.
-    gpu = FakeGpu("GPU-a", processes={1: GiB, process: GiB}, errors=errors)
+    gpu = FakeGpu("GPU-a", processes={1: GiB, own: GiB}, errors=errors)
     machine = watched(gpu)
     machine.poll(work=work)
     assert bool(machine.watch.disturbance()) is disturbs
