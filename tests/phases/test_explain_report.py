@@ -52,7 +52,7 @@ def test_reasons_are_sentences_and_techniques_are_named_once():
     result = plain(**EXAMPLES["launch-bound"])
     first, last = sentences(result)
     assert first.startswith("Launching kernels limits it")
-    assert "--techniques cuda-graphs,compile " in last
+    assert "--ladder --techniques cuda-graphs,compile " in last
     result.cell["data"] = "script"
     _, last = sentences(result)
     assert "--ladder" not in last  # which scripts have not
