@@ -195,6 +195,7 @@ def test_underflow_stalls_without_loss_scaling_and_with_nothing_else(watch, tiny
         assert result.status == "ok"
         losses = figures["step loss"]
         fall[name] = losses[40] / losses[0]  # of the same batch
+    # Of the last, all of whose gradients are zeros.
     assert figures["gradient zero"] == counted(figures)
     assert fall.pop("amp-fp16-noscale") == 1.0
     assert max(fall.values()) < 0.4

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 from bench.phases.numerics.report import charts, numerics
+from bench.report.analysis.summary import summarise
+from bench.report.analysis.verdict import answers
 from bench.report.figures.chart import Bar, Curve, Rule
 from bench.report.reading.load import KEY, load
 from bench.report.tables.table import material_of
@@ -149,3 +151,8 @@ def test_what_float16_loses_is_what_numpys_casting_loses(scale, kind, of):
     for header, part in expected.items():
         shown = float(line[header])
         assert shown == pytest.approx(100 * part.mean(), abs=0.1)
+
+
+def test_where_only_numerics_were_looked_at_there_is_no_answer(tmp_path):
+    run = load_run(tmp_path, {"fp32": PLAIN})
+    assert answers(summarise(run.trials)) == []

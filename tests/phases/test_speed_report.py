@@ -149,6 +149,8 @@ def test_speedup_and_efficiency_over_one_device_at_the_same_batch_and_at_the_sam
     table = scaling_in(run)
     kinds = column(table, "scaling")
     assert kinds == ["strong", "weak, 32 a device"]
+    joint = column(table, "throughput (samples/s)")
+    assert joint == ["1,500", "1,500"]
     throughputs = column(table, "its throughput")
     assert throughputs == ["1,000", "800.0"]
     speedups = column(table, "speedup over one [95 % interval]")

@@ -7,7 +7,7 @@ from torch import nn
 from bench.measure.operations import observe
 from bench.spec.suite import Data
 from bench.spec.trial import SuiteRef
-from bench.training.estimates import footprint, training_flops_per_sample
+from bench.training.estimates import count_flops, footprint, training_flops_per_sample
 from bench.training.step import leave_gradients
 from tests.training.conftest import batches, make, make_suite
 
@@ -65,6 +65,11 @@ class Trilinear(nn.Bilinear):
 def test_the_flops_of_a_model_that_cannot_be_counted_are_unknown(model):
     suite = make_suite(lambda _data: model)
     assert training_flops_per_sample(suite) is None
+
+
+def test_a_suite_is_counted_by_its_reference(tiny_file):
+    tiny = SuiteRef(name="tiny", file=str(tiny_file))
+    assert count_flops(tiny) == 2 * (2 * 192 * 16 + 3 * 16 * 2)
 
 
 def test_the_memory_of_weights_gradients_and_optimizer_states_is_counted_without_taking_any(

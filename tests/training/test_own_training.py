@@ -297,6 +297,22 @@ def test_a_loss_of_ones_own_with_a_cross_entropy_of_classes_has_an_accuracy():
     assert accuracy == pytest.approx(100 * right.sum() / 6)
 
 
+def test_an_accuracy_is_of_all_samples_or_there_is_none():
+    def model():
+        return nn.Linear(8, 2)
+
+    def loss(model, batch):
+        scores = model(batch).flatten(0, -2)
+        classes = torch.zeros(len(scores), dtype=torch.int64)
+        return nn.functional.cross_entropy(scores, classes)
+
+    arm = arm_of(replace(SUITE, model=model, loss=loss, optimizer=SGD))
+    samples = torch.randn(6, 8)
+    sequences = torch.randn(6, 5, 8)  # each with several classes
+    _, accuracy = evaluate(arm, iter([samples, sequences]))
+    assert accuracy is None
+
+
 class Binary(nn.Module):
     def forward(self, scores, classes):
         targets = classes.float()
