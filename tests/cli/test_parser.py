@@ -64,7 +64,9 @@ def test_explain_refuses_precisions_that_leave_nothing_to_compare(named):
     parse_words("explain --suite mlp --precisions fp32,amp-fp16")
 
 
-def test_explain_goes_on_with_a_run():
+def test_explain_takes_folders_or_goes_on_with_a_run():
+    folders = parse_words("explain results/a results/b").runs
+    assert folders == [Path("results/a"), Path("results/b")]
     assert parse_words("explain --resume results/a").resume == Path("results/a")
 
 
@@ -110,6 +112,7 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--target-ci 150%", "above 0 and up to 100%, not '150%'"),
         ("--batch-sizes 64,,128", "empty word"),
         ("--gpus gpu0", "--gpus must be GPU indices such as 0 or 0,1, cpu, or 0+1"),
+        ("--precisions fp31", "Did you mean 'fp32'"),
         ("--precisions init_scale=8", "no precision 'init_scale=8'"),
         ("--phases sped", "Did you mean 'speed'"),
         ("--time-budget 0s", "--time-budget takes a time above 0"),
@@ -120,6 +123,7 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
         ("--on ray --gpus 0", "--gpus names GPUs of this machine"),
         ("--accelerators V100", "add --on ray"),
         ("--on ray --accelerators V100+A100", "not 'V100+A100'"),
+        ("--phases speed --seeds 0,1", "--seeds is for training: add train to --phases"),
         ("--phases speed --from a.pt", "--from is for training: add train to --phases"),
         ("--gpu 0", "Unrecognized arguments: --gpu 0. Did you mean '--gpus'?"),
         ("--on ://x", "such as ray or ray://HOST:PORT, not '://x'"),
