@@ -82,9 +82,11 @@ def test_ctrl_c_while_modules_are_imported_is_answered(module):
     assert done.stderr == "run_bench: stopped.\n"
 
 
-def test_a_run_that_has_stored_nothing_is_stopped_without_advice(tmp_path, capfd):
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_run_that_has_stored_nothing_is_stopped_without_advice(tmp_path, capfd, has_folder):
     signals = Interruption()
-    signals.folder = tmp_path
+    if has_folder:
+        signals.folder = tmp_path
     signals.tell_stopped()
     assert capfd.readouterr().err == "run_bench: stopped.\n"
 

@@ -12,6 +12,7 @@ from bench.cli.parser import parse
 from bench.compare.command import COMMAND
 from bench.compare.comparison import LIMITS, _over_runs, compare
 from bench.compare.judge import judge_together
+from bench.phases.energy import Energy
 from bench.phases.layers import Layers
 from bench.phases.memory import MemoryPeak
 from bench.report.analysis.arms import Arm
@@ -323,6 +324,15 @@ def test_of_several_devices_each_is_compared_with_itself_by_the_processes_of_all
     assert change.values == pytest.approx((4.01, 4.8), rel=1e-5)
     (failure,) = result.failures
     assert "Card Y" in failure
+
+
+def test_the_figures_of_both_sides_are_medians_of_the_processes_that_are_compared(tmp_path):
+    for name, joules in (("old", (10.0, 10.1, 20.0)), ("new", (20.0, 20.1, 20.2))):
+        for number, value in enumerate(joules):
+            energy = Energy(energy_j_per_step=value, energy_source="counter")
+            RunBuilder(tmp_path / name / str(number)).result("energy", "fp32", row=energy)
+    (row,) = compare(tmp_path / "old", tmp_path / "new").rows
+    assert row.changes["energy"].values == (10.1, 20.1)
 
 
 def processes_of(rng, side, days, processes):

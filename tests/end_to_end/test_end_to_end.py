@@ -224,7 +224,9 @@ def test_a_sweep_is_a_row_for_each_combination(place):
     suite = suite.replace("batch_size=4,", "batch_size=batch_size,")
     (place / "tiny.py").write_text(suite)
     words = f"{CPU} --quick --precisions fp32 --phases speed --time-budget 0.1 --out out"
-    ask(f"{words} --sweep width=8,16 --sweep batch_size=4,5", place)
+    words += " --sweep width=8,16 --sweep batch_size=4,5"
+    assert "Trials: 4" in ask(f"{words} --dry-run", place).stdout
+    ask(words, place)
     swept = []
     for row in trial_rows(place / "out"):
         parameters = json.loads(row["parameters"])
