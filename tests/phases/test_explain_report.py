@@ -45,7 +45,7 @@ def test_the_table_has_each_class_and_adds_up_to_the_step():
         total_ms = float(total[column])
         for row in classes:
             total_ms -= float(row[column].replace("−", "-"))
-        assert total_ms == pytest.approx(0, abs=1)
+        assert total_ms == pytest.approx(0, abs=0.5)
 
 
 def test_reasons_are_sentences_and_techniques_are_named_once():
