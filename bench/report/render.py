@@ -113,6 +113,14 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
         answer = line.answer
         return f"{BASELINE} oom" if answer.is_gain and not answer.is_timed else line.accuracy
 
+    def use(line: Line) -> str:
+        words = [line.answer.use]
+        if line.answer.is_undecided:
+            words.append("(undecided)")
+        if line.marks:
+            words.append(line.marks)
+        return " ".join(words)
+
     columns = [
         number_column("speedup", lambda line: f"{line.faster} {line.spread}".rstrip()),
         number_column("memory", memory),
@@ -124,7 +132,7 @@ def _columns(*, with_peak: bool = False) -> list[Column]:
             columns.append(number_column(name, partial(changed, name)))
     return [
         text_column("device", lambda line: line.answer.names["label"]),
-        text_column("use", lambda line: f"{line.answer.use} {line.marks}".rstrip(), has_marks=True),
+        text_column("use", use, has_marks=True),
         *optional_columns(*columns),
     ]
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from bench.report import page, render
+from bench.report import page, render, report
 from bench.report.format import change, times
 from bench.report.page import FILES
 from tests.report import fleet
@@ -45,6 +45,14 @@ def whole_page(whole):
 @pytest.fixture(scope="module")
 def html(whole_page):
     return whole_page.read_text()
+
+
+def test_advice_that_longer_measuring_may_change_is_marked_on_the_page_and_the_terminal(tmp_path):
+    run = RunBuilder(tmp_path / "run").together({"amp-bf16": [0.9, 1.3]})
+    result = report([run.folder], tmp_path / "out", figures="none")
+    assert "fp32 (undecided)" in render.terminal(result, tmp_path)
+    (cell,) = re.findall('<td class="use">(.*?)</td>', written(run).read_text())
+    assert "undecided" in cell
 
 
 @pytest.fixture(scope="module")
