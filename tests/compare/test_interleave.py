@@ -157,7 +157,7 @@ import signal, sys, time
 from pathlib import Path
 
 def end(*_):
-    time.sleep(0.2)
+    time.sleep(0.5)
     Path(__file__).with_name("ended").touch()
     sys.exit(143)
 

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bench.report import published as literature
+from bench.report.format import known, records
 from tests.conftest import call
 
 FOLDER = Path(__file__).parent
+PUBLISHED = FOLDER / "published.json"
 DIGITS = 8
 """Significant digits in the files: the comparison is to 1e-6, so rounding must not reach it."""
 Figures = dict[str, dict[str, Any]]
@@ -39,6 +42,22 @@ def figures(runs, cwd):
     return {name: rounded(row) for name, row in rows.items()}
 
 
+def published():
+    """Return how each published training differs from that in fp32 of the same source."""
+    rows = {}
+    for row in records(literature.load_published()):
+        words = []
+        for name in (*literature.CELL, "precision"):
+            if known(row[name]):
+                words.append(f"{name} {row[name]}")
+        changes = {}
+        for name in ("speedup", "accuracy_change", "map50_change"):
+            if known(row[name]):
+                changes[name] = row[name]
+        rows[", ".join(words)] = rounded(changes)
+    return rows
+
+
 def subject(row):
     """Name an arm: a run, a suite with its parameters, a device, a batch size and a precision."""
     names = [
@@ -59,16 +78,16 @@ def without_names(row):
 
 def rounded(row):
     """Return what is known of a row, with numbers rounded."""
-    known = {}
+    kept = {}
     for name, value in row.items():
         if isinstance(value, list):
-            known[name] = ", ".join(value)
+            kept[name] = ", ".join(value)
         elif isinstance(value, float):
             digits = f"{value:.{DIGITS}g}"
-            known[name] = float(digits)
+            kept[name] = float(digits)
         elif value not in (None, "", 0):
-            known[name] = value
-    return known
+            kept[name] = value
+    return kept
 
 
 def table_rows(file):

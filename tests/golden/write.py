@@ -7,13 +7,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.golden.cases import CASES, runs_of
-from tests.golden.figures import FOLDER, figures, write_report
+from tests.golden.figures import FOLDER, PUBLISHED, figures, published, write_report
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *CASES], metavar="NAME")
     options = parser.parse_args()
+    if not options.names:
+        save(PUBLISHED, published())
     for name in options.names or CASES:
         target = FOLDER / name
         target.mkdir(exist_ok=True)
