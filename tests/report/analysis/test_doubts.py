@@ -114,7 +114,7 @@ def test_a_doubt_is_marked_at_its_row_and_explained_below_it(run, tmp_path, name
     row, _, _ = rest.partition("\n")
     assert doubt.mark in row
     assert f'</span> <span class="soft">{doubt.mark}</span>' in page
-    advised = "fp32" if name == "one of many" else "amp-bf16"
+    advised = "fp32 (undecided)" if name == "one of many" else "amp-bf16"
     assert f"{advised} {doubt.mark}" in shown
     legend = f"{doubt.mark} {doubt.about}."
     assert f"\n{legend}\n" in head
