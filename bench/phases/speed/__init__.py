@@ -121,7 +121,7 @@ def describe(result: TrialResult) -> str:
     if types:
         line += f", but {types}"
     # The detail of a suite's row begins with the same words.
-    detail = result.detail.replace(types, "").strip("; ")
+    detail = result.detail.removeprefix(types).strip("; ")
     if detail:
         line += f" ({shorten(detail, LONGEST)})"
     return line
