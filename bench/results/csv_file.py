@@ -91,17 +91,21 @@ def _checked(cells: pd.Series, field: Field, path: Path) -> pd.Series:
     if field.kind == "number":
         column = pd.to_numeric(cells, errors="coerce").astype(float)
         largest = np.inf if field.column.may_diverge else np.finfo(float).max
-        is_valid = column.between(max(LEAST[field.column.sign], -largest), largest)
+        values = column.to_numpy()
+        is_valid = (values >= max(LEAST[field.column.sign], -largest)) & (values <= largest)
         if not field.required:
-            is_valid |= cells.isna()
+            is_valid |= cells.isna().to_numpy()
     else:
         texts = {cell: plain(unquoted(str(cell))) for cell in cells.unique()}
-        words: Any = "category" if isinstance(cells.dtype, pd.CategoricalDtype) else "object"
-        column = cells.map(texts).astype(words)
-        is_valid = column.isin([text for text in texts.values() if _is_valid(text, field)])
+        column = cells
+        if any(cell != text for cell, text in texts.items()):
+            words: Any = "category" if isinstance(cells.dtype, pd.CategoricalDtype) else "object"
+            column = cells.map(texts).astype(words)
+        valid = [text for text in texts.values() if _is_valid(text, field)]
+        is_valid = column.isin(valid).to_numpy()
     if is_valid.all():
         return column
-    first = int(is_valid.to_numpy().argmin())
+    first = int(is_valid.argmin())
     cell = cells.iloc[first]
     text = f"{cell:g}".replace("nan", "") if isinstance(cell, float) else str(cell)
     raise UsageError(  # a row is one line, and the header is the first

@@ -145,6 +145,8 @@ def arms(trials: pd.DataFrame, metric: Metric) -> dict[int, Arm]:
     The arguments are those of ``measurements``.
     """
     measured: dict[int, Arm] = {}
+    if not trials["phase"].eq(metric.phase).any():
+        return measured
     for _, rows in measurements(trials, metric).groupby(ARM_NUMBER, sort=False):
         first = rows.iloc[0]
         key = tuple(first[KEY])

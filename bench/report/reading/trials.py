@@ -94,9 +94,9 @@ def read_trials(
     """
     frames = []
     for name, phase in MEASURING.items():
-        of_phase = read(folder / phase.file)
-        if not of_phase.empty:
-            frames.append(of_phase.assign(phase=name))
+        file = folder / phase.file
+        if file.exists():
+            frames.append(read(file).assign(phase=name))
     if not frames:
         return typed(pd.DataFrame(), TRIALS)
     rows = pd.concat(frames, ignore_index=True)
