@@ -15,7 +15,7 @@ from bench.spec.techniques import TECHNIQUES
 from bench.spec.trial import SuiteRef
 
 GIB = 2**30
-SUITE = ("name", "title", "source", "epochs", "full_epochs", "batch_sizes")
+SUITE = ("name", "title", "source", "epochs", "full_epochs", "batch_sizes", "cpu_parameters")
 HEADINGS = {
     "suites": "Suites (--suite NAME; change a parameter with --set NAME=VALUE):",
     "precisions": (
@@ -64,7 +64,11 @@ def describe_registries() -> list[str]:
             for key, value in entry.get("parameters", {}).items():
                 settings.append(f"{key}={value}")
             settings += entry.get("options", ())
-            for more in (entry.get("source"), " ".join(settings)):
+            on_cpu = []
+            for key, value in entry.get("cpu_parameters", {}).items():
+                on_cpu.append(f"{key}={value}")
+            cpu = "on a CPU " + " ".join(on_cpu) if on_cpu else ""
+            for more in (entry.get("source"), " ".join(settings), cpu):
                 if more:
                     lines.append(f"  {'':<18} {more}")
     return lines

@@ -45,8 +45,8 @@ HOW_TO_READ = (
     "Steps are timed on data already on the device; those of an ablation on data in host memory, "
     "those of a script with its own loading. Time per epoch includes loading data: where it gains "
     "less than the step does, look at the time spent waiting for data.",
-    "Peak memory is the steady peak of tensors on a GPU and of resident memory on a CPU, with one "
-    "precision alone in its process.",
+    "Peak memory is the steady peak of tensors on a GPU, and on a CPU what resident memory grew by "
+    "from before the model was built, with one precision alone in its process.",
     '"–": not measured, or a difference too small to be resolved. A word such as oom, unsupported, '
     "nonfinite, invalid, timeout or failed replaces a figure that could not be measured; the notes "
     "say why.",

@@ -45,6 +45,8 @@ def choose_folder(request: Request) -> tuple[Request, Path | None]:
         return request if request.suites else _stored_request(request, folder), folder
     if out is None or not out.exists():
         return request, out
+    if not out.is_dir():
+        raise UsageError(f"--out '{out}' is a file. Name a folder.")
     # A run that was killed before it wrote anything leaves its lock.
     if {path.name for path in out.iterdir()} - {LOCK}:
         advice = "Use another --out"

@@ -95,7 +95,7 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     if not statuses.isdisjoint(TRIED_AGAIN):
         return (
             f"the report's notes say what failed or hung; --resume {where} tries it again, or a "
-            "new run if you change the suite."
+            "new run if you change the suite or the script."
         )
     if statuses.isdisjoint(MEASURED):
         smaller = ", and smaller --batch-sizes in a new run may fit" if "oom" in statuses else ""
@@ -123,11 +123,15 @@ def _further(request: Mapping[str, Any], trials: pd.DataFrame, where: str) -> st
 
 def _more_seeds(trials: pd.DataFrame, where: str) -> str:
     """Return how to train with the seeds that a verdict on accuracy lacks, or empty."""
-    from bench.spec.metrics import ACCURACY
+    from bench.spec.metrics import ACCURACY, learned
 
     trained = trials[trials["phase"] == "train"]
+    tested: list[str] = []
+    for metric in learned():
+        tested += metric.columns
     seeds = {int(seed) for seed in trained["seed"]}
-    if trained["precision"].nunique() < 2 or len(seeds) >= ACCURACY.fewest:
+    is_enough = trained["precision"].nunique() < 2 or len(seeds) >= ACCURACY.fewest
+    if is_enough or trained[tested].isna().all(axis=None):
         return ""
     # Those that are there already stay: --resume refuses to leave one out.
     seeds.update(range(ACCURACY.fewest))

@@ -226,6 +226,12 @@ class ScriptLauncher(LocalLauncher):
             script_loss=_mean([each.loss for each in timings]),
         )
         warnings = []
+        fewest = min(each.steps for each in timings)
+        if fewest < self.script.steps:
+            warnings.append(
+                f"it ended early: {fewest} steps were measured of the {self.script.steps} of "
+                "--steps"
+            )
         if wait_pct is not None and wait_pct > WAIT_PCT:
             warnings.append(f"waited for data in {wait_pct:.0f} % of a step")
         reasons = [block.discarded for each in timings for block in each.blocks]

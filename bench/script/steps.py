@@ -52,6 +52,8 @@ class Timing:
     blocks: tuple[Block, ...]
     """Each iteration, the optimizer steps until their order repeats; the launcher fills in the
     trial and the arm."""
+    steps: int
+    """Optimizer steps after those that are not measured."""
     step_ms: float
     """The mean of an iteration that counts: what comes in bursts, such as data, has its share in
     it."""
@@ -150,6 +152,7 @@ def timing(record: Mapping[str, Any], warmup: int) -> Timing:
     losses = list(filter(math.isfinite, losses_of(steps)))
     return Timing(
         blocks=tuple(iteration.block(record["start_s"]) for iteration in iterations),
+        steps=len(steps) - 1,
         step_ms=step_ms,
         warming=warming,
         steady=settles and 2 * len(counted) >= len(unmarked),
@@ -285,8 +288,8 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
     computed = types(record["computed"])
     if computed == types(reference["computed"]):
         raise RefusedError(
-            f"these options changed nothing that was computed: {computed or 'no products'}, as "
-            "before"
+            f"it computed what the reference did ({computed or 'no products'}): its options "
+            "change nothing, or no torch module computes its products, around which autocast is put"
         )
     losses = losses_of([record["steps"][0], reference["steps"][0]])
     if len(losses) < 2 or math.isclose(*losses, rel_tol=LOSSES, abs_tol=1e-6):

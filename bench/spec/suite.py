@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,8 +59,9 @@ class Data:
     there is no test set."""
 
     def __post_init__(self) -> None:
-        is_shape = bool(self.input_shape) and min(self.input_shape) > 0
-        require(is_shape, "Data.input_shape", "a tuple of sizes above 0", self.input_shape)
+        shape = self.input_shape
+        is_shape = isinstance(shape, Sequence) and len(shape) > 0 and min(shape) > 0
+        require(is_shape, "Data.input_shape", "a tuple of sizes above 0", shape)
         is_either = (self.classes is None) != (self.target_shape is None)
         either = "given, or else target_shape for regression"
         require(is_either, "Data.classes", either, self.classes)

@@ -316,10 +316,20 @@ def seed_all(seed: int) -> None:
 
 
 def build_model(suite: Suite, data: Data) -> nn.Module:
-    """Build the suite's model, on the CPU, in fp32."""
+    """Build the suite's model, on the CPU, in fp32.
+
+    Raises:
+        UsageError: it is no module.
+    """
     build: Callable[..., Any] = suite.model
     model = build(data) if suite.model_takes_data else build()
-    return nn.ModuleDict(model) if isinstance(model, dict) else model
+    if isinstance(model, dict):
+        return nn.ModuleDict(model)
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"Suite.model returned a {type(model).__name__}, which is no torch module."
+        )
+    return model
 
 
 def build_optimizers(suite: Suite, model: nn.Module) -> dict[str, Any]:
@@ -388,6 +398,7 @@ def loss_of(suite: Suite, data: Data) -> tuple[Loss, nn.Module | None]:
 
 def pair_loss(criterion: nn.Module) -> Loss:
     """Return the loss of (model, batch) for batches of inputs and targets."""
+    takes_tensor = type(criterion).__module__.startswith(("torch.", "bench."))
 
     def loss(model: Any, batch: Batch) -> Any:
         if not (isinstance(batch, list | tuple) and len(batch) == 2):
@@ -396,7 +407,14 @@ def pair_loss(criterion: nn.Module) -> Loss:
                 "loss(model, batch)."
             )
         inputs, targets = batch
-        return criterion(model(inputs), targets)
+        outputs = model(inputs)
+        # A suite's own loss may take what its model returns; others take one tensor.
+        if takes_tensor and not isinstance(outputs, Tensor):
+            raise UsageError(
+                f"The model returned a {type(outputs).__name__}, not a tensor: give the suite a "
+                "loss(model, batch)."
+            )
+        return criterion(outputs, targets)
 
     return loss
 

@@ -222,7 +222,7 @@ def test_what_remains_of_a_run_that_goes_on_has_no_final_rows(tmp_path, go_on, t
     assert remaining(plan, tmp_path).trials == (third, fourth)
 
 
-def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path):
+def test_what_failed_is_said_under_the_answers_with_where_the_others_are(tmp_path):
     contents = SimpleNamespace(
         grid=SimpleNamespace(groups={}),
         lists={"Failed": ["mlp on GPU 0: bf16 failed in memory"] * 10},
@@ -233,7 +233,7 @@ def test_what_failed_is_said_under_the_answers_with_where_its_reason_is(tmp_path
     )
     text = " ".join(terminal(contents, tmp_path).split())
     assert "in memory 2 more lines" in text
-    assert f"under Notes in {tmp_path / 'report.html'}." in text
+    assert f"are in {tmp_path / 'report.html'}." in text
 
 
 def test_a_folder_is_taken_if_it_is_empty_or_has_a_lock_alone(tmp_path):
@@ -338,6 +338,12 @@ def test_as_many_seeds_as_a_verdict_lacks_are_the_next_step(run, seeds, options)
     run.train("fp32", accuracies)
     run.train("amp-bf16", accuracies)
     assert suggested(run) == options
+
+
+def test_no_more_seeds_are_the_next_step_where_nothing_is_tested(run):
+    for name in ("fp32", "amp-bf16"):
+        run.train(name, [None], epochs=1, test_loss=None)
+    assert suggested(run) == set()
 
 
 def test_more_time_is_the_next_step_where_an_interval_is_too_wide(run):

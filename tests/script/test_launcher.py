@@ -51,9 +51,9 @@ def launch(monkeypatch, tmp_path):
     turns, or an error.
     """
 
-    def launch(processes, *, inject=False, **options):
+    def launch(processes, *, inject=False, steps=10, **options):
         asked = trial(*processes, **options)
-        script = Script(command=("train.py",), arms=(), warmup=2, inject=inject)
+        script = Script(command=("train.py",), arms=(), warmup=2, steps=steps, inject=inject)
         launcher = ScriptLauncher(script)
         launcher.workspace = tmp_path
         started = []
@@ -154,6 +154,12 @@ def test_waiting_and_skipped_steps_are_in_the_row_and_said(launch):
     assert done.notes == ["train.py, a: waited for data in 40 % of a step."]
 
 
+def test_a_script_that_ends_before_the_last_of_its_steps_is_said(launch):
+    done = launch({"a": process(10), "b": process(5)}, steps=50)
+    for name in "ab":
+        assert "10 steps were measured of the 50" in done.rows[name].detail
+
+
 def test_backward_passes_that_grow_while_they_are_timed_are_said(launch):
     growing = [1] * 4 + [4] * 8
     plain = process(10, backwards=growing)
@@ -170,7 +176,7 @@ def test_a_profiled_arm_has_its_types_and_is_compared_with_the_reference(launch)
     assert result.row.peak_resident_bytes == 2**20
     mixed = process(5)
     done = launch({"b": mixed}, phase="memory", reference="a")
-    assert "changed nothing" in done.ending.text
+    assert "computed what the reference did" in done.ending.text
     mixed["computed"] = {"bfloat16": 9, "float32": 1}
     done = launch({"b": mixed}, phase="memory", reference="a")
     result = done.rows["b"]

@@ -27,6 +27,7 @@ GIVEN = {
         (Suite, {"batch_sizes": (8, -1)}, "batch_sizes"),
         (Suite, {"cpu_batch_sizes": (1.5,)}, "cpu_batch_sizes"),
         (Data, {"input_shape": ()}, "input_shape"),
+        (Data, {"input_shape": 8}, "input_shape"),
         (Data, {"classes": None}, "classes"),
         (Data, {"steps_per_epoch": 0}, "steps_per_epoch"),
     ],

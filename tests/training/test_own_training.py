@@ -17,7 +17,7 @@ from bench.data.batches import SuiteBatches
 from bench.spec import Quality, Suite
 from bench.spec.errors import UnsupportedError, UsageError
 from bench.spec.techniques import Techniques
-from bench.training.step import evaluate, evaluate_by, train_epoch
+from bench.training.step import TokenLoss, evaluate, evaluate_by, pair_loss, train_epoch
 from bench.worker.failures import failure
 from tests.training.conftest import CPU, arm_of, plain_sgd, same
 
@@ -410,6 +410,7 @@ FOREIGN = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
         ({"loss": scores_of}, r"has shape \(8,\)"),
         ({"loss": lambda model, batch: {"los": 1.0}}, "'loss', is a NoneType"),
         ({"loss": None}, r"not inputs and targets: give the suite a loss\(model, batch\)"),
+        ({"model": lambda: None}, "returned a NoneType, which is no torch module"),
         ({"optimizer": lambda model: [FOREIGN]}, "has no parameter of the model"),
         ({"optimizer": lambda model: None}, "returned a NoneType, which is no optimizer"),
         ({"step": lambda training, batch: training.update(None, "tail")}, "tail"),
@@ -422,6 +423,23 @@ def test_what_is_wrong_is_named(wrong, message):
     suite = replace(SUITE, **wrong)
     with pytest.raises((UsageError, LookupError), match=message):
         losses_of(arm_of(suite))
+
+
+class LossOfLogits(nn.CrossEntropyLoss):
+    def forward(self, input, target):
+        return super().forward(input["logits"], target)
+
+
+def test_a_suites_own_loss_takes_what_its_model_returns_and_torchs_a_tensor():
+    batch = (torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))
+
+    def model(inputs):
+        return {"logits": inputs}
+
+    assert pair_loss(LossOfLogits())(model, batch) > 0
+    for criterion in (nn.CrossEntropyLoss(), TokenLoss()):
+        with pytest.raises(UsageError, match="returned a dict, not a tensor"):
+            pair_loss(criterion)(model, batch)
 
 
 def batches_of(open_split):

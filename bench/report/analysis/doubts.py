@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.report.format import known, processes
+from bench.spec.metrics import learned
 
 # A row of the summary.
 Row = Mapping[Hashable, Any]
@@ -76,7 +77,7 @@ DOUBTS = {
             name="one seed",
             mark="¶",
             about="it was trained with one seed, so how far chance moves its accuracy is not known",
-            applies=lambda row: row["seeds"] == 1,
+            applies=lambda row: row["seeds"] == 1 and _has_accuracy(row),
         ),
         Doubt(
             name="unconverged",
@@ -120,6 +121,11 @@ DOUBTS = {
         ),
     )
 }
+
+
+def _has_accuracy(row: Row) -> bool:
+    """Return whether a row's training was tested."""
+    return any(known(row[metric.figure]) for metric in learned())
 
 
 def marked_verdict(row: Row) -> Any:

@@ -94,7 +94,8 @@ RULES = (
     Rule(
         arms=lambda facts: facts.undecided,
         advice=STAY,
-        evidence="no gain is shown, measure longer to decide: {arm} is {speed}",
+        evidence="no gain is shown, a new run with a larger --time-budget may decide: {arm} is "
+        "{speed}",
     ),
     Rule(
         arms=lambda facts: facts.sound,

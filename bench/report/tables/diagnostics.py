@@ -109,15 +109,22 @@ def _named(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def failures(runs: Runs) -> list[str]:
-    """Return a line for each precision that has rows without an answer on a device."""
+    """Return a line for each precision that has rows without an answer on a device.
+
+    It has the reason of the first of them.
+    """
     trials = _named(runs.tried())
     failed = trials[~trials["status"].isin(ANSWERED)]
     alike = failed.groupby(["workload", "label", "precision", "status"], sort=False)
     lines = []
-    for (workload, label, precision, status), phases in alike["phase"]:
+    for (workload, label, precision, status), rows in alike:
         where = f"{workload} on {label}"
-        names = ", ".join(phases.unique())
-        lines.append(f"{where}: {precision} {status} ({names})")
+        names = ", ".join(rows["phase"].unique())
+        line = f"{where}: {precision} {status} ({names})"
+        details = rows.loc[rows["detail"] != "", "detail"]
+        if not details.empty:
+            line += f": {_shortened(details.iloc[0])}"
+        lines.append(line)
     return lines
 
 
@@ -186,7 +193,11 @@ def _reason(name: str, detail: str) -> str:
     """Return a row's reason, shortened, without the precision's name at its head."""
     # So that precisions with the same reason share a sentence.
     text = detail.removeprefix(name).lstrip(": ")
-    return textwrap.shorten(text, LONGEST, placeholder=" …").rstrip(".") or UNSUPPORTED
+    return _shortened(text) or UNSUPPORTED
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text, LONGEST, placeholder=" …").rstrip(".")
 
 
 def warnings(runs: list[Run]) -> list[str]:

@@ -39,10 +39,16 @@ SUM = (
     "Of devices that train together, peak memory is the largest device's, and after it the sum of "
     "all devices' peaks."
 )
+UNRESOLVED = "Of a peak without a change, the difference from fp32 is too small to be resolved."
 ABOUT_FIGURES = (
-    "Bold: what to train with. The speedup is a trimmed mean over paired rounds, a step a median "
-    "over blocks, time/epoch a median over epochs after the first, with the fastest and slowest: "
-    "a ratio of two of these may differ from the speedup by chance."
+    "Bold: what to train with, if accuracy does not suffer. The speedup is a trimmed mean over "
+    "paired rounds, a step a median over blocks, time/epoch a median over epochs after the first, "
+    "with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
+)
+ABOUT_SCRIPTS = (
+    "Bold: what to train with, if accuracy does not suffer. The speedup is a trimmed mean over "
+    "rounds of processes, a step the median over processes of the mean of a process's steps: a "
+    "ratio of two of these may differ from the speedup by chance."
 )
 
 
@@ -62,7 +68,8 @@ def by_workload(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
             line["is_advised"] = line["precision"] == answer.precision
             lines_of.setdefault(line["workload"], []).append(line)
     tables = []
-    notes = [ABOUT_FIGURES]
+    are_scripts = rows["data"].eq("script").all()
+    notes = [ABOUT_SCRIPTS if are_scripts else ABOUT_FIGURES]
     for workload, lines in lines_of.items():
         columns = [
             text_column("device", "label"),
@@ -78,6 +85,8 @@ def by_workload(rows: pd.DataFrame, answers: Sequence[Answer]) -> list[Table]:
     if tables:
         if any(map(_has_sum, lines_of.values())):
             notes.append(SUM)
+        if any(map(_has_unresolved, lines_of.values())):
+            notes.append(UNRESOLVED)
         tables[-1] = replace(tables[-1], footnotes=list(dict.fromkeys(notes)))
     return tables
 
@@ -89,6 +98,21 @@ def _measured(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _has_sum(rows: Sequence[Row]) -> bool:
     return any(known(row["all_devices_bytes"]) for row in rows)
+
+
+def _has_unresolved(rows: Sequence[Row]) -> bool:
+    """Return whether an arm's peak memory, and fp32's, are known but not whether they differ."""
+    with_fp32 = {row["where"] for row in rows if _is_fp32(row) and known(row["peak_memory_bytes"])}
+    for row in rows:
+        is_compared = not _is_fp32(row) and row["where"] in with_fp32
+        has_peak = known(row["peak_memory_bytes"])
+        if is_compared and has_peak and not known(row["memory_change_ratio"]):
+            return True
+    return False
+
+
+def _is_fp32(row: Row) -> bool:
+    return bool(row["precision"] == BASELINE)
 
 
 def unfolded(rows: pd.DataFrame, answers: Sequence[Answer]) -> dict[str, Table | None]:

@@ -101,6 +101,14 @@ def test_a_doubt_is_in_json(run, name):
     assert name in doubts
 
 
+def test_one_seed_is_no_doubt_about_a_training_without_accuracy(run):
+    run.speed()
+    for name in ("fp32", "amp-bf16"):
+        run.train(name, [None], epochs=1, test_loss=None)
+    exported = document.report(load([run.folder]))
+    assert [row["doubts"] for row in exported["results"]] == [None, None]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_doubt_is_marked_at_its_row_and_explained_below_it(run, tmp_path, name):

@@ -34,7 +34,7 @@ def test_a_gain_names_the_precision_and_the_interval(run):
         ([0.8, 0.81, 0.79], "nothing gains: amp-bf16 is 0.80 ["),
         (
             [0.8, 1.3, 1.05],
-            "no gain is shown, measure longer to decide: amp-bf16 is 1.03 [",
+            "no gain is shown, a new run with a larger --time-budget may decide: amp-bf16 is 1.03",
         ),
     ],
 )

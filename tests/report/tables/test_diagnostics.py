@@ -99,7 +99,7 @@ def test_what_failed_is_a_line_and_what_does_not_fit_or_is_not_supported_is_none
     run.lost("memory", "fp8-tensorwise", "unsupported")
     run.lost("memory", "amp-fp16", "timeout")
     assert failures(load([run.folder])) == [
-        "mlp on Test 1: bf16 failed (memory, train)",
+        "mlp on Test 1: bf16 failed (memory, train): odd",
         "mlp on Test 1: amp-fp16 timeout (memory)",
     ]
     page = write_report([run.folder], run.folder, figures="none")
