@@ -100,8 +100,8 @@ def run(request: Request, signals: Interruption) -> int:
         )
         return 1
     if reporting.WITHOUT_REPORT not in os.environ:
-        reporting.report([folder])
-        reporting.show_next(folder)
+        contents = reporting.report([folder])
+        reporting.show_next(folder, contents)
     return 0 if succeeded else 1
 
 

@@ -20,6 +20,8 @@ from bench.spec.text import print_plain
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bench.report.page import Report
+
 # The variable that tells a run that its report is not wanted.
 WITHOUT_REPORT = "AMPMETER_WITHOUT_REPORT"
 REPORTS = Path("reports")
@@ -31,7 +33,7 @@ def report(
     *,
     published: bool = False,
     figures: Literal["overview", "all", "none"] = "overview",
-) -> None:
+) -> Report:
     """Write the report of some runs; print its ablations, its answers and where it is.
 
     Args:
@@ -39,6 +41,9 @@ def report(
         out: where to write it; None is reports/, under the runs' names.
         published: whether published figures are shown, too.
         figures: of which devices.
+
+    Returns:
+        Its contents.
 
     Raises:
         UsageError: it cannot be written.
@@ -60,15 +65,17 @@ def report(
         ) from error
     print_plain(reporter.terminal(contents, out))
     print_plain(f"Report: {out / 'report.md'} and {out / 'report.html'}")
+    return contents
 
 
-def show_next(folder: Path) -> None:
-    """Print how to go on after a run, and what its phases advise."""
+def show_next(folder: Path, contents: Report) -> None:
+    """Print how to go on after a run with this report, and what its phases advise."""
     advised = advice_of(folder)
     for advice in advised:
         if advice.code:
             print_plain(advice.code, wrap=False)
-    print_plain(f"Next: {next_step(folder, advised)}")
+    is_undecided = any(answer.is_undecided for answer in contents.verdicts)
+    print_plain(f"Next: {next_step(folder, advised, is_undecided=is_undecided)}")
 
 
 def advice_of(folder: Path) -> list[Advice]:
@@ -81,8 +88,11 @@ def advice_of(folder: Path) -> list[Advice]:
     return advised
 
 
-def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
-    """Return how to go on after a run; what its phases ``advised`` comes before the usual."""
+def next_step(folder: Path, advised: Sequence[Advice] = (), *, is_undecided: bool = False) -> str:
+    """Return how to go on after a run; what its phases ``advised`` comes before the usual.
+
+    ``is_undecided`` tells whether its advice may change with longer measuring.
+    """
     from bench.report.reading.trials import read_details, read_trials
 
     run, where = read_run(folder), shlex.quote(str(folder))
@@ -103,14 +113,16 @@ def next_step(folder: Path, advised: Sequence[Advice] = ()) -> str:
     steps = [advice.step for advice in advised if advice.step]
     if steps:
         return " ".join(steps)
-    return _further(request, trials, where)
+    return _further(request, trials, where, is_undecided=is_undecided)
 
 
-def _further(request: Mapping[str, Any], trials: pd.DataFrame, where: str) -> str:
+def _further(
+    request: Mapping[str, Any], trials: pd.DataFrame, where: str, *, is_undecided: bool
+) -> str:
     """Return how to go on after a run that measured all that it was to."""
     if request.get("quick"):
         return f"{repeated(request)} measures what --quick left out."
-    if "unconverged" in {*trials["status"]}:
+    if is_undecided or "unconverged" in {*trials["status"]}:
         return (
             f"some intervals are too wide to decide: {repeated(request)} with a larger "
             "--time-budget (default: 30s) narrows them."

@@ -353,6 +353,14 @@ def test_more_time_is_the_next_step_where_an_interval_is_too_wide(run):
     assert suggested(run) == {"--time-budget"}
 
 
+def test_more_time_is_the_next_step_where_advice_may_change(run, capsys):
+    run.speed(speedups=[0.8, 1.3, 1.05])
+    contents = reporting.report([run.folder], run.folder / "report")
+    capsys.readouterr()
+    reporting.show_next(run.folder, contents)
+    assert "--time-budget" in capsys.readouterr().out
+
+
 def test_only_what_may_end_otherwise_is_to_be_tried_again(run):
     run.lost("memory", "fp32", "oom")
     assert suggested(run) == {"--batch-sizes"}
