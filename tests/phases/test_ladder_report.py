@@ -17,6 +17,7 @@ from tests.report.ablations import (
 )
 from tests.report.builders import RunBuilder, timed
 from tests.report.tables.lines import lines
+from tests.rows import edit_rows
 
 
 def shown(builder):
@@ -82,6 +83,33 @@ def test_a_step_that_ran_out_of_memory_is_a_row_and_those_above_build_on_the_one
     assert rows["+ set-to-none"]["status"] == "oom: CUDA out of memory"
     assert rows["+ compile"]["builds on"] == "amp-bf16"
     assert rows["+ compile"]["over the one it builds on [95 % interval]"].startswith("2.00 [")
+
+
+@pytest.mark.parametrize(
+    ("endings", "status"),
+    [
+        (["timeout", "failed"], "failed"),
+        (["ok", "failed"], "ok"),
+        (["unconverged", "ok"], "unconverged"),
+    ],
+)
+def test_a_step_is_timed_if_one_process_was_and_else_has_the_last_failure(
+    tmp_path, endings, status
+):
+    builder = RunBuilder(tmp_path / "run")
+    for replicate, ending in enumerate(endings):
+        builder.lost("speed", AMP, ending, batch=64, replicate=replicate, ablation=True)
+    (step,) = ablation_of(builder).rows
+    assert step["status"] == status
+
+
+def test_a_failure_of_memory_does_not_count_beside_one_of_speed_even_if_it_came_later(tmp_path):
+    builder = RunBuilder(tmp_path / "run")
+    builder.lost("memory", AMP, "oom", batch=64, ablation=True)
+    builder.lost("speed", AMP, "timeout", batch=64, ablation=True)
+    edit_rows(builder.folder, lambda row: row.update(started="2100-01-01"), "memory.csv")
+    (step,) = ablation_of(builder).rows
+    assert step["status"] == "timeout"
 
 
 def test_without_fp32_there_is_no_ratio_over_it_and_the_rest_is_shown(tmp_path):
@@ -156,7 +184,14 @@ def test_a_verdict_over_an_fp32_that_computed_in_another_type_is_marked(tmp_path
         assert f"× as fast as fp32 ({word}, 3 processes)" in verdict(ladder)
 
 
-@pytest.mark.parametrize(("steps", "advice"), [(1, "go up to amp-bf16"), (7, "no verdict")])
+@pytest.mark.parametrize(
+    ("steps", "advice"),
+    [
+        (1, "go up to amp-bf16"),
+        (2, "no verdict"),  # the gain over fp32 of each, and that of one over the other
+        (7, "no verdict"),
+    ],
+)
 def test_among_many_steps_of_few_rounds_one_that_barely_clears_the_noise_is_chance(
     tmp_path, steps, advice
 ):
