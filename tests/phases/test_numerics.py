@@ -172,6 +172,16 @@ def test_what_is_not_finite_is_found_with_its_step_and_the_layer_that_it_was_met
     assert figures["gradient nonfinite"][3] > 0
 
 
+def test_an_activation_that_is_nan_counts_as_the_largest_of_its_layer(watch, breaking):
+    breaking("outputs")
+    _, figures = watch()
+    assert figures["activation 1"] == {3: math.inf}
+    (step, value), *others = figures["activation 2"].items()
+    assert step == 3
+    assert math.isnan(value)
+    assert not others
+
+
 def test_with_loss_scaling_such_a_step_is_skipped_and_training_goes_on(watch, breaking):
     breaking("gradients")
     result, figures = watch("amp-fp16", steps=6)

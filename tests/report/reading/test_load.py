@@ -111,11 +111,12 @@ def test_images_are_called_by_what_they_hold_and_without_fingerprints_by_their_p
     assert workloads.nunique() == len(names)
 
 
-def test_a_row_that_was_copied_by_hand_is_no_process_more(tmp_path):
+def test_a_row_that_was_copied_by_hand_is_no_process_more_and_the_last_counts(tmp_path):
     run = RunBuilder(tmp_path / "run").speed()
     before = load([run.folder]).trials
     written = rows(run.folder, "speed.csv")
-    write_rows(run.folder, "speed.csv", written * 2)
+    earlier = [{**row, "status": "failed"} for row in written]
+    write_rows(run.folder, "speed.csv", earlier + written)
     after = load([run.folder]).trials
     assert after.equals(before)
 
