@@ -206,6 +206,11 @@ def test_switches_that_a_model_sets_are_set_back_and_read_after_it(
     assert result.switches.fp32_matmul == "ieee"
 
 
+def test_what_the_user_can_mend_is_raised_in_its_own_words(launcher):
+    with pytest.raises(UsageError, match=r"^There is no GPU 97 here"):
+        launcher.call("bench.devices.survey:survey", ("97",))
+
+
 def test_variables_that_override_tf32_or_emulate_fp32_are_removed_and_told(monkeypatch):
     names = (
         "NVIDIA_TF32_OVERRIDE",

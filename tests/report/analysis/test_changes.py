@@ -2,12 +2,14 @@
 inverse.
 """
 
+import math
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bench.phases.energy import Energy
 from bench.report.analysis.arms import Arm, arms, numbered
 from bench.report.analysis.changes import estimate
 from bench.report.reading.load import KEY, load
@@ -82,6 +84,16 @@ def trained(seeds: tuple[int, ...]) -> Arm:
 def test_a_single_shared_seed_makes_no_pair_where_both_have_more(seeds, against, pairing):
     contrast = estimate(ACCURACY, trained(seeds), trained(against))
     assert contrast.pairing == pairing
+
+
+@pytest.mark.parametrize(("source", "change"), [("counter", -0.25), ("power", math.nan)])
+def test_energy_is_compared_with_that_of_the_same_source_alone(run, source, change):
+    run.speed()
+    fp32 = Energy(energy_source="counter", energy_j_per_step=4.0)
+    bf16 = Energy(energy_source=source, energy_j_per_step=3.0)
+    run.result("energy", "fp32", row=fp32)
+    run.result("energy", "amp-bf16", row=bf16)
+    assert run.row()["energy_change_ratio"] == pytest.approx(change, nan_ok=True)
 
 
 @pytest.mark.parametrize(
