@@ -207,6 +207,8 @@ def test_random_inputs_and_targets_are_normal_and_classes_uniform():
     counts = classes.bincount(minlength=10)
     assert counts.min() > 125  # of 200: 5.6 standard deviations
     assert counts.max() < 275
+    assert inputs.shape == (2000, 3, 8, 8)
+    assert targets.shape == (2000, 4, 2)
     for values in (inputs, targets):
         mean = values.mean()
         deviation = values.std()
@@ -252,4 +254,5 @@ def test_features_are_synthetic_whatever_the_source_and_synthetic_data_need_no_f
     batches = opened(data, source)
     assert batches.steps_per_epoch == data.steps_per_epoch
     assert not batches.has_test
+    assert not list(batches.test())
     assert list(tmp_path.iterdir()) == []

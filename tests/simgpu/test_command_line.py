@@ -79,7 +79,9 @@ def test_energy_is_that_of_the_power_that_nvml_tells_and_inference_is_timed(sing
         idle_w = float(row["idle_power_w"])
         assert idle_w == pytest.approx(60, rel=0.1)  # native/nvml.cpp
         assert 60 < float(row["mean_power_w"]) < 301
-    for row in single.rows("inference"):
+    rows = single.rows("inference")
+    assert len(rows) == 2
+    for row in rows:
         assert float(row["inference_samples_per_s"]) > 0
 
 
