@@ -148,6 +148,7 @@ def test_a_line_has_the_summarys_figures_and_unfolds_to_every_batch_size(whole, 
     _, _, lines = html.partition('<tr class="line"')
     line, _, lines = lines.partition('<tr class="detail" hidden>')
     assert f"<strong>{speedup}</strong>" in line
+    assert f'data-sort="{advised["speedup"]}"' in line
     assert f"<span>{memory}</span>" in line
     detail, _, _ = lines.partition("</table>")
     assert answer.evidence in detail

@@ -7,7 +7,7 @@ import pytest
 from bench.report import document, report, terminal
 from bench.report.analysis.comparability import cautions
 from bench.report.analysis.doubts import DOUBTS
-from bench.report.analysis.lead import other_types_sentence
+from bench.report.analysis.lead import grid, other_types_sentence
 from bench.report.analysis.summary import summarise
 from bench.report.reading.load import load
 from bench.results.records import Operations, TrialResult
@@ -130,8 +130,14 @@ def test_a_doubt_is_marked_at_its_row_and_explained_below_it(run, tmp_path, name
     assert legend in shown
 
 
-def test_a_partial_runs_advice_says_so_far(run, tmp_path):
-    _, head, page = written(partial(run), tmp_path)
+def test_a_partial_runs_advice_says_so_far_and_has_its_mark_with_a_legend(run, tmp_path):
+    contents, head, page = written(partial(run), tmp_path)
+    shown = terminal(contents, tmp_path)
+    doubt = DOUBTS["partial"]
+    assert f"amp-bf16 {doubt.mark}" in shown
+    for text in (head, page, shown):
+        assert f"{doubt.mark} {doubt.about}." in text
+    assert grid([run.answer()]).legend.keys() == {doubt.mark}
     assert "So far, amp-bf16 is " in head
     assert "accuracy not shown so far</strong>" in page
 

@@ -214,6 +214,8 @@ def test_a_page_shows_every_dot_where_its_figure_is(summary, tmp_path):
         assert correlation == pytest.approx(-1, abs=1e-5)
     image = Image.open(tmp_path / "x.png")
     assert image.width > 900
+    file = ElementTree.parse(tmp_path / "x.svg")
+    assert file.getroot().tag.endswith("svg")
 
 
 def test_each_of_many_devices_and_of_arms_without_letters_has_a_look_or_a_class_of_its_own():
