@@ -126,4 +126,4 @@ def assigned_values(option: str, text: str) -> tuple[str, tuple[str, ...]]:
 
 duration_s = number("a time above 0 such as 10s, 2m or 1h", {"": 1, "s": 1, "m": 60, "h": 3600})
 norm = number("a norm above 0 such as 1.0", {"": 1})
-share = number("a share such as 1% or 0.01, above 0 and up to 50%", {"": 1, "%": 0.01}, most=0.5)
+share = number("a share such as 1% or 0.01, above 0 and up to 99%", {"": 1, "%": 0.01}, most=0.99)
