@@ -126,4 +126,12 @@ def assigned_values(option: str, text: str) -> tuple[str, tuple[str, ...]]:
 
 duration_s = number("a time above 0 such as 10s, 2m or 1h", {"": 1, "s": 1, "m": 60, "h": 3600})
 norm = number("a norm above 0 such as 1.0", {"": 1})
-share = number("a share such as 1% or 0.01, above 0 and up to 99%", {"": 1, "%": 0.01}, most=0.99)
+SHARE = "a share such as 1% or 0.01, above 0 and up to 100%"
+
+
+def share(option: str, text: str) -> float:
+    """Read a share; 1 without a unit is refused, for it may be meant as 1 %."""
+    value: float = number(SHARE, {"": 1, "%": 0.01}, most=1)(option, text)
+    if value == 1 and "%" not in text:
+        raise UsageError(f"{option} takes {SHARE}, not '{text}'.")
+    return value

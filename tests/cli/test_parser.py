@@ -110,7 +110,7 @@ def test_phases_are_those_named_or_those_of_the_depth(words, phases):
             "--batch-sizes takes whole numbers from 1 to 999999999, and max, not '0'",
         ),
         ("--target-ci 1", "a share such as 1% or 0.01"),
-        ("--target-ci 150%", "above 0 and up to 99%, not '150%'"),
+        ("--target-ci 150%", "above 0 and up to 100%, not '150%'"),
         ("--batch-sizes 64,,128", "empty word"),
         ("--gpus gpu0", "--gpus must be GPU indices such as 0 or 0,1, cpu, or 0+1"),
         ("--precisions fp31", "Did you mean 'fp32'"),
