@@ -5,6 +5,7 @@ its own.
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -115,7 +116,7 @@ PHASES = ("memory", "speed", "train", "numerics", "inference")
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     (tmp_path / "faulty.py").write_text(FAULTY)
-    monkeypatch.setattr(reporting, "report", lambda *_, **__: None)
+    monkeypatch.setattr(reporting, "report", lambda *_, **__: SimpleNamespace(verdicts=()))
     return tmp_path
 
 
