@@ -229,8 +229,8 @@ class ScriptLauncher(LocalLauncher):
         fewest = min(each.steps for each in timings)
         if fewest < self.script.steps:
             warnings.append(
-                f"it ended early: {fewest} steps were measured of the {self.script.steps} of "
-                "--steps"
+                f"it ended early: {fewest} steps were measured of the {self.script.steps} that "
+                "--steps asks for"
             )
         if wait_pct is not None and wait_pct > WAIT_PCT:
             warnings.append(f"waited for data in {wait_pct:.0f} % of a step")

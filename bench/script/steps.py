@@ -289,7 +289,7 @@ def compared(record: Mapping[str, Any], reference: Mapping[str, Any]) -> list[st
     if computed == types(reference["computed"]):
         raise RefusedError(
             f"it computed what the reference did ({computed or 'no products'}): its options "
-            "change nothing, or no torch module computes its products, around which autocast is put"
+            "change nothing, or it calls no torch module, around which ampmeter puts autocast"
         )
     losses = losses_of([record["steps"][0], reference["steps"][0]])
     if len(losses) < 2 or math.isclose(*losses, rel_tol=LOSSES, abs_tol=1e-6):

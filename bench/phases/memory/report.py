@@ -33,8 +33,8 @@ ABOUT = (
     "The kinds add up to it: parameters with buffers; gradients; the optimizer's state; "
     "activations, with autocast's 16-bit copies of weights; temporaries, all else, the batches "
     "included. Peak minus tensors is the memory of libraries and the allocator's rounding and "
-    "slack. Reserved is what the allocator held; driver is what the process takes on the GPU, its"
-    " context included; nvidia-smi is what all processes take, as it and gpustat show it. Of "
+    "slack. Reserved is what the allocator held; driver is what the process takes on the GPU, its "
+    "context included; nvidia-smi is what all processes take, as it and gpustat show it. Of "
     "devices that train together each figure is that of the device with the most, except for the "
     "sum of peaks."
 )

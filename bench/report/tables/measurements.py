@@ -39,16 +39,17 @@ SUM = (
     "Of devices that train together, peak memory is the largest device's, and after it the sum of "
     "all devices' peaks."
 )
-UNRESOLVED = "Of a peak without a change, the difference from fp32 is too small to be resolved."
+UNRESOLVED = "A peak without a change differs from fp32's by less than can be resolved."
+BOLD = "Bold: what to train with, if accuracy does not suffer."
+BY_CHANCE = "a ratio of two of these may differ from the speedup by chance."
 ABOUT_FIGURES = (
-    "Bold: what to train with, if accuracy does not suffer. The speedup is a trimmed mean over "
-    "paired rounds, a step a median over blocks, time/epoch a median over epochs after the first, "
-    "with the fastest and slowest: a ratio of two of these may differ from the speedup by chance."
+    f"{BOLD} The speedup is a trimmed mean over paired rounds, a step a median over blocks, "
+    "time/epoch a median over epochs after the first, with the fastest and slowest: "
+    f"{BY_CHANCE}"
 )
 ABOUT_SCRIPTS = (
-    "Bold: what to train with, if accuracy does not suffer. The speedup is a trimmed mean over "
-    "rounds of processes, a step the median over processes of the mean of a process's steps: a "
-    "ratio of two of these may differ from the speedup by chance."
+    f"{BOLD} The speedup is a trimmed mean over rounds of processes, a step the median over "
+    f"processes of the mean of a process's steps: {BY_CHANCE}"
 )
 
 
